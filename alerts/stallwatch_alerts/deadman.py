@@ -123,7 +123,7 @@ class DeadmanSink:
         self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
 
     def __call__(self, incident: Incident) -> None:
-        """Record a failed run, so that `close` sends the signal "fail"."""
+        """If the incident means that the run failed, record this, so that `close` sends the signal "fail"."""
         if incident.kind == "ended":
             self._failed = True
 

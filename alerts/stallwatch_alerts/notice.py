@@ -50,10 +50,10 @@ class EditingChannel(Channel, Protocol):
     """A channel that can edit its messages."""
 
     def has_message(self, incident: str) -> bool:
-        """Return whether the channel sent a message about this open incident that can be edited."""
+        """Return whether the channel sent a message about this open incident and can edit it."""
 
     def edit(self, notice: Notice) -> None:
-        """Edit the message about the notice's incident, or raise an exception."""
+        """Edit the message that was sent about the notice's incident. Raise an exception if this fails."""
 
 
 def facts_of(**known: Fact) -> dict[str, Fact]:
@@ -95,7 +95,7 @@ def _level(incident: Incident) -> Level:
 
 
 def level_of(severity: str) -> Level:
-    """Return the level of an open incident or alert of this severity."""
+    """Return the notification level of an open incident or alert with this severity."""
     return _LEVELS.get(severity, "info")
 
 

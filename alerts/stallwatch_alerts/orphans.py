@@ -1,4 +1,4 @@
-"""Report and resolve the incidents of agents that died. The next agent on this host runs this code."""
+"""Report and resolve the incidents of agents that died. The next agent on this host does this."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _FRESH_SECONDS = 60.0
 
 
 def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
-    """Report again the incidents of agents that were killed before they stored their messages.
+    """Report incidents whose messages may be missing, because their agents were killed.
 
     An agent records an incident shortly before it stores the message. Therefore, `notify` receives the
-    incidents that changed shortly before an agent died, and the incidents that it left open. Nothing is sent
-    twice, because the database records past notifications. Return the folders of these runs; pass them to
+    incidents that changed shortly before an agent died, and the incidents that it left open. No message is
+    sent twice, because the database records past notifications. Return the folders of these runs, to pass to
     `mark_reported` after everything is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []

@@ -63,7 +63,7 @@ class OperatorActions:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End the silence now; return False if there was no current or future silence with this number."""
+        """End the silence with this number now; return False if there is none, or if it is over."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
@@ -75,7 +75,10 @@ class OperatorActions:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Acknowledge the incident, and withdraw its escalations; return False if it does not exist."""
+        """Acknowledge the incident, and withdraw its escalations.
+
+        Return False if there is no such incident.
+        """
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:

@@ -49,14 +49,17 @@ class ChatSink(DeliveryQueue):
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
-        """Queue a message about the incident if this change needs a message."""
+        """Receive a change of an incident, and queue a message if the change deserves one."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """Send the warnings that were held long enough; the agent calls this whenever it reads its run."""
+        """Send the warnings that have been held long enough.
+
+        The agent calls this whenever it checks its run.
+        """
         now = time.monotonic()
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:

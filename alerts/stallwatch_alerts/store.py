@@ -97,7 +97,7 @@ class IncidentStore:
 
     @property
     def engine(self) -> Engine:
-        """Engine of the database, for its other tables."""
+        """The engine of the database, to access the other tables."""
         return self._engine
 
     def close(self) -> None:

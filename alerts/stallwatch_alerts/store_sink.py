@@ -60,7 +60,7 @@ class StoreSink:
         )
 
     def __call__(self, incident: Incident) -> None:
-        """Queue a copy of the incident's current state."""
+        """Queue a copy of the incident's current state, which the thread writes to the store."""
         self._worker.put(msgspec.structs.replace(incident))
 
     def note_notified(self, channel: str, keys: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """The end marker of a queue."""
+    """A marker after the last item of a queue."""
 
 
 class Worker(Generic[Item]):
@@ -56,7 +56,10 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items and finish the queue within `timeout` seconds; return whether all finished."""
+        """Accept no more items, and finish the queue within `timeout` seconds.
+
+        Return whether all items were finished.
+        """
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()

@@ -121,7 +121,7 @@ _SHORTEST = 32
 
 
 def kept_cookie_secret(home: Path) -> str:
-    """Return the stored cookie secret of this user, so that a restart does not sign people out.
+    """Return the cookie secret, which is stored so that a restart does not sign people out.
 
     A secret is replaced if other users could have read or written it. If no secret can be stored, a new
     secret is valid until this process ends.

@@ -16,7 +16,10 @@ def integer(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with four significant digits; show NaN and infinity, which matter for a loss."""
+    """Format a number with four significant digits.
+
+    NaN and infinity are shown, because they matter for a loss.
+    """
     if value is None:
         return NOTHING
     if math.isnan(value):

@@ -86,7 +86,7 @@ def _problem(settings: DashboardSettings) -> str | None:
 
 
 def _free_port(host: str, port: int = 0) -> int | None:
-    """Return `port`, or a free port chosen by the system if it is 0; ``None`` if the port is taken."""
+    """Return `port`, or ``None`` if it is taken. If `port` is 0, the system chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # `create_server` would accept an IPv6 port that another program uses on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -185,6 +185,9 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
 
 
 def _exit_code(child: subprocess.Popen[bytes], end_signals: list[int]) -> int:
-    """Return the exit code for the shell: 0 after Ctrl-C or SIGTERM, the normal end of a dashboard."""
+    """Return the exit code for the shell.
+
+    It is 0 after Ctrl-C or SIGTERM, because these end a dashboard normally.
+    """
     code = child.poll()
     return 0 if end_signals or code is None else (code if code >= 0 else 128 - code)

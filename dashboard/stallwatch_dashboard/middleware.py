@@ -69,7 +69,7 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Accept requests and WebSockets only for configured host names, and only from the dashboard's pages.
+    """Accepts requests and WebSockets only for configured host names, and none from pages of other sites.
 
     Streamlit accepts any WebSocket with the same Host and Origin (1.67, starlette_websocket.py), and its
     ``server.allowedHosts`` cannot allow every IP address.
@@ -109,7 +109,7 @@ def _protected(send: Send) -> Send:
 
 
 class Redirects:
-    """Redirect a guessed address to the right page; forward all other requests.
+    """Redirects a guessed address to the right page, and forwards all other requests.
 
     For an unknown name, Streamlit shows its first page below a message in English. For a path of several
     parts, Streamlit shows nothing, because it looks for the frontend's files relative to the path (1.67).
@@ -132,7 +132,7 @@ _LARGE = "/plotly.min.js"
 
 
 class PlotlyCache:
-    """Mark Plotly's script with its version, and send it only to browsers that do not have that version.
+    """Sends Plotly's script with its version, and only to browsers that do not have this version.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
     a Run page would fetch and unpack the five megabytes of Plotly again. All versions have the same address,
@@ -144,7 +144,10 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request and mark Plotly's script; send no body if the browser has this version."""
+        """Forward the request, and add the version to Plotly's script.
+
+        If the browser has this version, send no body.
+        """
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return

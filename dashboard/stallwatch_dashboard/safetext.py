@@ -37,7 +37,7 @@ def plain(text: str, most: int = _MOST_WORDS) -> str:
 
 
 def cell(text: str) -> str:
-    """Return `text` like `plain`, for a cell of a table that users can save as CSV."""
+    """Return `text` as `plain` does, made safe for a cell of a table that users can save as CSV."""
     return for_spreadsheet(plain(text, _MOST_CELL))
 
 
@@ -94,7 +94,10 @@ def escaped_page(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return a fix up to its first period outside of code: the action without its details."""
+    """Return the first sentence of a fix, which is the action without its details.
+
+    Periods in code do not count.
+    """
     position = 0
     for index, part in enumerate(_CODE_WHOLE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):
@@ -108,7 +111,10 @@ def _cut(text: str, most: int) -> str:
 
 
 def _seen(text: str) -> str:
-    """Remove colors, control and direction characters; replace lone surrogates, which cannot be sent."""
+    """Return the text without colors, control and direction characters.
+
+    Lone surrogates are replaced, because they cannot be sent.
+    """
     return without_controls(TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 

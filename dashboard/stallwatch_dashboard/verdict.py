@@ -1,4 +1,4 @@
-"""Compose the verdict at the top of the Run page: one sentence, then cause, impact, and fixes."""
+"""Compose the verdict at the top of the Run page: one sentence, and below it cause, impact, and fixes."""
 
 from __future__ import annotations
 

@@ -154,11 +154,7 @@ def _limit_exit(code: int) -> None:
     """Exit with `code` after a time limit, even if threads of libraries are still running.
 
     The interpreter would wait for these threads at exit. A thread that could not start because of a lack of
-    memory never ends. Scripts can depend on this exit code, because it can be the exit code of a training
-    run.
-
-    This is necessary because a thread that could not start for lack of memory never ends, and because scripts
-    can depend on the exit code: it can be the exit code of a training run.
+    memory never ends. Scripts can depend on the exit code, which can be that of a training run.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(code))

@@ -167,7 +167,7 @@ SOURCES = ("transformers", "trl")  #: packages whose classes are read from their
 
 
 class EnvironmentUnknown(Exception):
-    """The package versions could not be determined; the message explains what to do."""
+    """Raised if the package versions could not be determined. The message explains what to do."""
 
 
 def versions_here() -> dict[str, str]:

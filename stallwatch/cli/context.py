@@ -93,7 +93,7 @@ class App:
     def config(
         self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
     ) -> Config:
-        """Return the configuration with the command's flags applied, and report its problems.
+        """Load the configuration, apply the command's flags, and report the configuration's problems.
 
         If `ends_for` returns True for the key of a problem, the command ends with exit code 2. Before it
         ends, `also` is called and reports further problems.
@@ -151,7 +151,10 @@ def language_option(command: _Command, key: str = "ui.language") -> _Command:
 
 
 def address_options(section: str, host: str, port: str, lowest: int = 0) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds the address options of a server's section, with these help texts."""
+    """Return a decorator that adds the options of a server's address to a command.
+
+    `host` and `port` are the help texts of the options.
+    """
     ports = click.IntRange(lowest, 65535)
     address = setting_option(f"{section}.host", "--host", metavar="ADDRESS", help=host)
     number = setting_option(f"{section}.port", "--port", type=ports, help=port)

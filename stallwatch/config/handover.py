@@ -42,14 +42,14 @@ def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> 
 
 
 def rule_folders(config: Config) -> list[Path]:
-    """Return the folders of rules other than the packaged catalogue: first the packs, then the user's own."""
+    """Return the rule folders besides the packaged catalogue: first those of packs, then the user's own."""
     from stallwatch_rules.pages.catalogue import folder_of_pack
 
     return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
 
 
 def read_limits(config: Config, seconds: float | None = None) -> Limits:
-    """Return the limits for compressed logs, and a deadline in `seconds` for all logs."""
+    """Return the limits for compressed logs, and the deadline, `seconds` from now, for reading all logs."""
     from stallwatch_logs.inputs import Limits
 
     return Limits(
@@ -147,7 +147,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
 
 
 def open_store(config: Config) -> IncidentStore:
-    """Return the configured incident database, or the database in the state folder."""
+    """Open the incident database that is configured, by default the database in the state folder."""
     from stallwatch_alerts.store import IncidentStore
 
     url = config["alerts.incidents_url"]

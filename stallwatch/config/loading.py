@@ -1,4 +1,4 @@
-"""Load the configuration: the defaults, ``stallwatch.toml``, the environment, and flags.
+"""Load the configuration from defaults, ``stallwatch.toml``, the environment, and flags.
 
 Later sources take precedence. For an unusable value, a ``ConfigError`` is added to ``Config.problems``, and
 the previous value remains effective, so that commands can continue if their work matters more than the
@@ -51,7 +51,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """A problem with the configuration: its place, its reason and its fix."""
+    """A problem with the configuration, with its place, its reason and its fix."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False

@@ -210,7 +210,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Stop trusting a file; return whether it was trusted before."""
+    """Remove a file from the trusted files; return whether it was one of them."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:

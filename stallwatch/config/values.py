@@ -22,7 +22,7 @@ _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 
 
 class BadValue(ValueError):
-    """Raised if a value cannot be used. The message gives the reason, and never quotes a secret."""
+    """An error in a value of the configuration. The message gives the reason, and never quotes a secret."""
 
 
 def _flag(text: str) -> bool:

@@ -35,7 +35,10 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
-    """Reports steps, losses and phases of Lightning's Trainer; `name` names a run without an agent."""
+    """Reports the steps, losses and phases of Lightning's Trainer.
+
+    `name` is the name of the run if no agent watches it.
+    """
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_channel(url: str) -> Channel:
-    """Return the channel for an Apprise URL. The import of Apprise here takes half a second."""
+    """Return the channel for an Apprise URL. The first call imports Apprise, which takes half a second."""
     try:
         from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     except ModuleNotFoundError as error:

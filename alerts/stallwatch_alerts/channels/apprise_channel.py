@@ -99,7 +99,7 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def has_message(self, incident: str) -> bool:
-        """Return whether this channel sent a message about the open incident that can be edited."""
+        """Return whether this channel sent a message about the open incident and can edit it."""
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:

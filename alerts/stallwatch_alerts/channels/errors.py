@@ -60,7 +60,9 @@ _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 
 
 class ChannelError(Exception):
-    """A failed delivery, described without any secret of the URL; never raised with a chained exception.
+    """A failed delivery.
+
+    The message contains no secret of the URL, and no other exception may be chained to it.
 
     Exceptions of HTTP libraries contain the URL, so a traceback must not print them. `chat` is a section of
     ``advice.json``. `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns".

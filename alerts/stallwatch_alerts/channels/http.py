@@ -138,7 +138,10 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the wait in seconds that a header requests; a date is relative to the response's `Date`."""
+    """Return the wait in seconds that a header requests.
+
+    A date in the header is compared with the response's header ``Date``.
+    """
     try:
         return _seconds(float(value))
     except ValueError:

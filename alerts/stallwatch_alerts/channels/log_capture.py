@@ -23,7 +23,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 @dataclass
 class DeliveryCapture:
-    """The warnings and the servers' responses during one delivery attempt."""
+    """Apprise's warnings and the servers' responses during one attempt to deliver a notice."""
 
     lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
@@ -55,9 +55,10 @@ def silence_libraries() -> None:
 
 
 class _CaptureFilter(logging.Filter):
-    """Captures Apprise's warnings, and the exceptions that Apprise logs at DEBUG only.
+    """A log filter that captures Apprise's warnings, and exceptions that Apprise logs only at DEBUG.
 
-    This class is a filter: it prevents messages from reaching handlers of the user or of log collectors.
+    It is a filter, not a handler, in order to keep the messages from handlers of the user and of log
+    collectors.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -75,7 +76,7 @@ _FILTER = _CaptureFilter()
 
 
 def capture_answers(plugin: object) -> None:
-    """Capture all further responses of servers to this Apprise plugin.
+    """Capture all future responses that servers send to this Apprise plugin.
 
     Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
     response. This function replaces ``requests`` only in the plugin's own module, so that the rest of the
@@ -88,7 +89,7 @@ def capture_answers(plugin: object) -> None:
 
 
 class _CapturingRequests:
-    """The module ``requests``, with functions that capture the servers' responses."""
+    """A replacement for the module ``requests`` whose functions also capture the servers' responses."""
 
     def __init__(self, real: Any) -> None:
         self._real = real

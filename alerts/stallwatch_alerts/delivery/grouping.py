@@ -179,7 +179,7 @@ def compact(connection: Connection, channel: str, now: float) -> int:
 
 
 def stored_group(row: Any) -> Group:
-    """Return the group that a row of the message table holds."""
+    """Return the group that is stored in a row of the table of messages."""
     if row.group is not None:
         return convert(row.group, Group)
     return group_of(convert(row.notice, Notice))

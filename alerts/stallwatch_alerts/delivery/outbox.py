@@ -106,9 +106,9 @@ class Outbox:
     def put(
         self, make: Callable[[Notified, Escalated], Sequence[Draft]], now: float, over: Iterable[str] = ()
     ) -> list[Draft]:
-        """Store the messages that `make` returns and record their notifications, all or nothing.
+        """Store the messages that `make` returns, and record their notifications, in a single transaction.
 
-        Withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
+        Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
         notified a chat of one of the incidents in the meantime; the caller must then call ``put`` again.
         """
         at = self._moments.store(now)
@@ -243,7 +243,10 @@ class Outbox:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw the messages that wait for this chat, except those being sent; return their number."""
+        """Withdraw all messages that wait for this chat, and return their number.
+
+        Messages that are being sent are not withdrawn.
+        """
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -323,7 +326,10 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """Return the stored messages, newest first; optionally only those of one run or state."""
+        """Return the state of the stored messages, newest first.
+
+        `run` and `state` restrict the result to the messages about one run or in one state.
+        """
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)

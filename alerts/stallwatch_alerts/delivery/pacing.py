@@ -72,7 +72,10 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Return whether `limits` allow one more message at `now`, given the steady times of `sent` messages."""
+    """Return whether `limits` allow one more message at `now`.
+
+    `sent` contains the steady times of the messages sent before.
+    """
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 

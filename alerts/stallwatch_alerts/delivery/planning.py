@@ -57,7 +57,9 @@ class Draft:
 
 
 class Planner:
-    """Plans messages according to the settings, and regularly reads users' silences and acknowledgements.
+    """Plans messages according to the settings and to the users' silences and acknowledgements.
+
+    The silences are read regularly, because users can add them at any time.
 
     All times are wall-clock times, because quiet hours and silences end at wall-clock times.
     """
@@ -81,7 +83,7 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident. Raise the database's errors."""
+        """Return whether a user acknowledged the incident. Errors of the database are raised."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 

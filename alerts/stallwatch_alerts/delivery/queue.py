@@ -1,4 +1,4 @@
-"""Accept incident updates without waiting; store and deliver them in the background."""
+"""Accept incident updates without waiting. Background threads store and deliver the messages about them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ _TAKEN_OVER_SECONDS = 10.0  # time for another running agent to record its escal
 
 
 class DeliveryQueue:
-    """Accepts incident messages without waiting. One thread stores them; one thread per chat delivers them.
+    """Accepts messages about incidents without waiting.
+
+    One thread stores the messages, and one thread per chat delivers them.
 
     If the disk is not writable, or if there is no spool, messages are kept in memory. The queue also delivers
     the undelivered messages of earlier agents. The next agent, or ``stallwatch relay``, delivers the messages
@@ -200,7 +202,7 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Return whether an outbox can send now.
+        """Return whether messages may be sent from this outbox now.
 
         The outbox in memory waits while the disk has messages about the same incidents. It does not wait if
         the disk is unreadable or the run is about to end, because its messages would be lost.

@@ -104,7 +104,10 @@ class Sender:
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current attempt; the remaining messages are sent after the next start."""
+        """Finish the current attempt and stop the thread.
+
+        The remaining messages are sent after the next start.
+        """
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:

@@ -71,7 +71,7 @@ def render_test(language: str) -> Message:
 def render_alert(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
 ) -> Message:
-    """Return an alert's summary and description; translate the titles of Stallwatch's own alerts."""
+    """Return an alert's summary and description. The titles of Stallwatch's own alerts are translated."""
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
@@ -88,7 +88,7 @@ def render_alert(
 
 
 def listed(parts: Sequence[str], language: str) -> str:
-    """Return the parts as one text, separated by the commas of the language."""
+    """Return the parts as one text, separated by commas; Chinese has its own comma."""
     return say("alerts.listed", language, parts=list(parts))
 
 
@@ -198,7 +198,7 @@ def _text(incident: Incident, language: str, cause: _Cause) -> str:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether no earlier message showed this cause and its fixes."""
+    """Return whether the cause and its fixes are new, because no earlier message showed them."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -314,7 +314,7 @@ def _where(incident: Incident, language: str) -> str:
 
 
 def _on_host(rank: str, incident: Incident, language: str) -> str:
-    """Return the text that names a rank; in a multi-host run, also its host."""
+    """Return a text that names a rank and, in a multi-host run, the rank's host."""
     if not (incident.hosts and incident.host):
         return rank
     return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))

@@ -24,7 +24,10 @@ _WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 class NoAnswer(Exception):
-    """The server returned no usable response; the error message omits the password in its address."""
+    """Raised if a server returned no usable response.
+
+    The message omits the password in the server's address.
+    """
 
 
 class Server:
@@ -67,11 +70,11 @@ class Prometheus(Server):
     """A client for Prometheus, or for any server with the same API."""
 
     def query(self, expression: str) -> list[Any]:
-        """Return the series of an instant query."""
+        """Run an instant query, and return the series in its result."""
         return list(self.get("/api/v1/query", query=expression)["data"]["result"])
 
     def rules(self) -> list[Any]:
-        """Return all alerting rules."""
+        """Return all alerting rules that the server has loaded."""
         groups = self.get("/api/v1/rules", type="alert")["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
@@ -89,7 +92,7 @@ class Alertmanager(Server):
     """A client for Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
 
     def alerts(self, run: str) -> list[Any]:
-        """Return the alerts of a run."""
+        """Return the alerts about a run."""
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
 
     def silence(self, silence: Silence) -> str:
@@ -113,7 +116,7 @@ class RelayServer(Server):
     """A client for a Stallwatch relay."""
 
     def messages(self, run: str) -> list[Any]:
-        """Return the delivery state of a run's messages."""
+        """Return the state of each message about a run, such as whether it was delivered."""
         return list(self.get("/api/messages", run=run))
 
 

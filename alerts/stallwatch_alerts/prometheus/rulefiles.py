@@ -89,7 +89,7 @@ def alert_name(rule: str) -> str:
 
 
 def _alerts(page: RulePage) -> bool:
-    """Return whether the rule can open incidents: notices and harmless findings do not."""
+    """Return whether the rule can open incidents. Notices and harmless findings do not open any."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 
@@ -153,5 +153,5 @@ def _rule(
 
 
 def _literal(text: str) -> str:
-    """Return the text escaped for a Go template, in which ``{{`` begins an action."""
+    """Return the text with escapes for a Go template, so that ``{{`` does not begin an action."""
     return text.replace("{{", '{{ "{{" }}')

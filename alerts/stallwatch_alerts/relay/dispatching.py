@@ -70,7 +70,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The result of an accepted notification."""
+    """What happened to the alerts of an accepted notification."""
 
     tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent
@@ -163,7 +163,7 @@ class Dispatcher:
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group: the worst incident in full, and the titles of the others."""
+        """Return one message about a group of incidents: the worst incident in full, and the other titles."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
@@ -197,7 +197,7 @@ class Dispatcher:
         return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, IncidentState]) -> Draft:
-        """Join a chat's due drafts into one message."""
+        """Return one draft for a chat, which joins the chat's due drafts."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
         notice = self._message(group)

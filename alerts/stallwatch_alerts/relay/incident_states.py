@@ -28,7 +28,7 @@ Lookup = Callable[[str], Sequence[Incident]]  #: returns the incidents of a run,
 
 @dataclass(frozen=True)
 class IncidentState:
-    """The current state of one incident, or of an alert without an incident."""
+    """The state that alerts report for one incident, or for an alert without an incident."""
 
     key: str  #: each chat gets one message per key
     subject: Incident  #: compared with routes and silences: the incident, or a stand-in for an alert
@@ -63,7 +63,10 @@ class IncidentState:
 
 
 def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentState]:
-    """Return one state per incident or alert, the worst first, without the watchdog alert."""
+    """Return one state for each incident, and for each alert without an incident, the worst first.
+
+    The watchdog alert is omitted.
+    """
     known: dict[str, Sequence[Incident]] = {}
     found: dict[str, IncidentState] = {}
     for alert in alerts:
@@ -142,5 +145,8 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
 
 
 def _is_past(incident: Incident, alert: Alert) -> bool:
-    """Return whether the incident ended long before the alert, which then belongs to a later incident."""
+    """Return whether the incident ended long before the alert began.
+
+    The alert then belongs to a later incident.
+    """
     return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

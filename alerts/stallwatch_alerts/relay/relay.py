@@ -44,7 +44,10 @@ _MOST_WAITING = 32  # maximum number of requests that wait for an incident; furt
 
 
 class NotificationIntake:
-    """Receives notifications in several threads; other relays can use the same database."""
+    """Receives notifications and stores the messages about them.
+
+    Several threads can call it, and other relays can use the same database.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,9 @@ class NotificationIntake:
         self.watchdog_at: float | None = None  #: steady time; None if the watchdog alert does not fire
 
     def receive(self, body: bytes) -> Receipt:
-        """Store a notification and return its receipt. All messages are on disk after the return.
+        """Store the messages about a notification, and return its receipt.
+
+        All messages are on disk when this returns.
 
         Raise `WebhookProblem` if the body is not a notification. Any other exception means that nothing was
         stored, and that the sender should retry.
@@ -78,7 +83,9 @@ class NotificationIntake:
         return Receipt(tally, doubts, notification.problems)
 
     def _joined(self, alerts: Sequence[Alert]) -> list[IncidentState]:
-        """Return the incident states of the alerts; wait briefly for incidents not yet in the database.
+        """Return the states of the incidents that the alerts are about.
+
+        If an incident is not in the database yet, wait for it briefly.
 
         The agent writes a new alert's incident in parallel. If agent and relay do not share a database, the
         incident never arrives, and the wait costs a few seconds once per alert.

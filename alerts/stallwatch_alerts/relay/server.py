@@ -39,7 +39,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class RelayMetrics:
-    """The relay's own metrics in a separate registry."""
+    """The relay's own metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

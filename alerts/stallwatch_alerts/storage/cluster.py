@@ -40,7 +40,7 @@ _FIRST_LOOK = 0.02
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations in seconds, for posting and merging reports."""
+    """Durations for posting and merging reports, in seconds."""
 
     answer: float = 4.0  #: longest duration of a post
     statement: float = 2.0  #: without a response in this time, the connection is closed
@@ -57,7 +57,7 @@ class Timing:
 
 @dataclass
 class _Posted:
-    """A report that waits to be written or acknowledged."""
+    """A report of this agent that is not written yet, or that the merging agent has not acknowledged."""
 
     report: AgentReport
     encoded: bytes
@@ -69,7 +69,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Another agent holds the lock and merges the reports."""
+    """Raised if this agent lost the lock, so that another agent may merge the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:
@@ -146,7 +146,7 @@ class PostgresBacking:
         return posted.reply
 
     def close(self) -> None:
-        """Stop the thread; if this agent merges the reports, another agent takes over immediately."""
+        """Stop the thread. If this agent is the merging agent, another agent takes over immediately."""
         with self._mutex:
             self._closed = True
             thread, posted = self._thread, self._posted

@@ -221,7 +221,7 @@ class ClusterRows:
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
-        """Record the reason why an agent's report was not merged."""
+        """Record the reason why the report of an agent is not merged, which that agent then reads."""
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:

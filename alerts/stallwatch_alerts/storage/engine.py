@@ -27,7 +27,10 @@ _MIGRATING = threading.Lock()
 
 
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
-    """Return an unconnected engine for a SQLAlchemy URL. `connect` holds options of PostgreSQL's driver."""
+    """Return an engine for a SQLAlchemy URL, without connecting.
+
+    `connect` holds options of PostgreSQL's driver.
+    """
     address = make_url(url)
     if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
         address = address.set(drivername="postgresql+psycopg")
@@ -40,7 +43,7 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
 
 
 def memory_engine() -> Engine:
-    """Return an empty SQLite database in memory, whose single connection the threads share."""
+    """Return an empty SQLite database in memory. All threads share its single connection."""
     shared = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     return _made(make_url("sqlite://"), connect_args={"check_same_thread": False}, **shared)
 
@@ -61,7 +64,9 @@ def _made(address: URL, **given: Any) -> Engine:
 
 
 def make_file(path: Path) -> None:
-    """Create SQLite's file if it is missing. Its mode follows the folder's: 0600 in a folder of 0700.
+    """Create the file of a SQLite database if it is missing.
+
+    Its permissions follow those of its folder: 0600 in a folder of 0700.
 
     SQLite creates the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite,
     ``src/os_unix.c``, findCreateFileMode). If the file cannot be created, opening the database reports the

@@ -52,7 +52,7 @@ class Drawing:
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
-        """Return JSON for ``Plotly.react``.
+        """Return the chart as JSON for Plotly's function ``Plotly.react``.
 
         Infinity and NaN are written as null, except in arrays, which are encoded as bytes.
         """
@@ -94,7 +94,7 @@ def milliseconds(seconds: T) -> T:
 
 
 def quiet(look: Look) -> Drawing:
-    """Return an empty chart in the colors of the user's theme, with unobtrusive axes."""
+    """Return an empty chart with unobtrusive axes, in the colors of the user's theme."""
     axis = {"autotypenumbers": "strict", "ticks": "", "zeroline": False, "linecolor": look.line}
     return Drawing(
         layout={

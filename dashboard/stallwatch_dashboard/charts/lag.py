@@ -55,7 +55,7 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the heat map: a single rank, or a host, which is represented by its slowest rank."""
+    """A row of the heat map. It shows a single rank, or the slowest rank of a host."""
 
     host: str
     rank: int | None = None
@@ -83,7 +83,7 @@ def rows_of_host(found: RunFrames, host: str) -> list[Row]:
 
 
 def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
-    """Return the hosts of the ranks that open incidents blame, starting with the newest incident."""
+    """Return the hosts whose ranks are blamed by open incidents. Hosts of newer incidents come first."""
     ranks = [
         rank
         for incident in sorted(incidents, key=lambda one: -one.opened_at)

@@ -161,7 +161,7 @@ def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
 
 
 def _memory(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Draw the memory of each rank, or of all processes if the log has no accelerator memory."""
+    """Draw the accelerator memory of each rank, or the memory of all processes if it is unknown."""
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
     per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))

@@ -93,7 +93,10 @@ class NumberStore(Protocol):
         """Reason why numbers are missing, which the page shows; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """Return a metric of a run as columns ``rank, labels, agent, t, v``; at most about `points` rows."""
+        """Return a metric of a run as a frame with columns ``rank, labels, agent, t, v``.
+
+        The frame has at most about `points` rows.
+        """
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         """Return the newest value for each rank and each combination of other labels.
@@ -108,7 +111,10 @@ class NumberStore(Protocol):
         """Return the time of each run's last sign of life."""
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of life of each host of a multi-host run; empty for a run on one host."""
+        """Return the time of the last sign of life of each host.
+
+        The result is empty for a run on one host.
+        """
 
     def first_seen(self, run: str) -> float | None:
         """Return the time of the run's oldest number."""
@@ -247,7 +253,10 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep at most `MOST_RANKS` ranks: the ranks with the lowest, median, and highest last value."""
+    """Return the rows of the ranks to draw.
+
+    Of more than `MOST_RANKS` ranks, keep three: those with the lowest, median, and highest last value.
+    """
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
@@ -263,7 +272,7 @@ def _fold(frame: pd.DataFrame, how: Callable[[Floats], Floats]) -> pd.DataFrame:
 
 
 def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
-    """Return the host that last reported each rank."""
+    """Return, for each rank, the host that last reported it."""
     known = frame[frame["rank"].notna() & frame["agent"].ne("")].sort_values("t", kind="stable")
     last = known.drop_duplicates("rank", keep="last")
     return {int(rank): host_of(agent) for rank, agent in zip(last["rank"], last["agent"], strict=True)}
@@ -317,7 +326,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
-    """Remove the points after the last step, which repeat the last measured value."""
+    """Return the frame without the points after the last step, which only repeat the last measured value."""
     if last_step_at is None or frame.empty:
         return frame
     times, values = frame["t"].to_numpy(), frame["v"].to_numpy()

@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class NotKept(Exception):
-    """A change by a user could not be written; the message contains no addresses or secrets."""
+    """Raised if a user's change could not be stored. The message contains no addresses or secrets."""
 
 
 class LazyIncidentStore:
-    """Opens the database on first use.
+    """Reads and changes incidents in the database, which it opens on first use.
 
     Without a database, reads find nothing and never raise; writes raise `NotKept`.
     """
@@ -71,7 +71,7 @@ class LazyIncidentStore:
         return self._read(lambda store: store.history(key), ())
 
     def deliveries(self, incident: Incident) -> list[Delivery]:
-        """Return the messages of the run during the incident, oldest first."""
+        """Return the messages about the run that were stored during the incident, oldest first."""
         until = float("inf") if incident.resolved_at is None else incident.resolved_at + _LATE_SECONDS
         found: list[Delivery] = self._read(
             lambda store: Outbox(store.engine).deliveries(incident.run, 200), []

@@ -93,7 +93,7 @@ class RunRow(Numbers):
         return max(0.0, self.total_steps - self.step) * self.step_seconds
 
     def goodput(self, now: float) -> float | None:
-        """Return the share of the run's time that it spent in steps, 0 to 1; None if unknown."""
+        """Return the share of the run's time that was spent in steps, from 0 to 1; None if it is unknown."""
         whole = self.seconds(now)
         if not whole or whole <= 0 or self.stepping_seconds is None:
             return None
@@ -220,7 +220,7 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """Return the hosts of a run, in the order of their nodes; empty if the run has one host."""
+    """Return the hosts of a multi-host run, in the order of their nodes; empty for a run on one host."""
     ordered = sorted(
         agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host_in_run)
     )

@@ -84,7 +84,7 @@ HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
-    """Runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
+    """Finds the last numbers of runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
         self._questions = questions
@@ -238,7 +238,7 @@ class PrometheusStore:
         return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of life of each host of a multi-host run."""
+        """Return the time of the last sign of life of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
         query = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
         for sample in self._questions.instant(query) if query else ():

@@ -69,7 +69,7 @@ _SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 
 
 class Questions:
-    """Queries to a Prometheus.
+    """Sends queries to a Prometheus.
 
     Thread-safe. Times are Unix seconds. If the server does not respond, results are empty or None.
     """
@@ -166,7 +166,7 @@ class _Answer:
 
 
 class Ranges:
-    """A cache of range queries, which fetches only new points. Thread-safe."""
+    """A cache of the results of range queries. It queries only new points, and is thread-safe."""
 
     def __init__(self, fetch: FetchRange) -> None:
         self._fetch = fetch
@@ -207,7 +207,10 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """Append the points of a result, in which values are text, including "NaN" and "+Inf"."""
+    """Return the known points, with the points of a query's result appended.
+
+    The values in a result are text, which can be "NaN" or "+Inf".
+    """
     times = np.array([at for at, _ in values], "float64")
     numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):

@@ -118,7 +118,10 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """Return about `points` rows: the lowest and highest value of each time span, to preserve peaks."""
+    """Return about `points` of the rows.
+
+    The lowest and highest value of each time span is kept to preserve peaks.
+    """
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)
@@ -151,7 +154,7 @@ def _values(samples: Sequence[Sample], name: str) -> pd.DataFrame:
 
 
 def _between(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds per step, computed from the times at which steps were reported."""
+    """Return the seconds per step, computed from the times at which the log reports steps."""
     done = steps[["t", "v"]].diff()
     fresh = done["v"] > 0
     return steps[fresh].assign(v=(done["t"] / done["v"])[fresh]).reset_index(drop=True)

@@ -47,7 +47,7 @@ class TargetStatus:
 
 
 class Scraper:
-    """Scrapes in a separate thread; `scrape_once` scrapes every endpoint once."""
+    """Scrapes all endpoints regularly, in a separate thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Scraper:
         get: Callable[[str, str], str] = fetch,
         server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     ) -> None:
-        """Create the scraper. It sends agents the first credential in the files of `server`."""
+        """Create the scraper. It sends to agents the first credential in the files that `server` names."""
         self._store = store
         self._home = home
         self._targets = tuple(targets)
@@ -138,7 +138,10 @@ class Scraper:
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """Scrape an endpoint. `host` is the agent's host if only that host can reach the agent."""
+        """Scrape an endpoint.
+
+        `host` is the agent's host if only that host can reach the agent, otherwise "".
+        """
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
@@ -192,7 +195,10 @@ def _only_there(info: AgentInfo | None) -> str:
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """Return the readings of the expected run; another agent may now use the same port."""
+    """Return the readings of the expected run.
+
+    Raise `ScrapeError` if another run's agent uses the port now.
+    """
     if run is None:
         return [reading for reading in readings if reading.run]
     own = [reading for reading in readings if reading.run == run]

@@ -62,7 +62,7 @@ _KEPT_JOURNALS = 1000  #: number of runs whose journals are cached
 
 
 class Source:
-    """Provides the data of the pages, one source per process. All methods are thread-safe."""
+    """Provides the data for all pages of this process. All methods are thread-safe."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -104,7 +104,7 @@ class Source:
         return self.scraper.status() if self.scraper is not None else []
 
     def agents(self, run: str) -> list[Agent]:
-        """Return the agents of a run with folders on this host; several hosts can share the state folder."""
+        """Return the agents of a run that have folders in the state folder, which several hosts can share."""
         return [Agent(folder, info) for folder, info in folders_of(self.settings.home, run)]
 
     def copies(self, run: str) -> list[LogCopy]:
@@ -189,7 +189,7 @@ class Source:
         return [_as_left(one, agents.get(one.run, ())) for one in self.cases.incidents(limit=limit)]
 
     def incident(self, key: str) -> Incident | None:
-        """Return the incident of this id, or the incident into which it was merged."""
+        """Return the incident with this id, or the incident into which it was merged; None if unknown."""
         run = key.partition("/")[0]
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
@@ -310,14 +310,14 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """Rule of the primary cause; empty without a diagnosis."""
+        """Id of the rule of the primary cause; empty if there is no diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
 
     @property
     def exception(self) -> str:
-        """Short form of the exception, if no rule matches the cause."""
+        """Short form of the exception that ended the run, if no rule matches it."""
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 

@@ -83,7 +83,10 @@ class MetricStore:
 
     @classmethod
     def open(cls, path: Path) -> MetricStore:
-        """Return the store at `path`; if it cannot be opened, a store in memory that reports why."""
+        """Open the store at `path`.
+
+        If this fails, return a store in memory, whose `problem` is the reason.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return cls(path)
@@ -162,7 +165,7 @@ class MetricStore:
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of life of each host of a multi-host run."""
+        """Return the time of the last sign of life of each host of a multi-host run."""
         found: dict[str, float] = {}
         with self._lock:
             for agent, seen in self._agents.get(run, {}).items():
@@ -175,7 +178,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of each run's row, without reading the file."""
+        """Return the numbers of each run's row. They are in memory, so the file is not read."""
         with self._lock:
             trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
             return {run: summary_of(self._newest(run), trend, now=now) for run, trend in trends.items()}
@@ -209,7 +212,7 @@ class MetricStore:
             cursor.close()
 
     def close(self) -> None:
-        """Write the ends of the last plateaus, and close the file."""
+        """Write the last point of each number that is constant, and close the file."""
         with self._lock:
             every = [series for family in self._series.values() for series in family.values()]
             ends = [
@@ -285,7 +288,10 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether the run is over: an agent reports a failure, or all agents that report have ended."""
+    """Return whether the run is over.
+
+    It is over if an agent reports a failure, or if all agents that report have ended.
+    """
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

@@ -24,7 +24,7 @@ _RECENT_STEPS = 5
 
 @dataclass
 class Trend:
-    """The bounded history of one run's losses and step times."""
+    """A history of a run's losses and step times, of limited size."""
 
     _losses: list[float] = field(default_factory=list)
     _stride: int = 1  #: a stride of n keeps every nth loss
@@ -195,7 +195,7 @@ def _place(rank: int | None) -> float:
 
 
 class Trends:
-    """The trends of all runs. Not thread-safe: the owner must lock it."""
+    """The trends of all runs. This class is not thread-safe, so its owner must use a lock."""
 
     def __init__(self) -> None:
         self._trends: dict[str, Trend] = {}

@@ -34,7 +34,7 @@ class Done(NamedTuple):
 
 
 class PushError(Exception):
-    """Grafana did not accept a push; the message gives the reason and a fix, without the token."""
+    """Raised if Grafana did not accept a push. The message gives the reason and a fix, without the token."""
 
 
 class Grafana:
@@ -49,7 +49,10 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source for a Prometheus-compatible server; Grafana must reach the URL."""
+        """Create or update the data source for a server with Prometheus's API.
+
+        Grafana must be able to reach the URL.
+        """
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -61,7 +64,7 @@ class Grafana:
         return Done("data source", name, "updated")
 
     def board(self, uid: str, board: Mapping[str, Any]) -> Done:
-        """Create a board, or replace the board with this uid; Grafana stores its history."""
+        """Create a board, or replace the board with this uid. Grafana keeps the earlier versions."""
         known = self._got(lambda: self._api.dashboard.get_dashboard(uid))
         if known is not None and _same(known["dashboard"], board):
             return Done("board", board["title"], "kept")
@@ -126,7 +129,10 @@ def push(
     prometheus: str = "",
     incidents: Iterable[Incident] = (),
 ) -> Iterable[Done]:
-    """Push the folder, the data source, boards and annotations; yield each result. Raises ``PushError``."""
+    """Push the folder, the data source, the boards and the annotations, and yield the result of each.
+
+    Raises ``PushError``.
+    """
     yield grafana.folder()
     if prometheus:
         yield grafana.source(prometheus)

@@ -101,7 +101,7 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """Return the language that the user chose, or the language of the address, browser, or settings.
+    """Return the language for the page: the user's choice, or that of the address, browser, or settings.
 
     A choice in this session takes precedence over the address, which takes precedence over an earlier choice
     (the cookie).
@@ -137,7 +137,7 @@ def _choose_language() -> None:
 
 
 def _keep_language() -> None:
-    """Store the chosen language in the browser, for addresses without a language."""
+    """Store the chosen language in the browser. It is used for addresses that contain no language."""
     if (chosen := st.session_state.get(_CHOSEN)) not in words.LANGUAGES:
         return
     cookie = f"{_COOKIE}={chosen}; path=/; max-age={_COOKIE_SECONDS}; samesite=lax"
@@ -292,6 +292,6 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
 
 
 def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:
-    """Draw the button that downloads a text; a click does not redraw the page."""
+    """Draw a button that downloads a text. A click on it does not redraw the page."""
     icon = ":material/download:"
     st.download_button(say(f"download_{what}"), text, name, kind, on_click="ignore", icon=icon)

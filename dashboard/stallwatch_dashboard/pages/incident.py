@@ -64,7 +64,7 @@ def incident_table(
 
 
 def _hosts(incident: Incident) -> str:
-    """Return the rank's host and the number of hosts; for a single host, return only its name."""
+    """Return a text with the rank's host and the number of hosts; for a run on one host, only the host."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -108,7 +108,7 @@ def missing() -> bool:
 
 
 def draw_incident(key: str) -> None:
-    """Draw the page of the incident with this id; redraw it every few seconds while it is open."""
+    """Draw the page of the incident with this id. While the incident is open, redraw it every few seconds."""
     incident = shared().incident(key)
     if incident is None:
         if missing():

@@ -222,7 +222,10 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """Draw a row per host with ranks, last response, and folder; hosts that need attention come first."""
+    """Draw a table with a row per host: its ranks, last response, and folder.
+
+    Hosts that need attention come first.
+    """
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():

@@ -67,7 +67,7 @@ def role() -> Role | None:
 
 
 def may_operate() -> bool:
-    """Return whether this person is an operator; the server checks this for every action."""
+    """Return whether this person is an operator. The server checks this before every action."""
     return role() == "operator"
 
 
@@ -77,7 +77,7 @@ def offer_uploads() -> None:
 
 
 def admit() -> bool:
-    """Return whether the person has access; if not, draw the sign-in page or the refusal."""
+    """Return whether the person has access. Otherwise, draw the sign-in page, or a refusal."""
     if role() is not None:
         return True
     st.html(theme.STYLE)
@@ -97,7 +97,10 @@ def admit() -> bool:
 
 
 def draw_person() -> None:
-    """Draw the name of the signed-in person, the role, and the sign-out button; nothing without a login."""
+    """Draw the name and role of the signed-in person, and the sign-out button.
+
+    Draw nothing without a login.
+    """
     found = role()
     if not shared().settings.login.on or found is None:
         return

@@ -30,7 +30,7 @@ class UploadSessions:
             self._kept.setdefault(session, {})
 
     def take(self, session: str, file: str, size: int, most: int, alive: Callable[[str], bool]) -> int:
-        """Register a file before it arrives. Return 0 to accept the file, or the HTTP status of a refusal."""
+        """Register a file before it is received. Return 0 to accept it, or the HTTP status of the refusal."""
         with self._lock:
             if session not in self._kept:
                 return 403

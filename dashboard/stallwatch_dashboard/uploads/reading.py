@@ -41,7 +41,7 @@ def safe_name(name: str, number: int) -> str:
 
 @contextmanager
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Write the files to a temporary private folder; yield the folder and the files' paths in it.
+    """Write the files to a temporary private folder, and yield the folder and the paths of the files.
 
     Files with the same name are stored in separate folders.
     """
@@ -71,7 +71,7 @@ _RATIO_FROM = 64 * _MIB  # smaller than the default, because any user can upload
 
 
 class ReadingFailed(Exception):
-    """The reading process ended without a result; the message gives its exit code."""
+    """Raised if the reading process ended without a result. The message gives its exit code."""
 
 
 def limits_of(settings: DashboardSettings) -> Limits:

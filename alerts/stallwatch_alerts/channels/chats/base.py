@@ -24,7 +24,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """Writes the requests for a notice, and interprets the chat's responses.
+    """The interface of a chat: it writes the requests for a notice, and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.
