@@ -140,7 +140,7 @@ def opening_keys(incident: Incident) -> tuple[str, str]:
 def escalated_key(key: str) -> str:
     """Return the key that records an escalation.
 
-    A chat receives an escalation if nobody acknowledges the incident.
+    A chat receives an escalation if no user acknowledges the incident.
     """
     return f"{key}/escalated"
 
