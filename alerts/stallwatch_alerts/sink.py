@@ -49,7 +49,7 @@ class ChatSink(DeliveryQueue):
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
-        """Receive a change of an incident, and queue a message if the change deserves one."""
+        """Receive a change of an incident, and queue a message if the change needs one."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)

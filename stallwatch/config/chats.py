@@ -34,7 +34,7 @@ def known_rules(catalogue: Catalogue) -> list[str]:
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
-    """Return the rules with ids similar to `pattern`; ``None`` if `pattern` matches a rule, so is correct.
+    """Return the rules with ids similar to `pattern`; ``None`` if `pattern` matches the id of a rule.
 
     A relay's message about an alert without an incident has the alert's name as its rule, such as
     ``StallwatchAgentGone``. This function cannot check such names, because users can add alerts.

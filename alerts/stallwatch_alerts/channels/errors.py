@@ -107,9 +107,9 @@ def smtp_code(output: str) -> str:
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return a table from a chat and an error code to the name of an advice text.
+    """Return the names of advice texts, by chat and then by error code.
 
-    The entry ``any`` contains the HTTP and network error codes, which apply to all chats.
+    The entry ``any`` contains HTTP and network error codes, which apply to all chats.
     """
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])

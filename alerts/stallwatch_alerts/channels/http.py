@@ -47,7 +47,7 @@ class Answer:
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
-        """Return `error_number` as text if it is an integer, otherwise the HTTP status or ``malformed``."""
+        """Return the error code: `error_number` if it is an integer, or the HTTP status, or ``malformed``."""
         if isinstance(error_number, int):
             return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"

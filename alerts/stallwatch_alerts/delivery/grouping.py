@@ -109,7 +109,7 @@ def grouped_message(
 
 
 def title_with_count(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
-    """Return the title of a message that joins `count` notices to its own, and a text that lists `titles`."""
+    """Return the title of a message that reports `count` further notices, and a text that lists `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))

@@ -113,8 +113,8 @@ class SteadyTimes:
     A stored time is mapped to the steady time at which this process stored or first read it, or to an earlier
     one.
 
-    The result is never in the future. If the clock was set back after a time was stored, or if the storing
-    host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
+    The steady time is never in the future. If the clock was set back after a time was stored, or if the
+    storing host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
     """
 
     def __init__(self) -> None:

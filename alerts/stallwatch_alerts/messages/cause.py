@@ -49,7 +49,7 @@ def primary_of(incident: Incident) -> Primary | None:
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the finding of the diagnosis. The rule `page` supplies missing texts.
+    """Return the cause from the primary finding. The rule `page` supplies missing texts.
 
     The fixes of a finding are for the installed versions of the packages.
     """
@@ -76,7 +76,10 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def is_located(stacks: StallStacks) -> bool:
-    """Return whether the code position of every living rank is known, so that nobody need collect stacks."""
+    """Return whether the code position of every living rank is known.
+
+    Advice to look for the position is then unnecessary.
+    """
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
