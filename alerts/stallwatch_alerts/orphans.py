@@ -47,7 +47,7 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs whose agent no longer runs.
+    """Return the runs whose agent has ended.
 
     Multi-host runs are omitted as long as any agent of the run is running.
     """

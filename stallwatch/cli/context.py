@@ -51,9 +51,9 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 class Group(click.Group):
-    """A group of commands. For a command of an earlier release, the error message names the replacement.
+    """A group of commands that knows the commands of earlier releases.
 
-    If a user calls a command of an earlier release, it names the command's replacement.
+    If a user calls a command of an earlier release, the error message names the command's replacement.
     """
 
     def resolve_command(

@@ -157,9 +157,9 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Call `act`.
+        """Call `act`, and return whether it succeeded.
 
-        If writing fails, for example because the disk is full, show this on the page; return False.
+        If the disk is full or the file is closed, show this on the page.
         """
         try:
             act()

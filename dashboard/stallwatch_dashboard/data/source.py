@@ -247,9 +247,9 @@ class Source:
 
 
 def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
-    """Return the incident.
+    """Return the incident, as closed if it is open although no agent watches its run.
 
-    If it is open although no agent watches its run, return it as a closed incident.
+    The closing time is the time of the agent's last report.
     """
     info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
     if info is None or not info.end_is_unknown or any(one.alive for one in agents):

@@ -1,4 +1,4 @@
-"""Store the numbers of all runs in a local DuckDB file. Points are written only when a number changes."""
+"""Store the numbers of all runs in a local DuckDB file, and return them as pandas frames."""
 
 from __future__ import annotations
 
@@ -54,12 +54,11 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series in DuckDB. It writes a point only when the number changes.
+    """Stores series of numbers in DuckDB. Several threads can read while one writes.
 
-    Several threads can read while one writes.
-
-    A constant number takes one point per minute. When it changes, a second point ends the plateau, so that a
-    chart shows the change at the right time. NaN is stored as NULL.
+    A point is stored when a number changes; a constant number takes only one point per minute. When it
+    changes, a second point ends the plateau, so that a chart shows the change at the right time. NaN is
+    stored as NULL.
     """
 
     def __init__(self, path: Path | None = None) -> None:
