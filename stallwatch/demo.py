@@ -269,10 +269,9 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 class Children:
     """A context manager that starts processes.
 
-    At the end of the block, it ends them and all their descendants.
-
-    An environment variable identifies descendants, because torchrun's ranks have their own sessions, and a
-    process is no longer in the tree if its parent died.
+    At the end of the block, it ends them and all their descendants. An environment variable identifies
+    descendants, because torchrun's ranks have their own sessions, and a process is no longer in the tree if
+    its parent died.
     """
 
     def __init__(self, patience: float = 8.0) -> None:

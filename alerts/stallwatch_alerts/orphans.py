@@ -72,13 +72,12 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
     """Resolve the incidents that agents left open when they died.
 
-    `notify` receives each resolved incident, and the end is recorded in the folders of the runs.
-
-    The incidents end at the time of their agent's last report. The outcome of these runs is unknown, because
-    the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that
-    stay open after a run's end, are unchanged. `notify` can receive an incident twice if this process is
-    killed or if another agent runs this code at the same time. The database of past notifications prevents a
-    second message.
+    `notify` receives each resolved incident, and the end is recorded in the folders of the runs. The
+    incidents end at the time of their agent's last report. The outcome of these runs is unknown, because the
+    agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that stay
+    open after a run's end, are unchanged. `notify` can receive an incident twice if this process is killed or
+    if another agent runs this code at the same time. The database of past notifications prevents a second
+    message.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):

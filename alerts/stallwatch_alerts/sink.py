@@ -24,9 +24,7 @@ class ChatSink(DeliveryQueue):
     """A delivery queue for an agent.
 
     It receives every change of an incident, and sends a message when the incident opens and when it is
-    resolved.
-
-    Calls never block and never raise. A warning whose impact depends on the next steps is held for
+    resolved. Calls never block and never raise. A warning whose impact depends on the next steps is held for
     `warning_seconds`.
     """
 

@@ -22,10 +22,9 @@ _DESCRIPTORS = 4096  # an open page needs four, including its Streamlit event lo
 class BoundedProtocol(H11Protocol):
     """A connection to the server, which accepts at most `most` connections.
 
-    If there are more, the connection that has waited longest is closed.
-
-    The head of a request must arrive within `seconds`. While sending a body or reading a response, the peer
-    can pause for the same time. WebSockets count as connections, but uvicorn itself pings them.
+    If there are more, the connection that has waited longest is closed. The head of a request must arrive
+    within `seconds`. While sending a body or reading a response, the peer can pause for the same time.
+    WebSockets count as connections, but uvicorn itself pings them.
     """
 
     most = 256

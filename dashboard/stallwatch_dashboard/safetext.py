@@ -65,9 +65,8 @@ def advice(text: str) -> str:
 def prose(text: str, page: RulePage | None) -> str:
     """Return sentences as safe Markdown.
 
-    Sentences of the rule page are unchanged; others are escaped like `advice`.
-
-    Rule pages are local, reviewed files; a diagnosis can come from any source.
+    Sentences of the rule page are unchanged; others are escaped like `advice`. Rule pages are local, reviewed
+    files; a diagnosis can come from any source.
     """
     if page is not None:
         own, written = page.sections, text.strip()

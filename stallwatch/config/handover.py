@@ -27,10 +27,9 @@ T = TypeVar("T")
 def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> T:
     """Return an instance of the dataclass `kind`.
 
-    Each field has the value of the configuration key of the same name.
-
-    If several `sections` have such a key, the first section takes precedence. A field's name can begin with
-    the section (``stall_factor``, ``dashboard_url``).
+    Each field has the value of the configuration key of the same name. If several `sections` have such a key,
+    the first section takes precedence. A field's name can begin with the section (``stall_factor``,
+    ``dashboard_url``).
     """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for section in sections:

@@ -101,10 +101,9 @@ class TrainingRun:
     def step(self, number: int | None = None, **values: Any) -> None:
         """Report an optimizer step.
 
-        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
-
-        The method does not wait for a tensor on a device. Without `number`, the steps are counted. An unknown
-        name is reported once on standard error.
+        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``. The method does
+        not wait for a tensor on a device. Without `number`, the steps are counted. An unknown name is
+        reported once on standard error.
         """
         if not values.keys() <= self._fields:
             self._unknown("number", values.keys(), self._fields)

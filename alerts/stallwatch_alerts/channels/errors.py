@@ -62,11 +62,10 @@ _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 class ChannelError(Exception):
     """A failed delivery.
 
-    The message contains no secret of the URL, and no other exception may be chained to it.
-
-    Exceptions of HTTP libraries contain the URL, so a traceback must not print them. `chat` is a section of
-    ``advice.json``. `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns".
-    `retry_after` is the number of seconds that the chat requests Stallwatch to wait.
+    The message contains no secret of the URL, and no other exception may be chained to it. Exceptions of HTTP
+    libraries contain the URL, so a traceback must not print them. `chat` is a section of ``advice.json``.
+    `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns". `retry_after` is
+    the number of seconds that the chat requests Stallwatch to wait.
     """
 
     def __init__(

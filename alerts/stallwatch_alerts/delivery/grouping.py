@@ -1,10 +1,8 @@
 """Join several messages into one message, which shows the worst notice in full.
 
-For the other notices, the message shows titles, and it counts all notices.
-
-A chat that accepts 20 messages a minute, or was down for an hour, receives a burst as one message instead of
-many messages over hours. Joining also limits the size of the database: if thousands of messages wait for one
-chat, the oldest are joined.
+For the other notices, the message shows titles, and it counts all notices. A chat that accepts 20 messages a
+minute, or was down for an hour, receives a burst as one message instead of many messages over hours. Joining
+also limits the size of the database: if thousands of messages wait for one chat, the oldest are joined.
 """
 
 from __future__ import annotations
@@ -83,9 +81,8 @@ def grouped_message(
 ) -> Notice:
     """Return the group as one notice.
 
-    `late` is the age of the messages in seconds; `expired` counts discarded messages.
-
-    `now` is the sending time in Unix seconds; the default is the current time.
+    `late` is the age of the messages in seconds; `expired` counts discarded messages. `now` is the sending
+    time in Unix seconds; the default is the current time.
     """
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)

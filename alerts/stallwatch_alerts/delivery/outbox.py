@@ -154,10 +154,8 @@ class Outbox:
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
         """Claim messages as `claim` does.
 
-        If the database is not writable, return the oldest message without a claim.
-
-        Another process can then send the same message, but sending it twice is better than waiting until the
-        disk has free space.
+        If the database is not writable, return the oldest message without a claim. Another process can then
+        send the same message, but sending it twice is better than waiting until the disk has free space.
         """
         try:
             self._note_sent()

@@ -1,7 +1,6 @@
 """Decide when to send the next message to a chat.
 
 The decision depends on rate limits, on pauses that the chat requested, and on waits after refused messages.
-
 The argument `now` is always a time of the steady clock.
 """
 
@@ -89,10 +88,8 @@ _FIRST, _LONGEST = 1.0, 60.0
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
     """Return the seconds until the next attempt, which are at least `requested`.
 
-    The wait doubles after each refusal, up to a minute.
-
-    `chance` in 0..1 spreads the attempts of messages that were refused together. It never makes the wait
-    shorter than the time that the chat `requested`.
+    The wait doubles after each refusal, up to a minute. `chance` in 0..1 spreads the attempts of messages
+    that were refused together. It never makes the wait shorter than the time that the chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -111,9 +108,7 @@ class SteadyTimes:
     """Converts wall-clock times in the database to times on this process's steady clock.
 
     A stored time is mapped to the steady time at which this process stored or first read it, or to an earlier
-    one.
-
-    The steady time is never in the future. If the clock was set back after a time was stored, or if the
+    one. The steady time is never in the future. If the clock was set back after a time was stored, or if the
     storing host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
     """
 

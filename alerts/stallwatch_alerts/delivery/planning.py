@@ -59,9 +59,8 @@ class Draft:
 class Planner:
     """Plans messages according to the settings and to the users' silences and acknowledgements.
 
-    The silences are read regularly, because users can add them at any time.
-
-    All times are wall-clock times, because quiet hours and silences end at wall-clock times.
+    The silences are read regularly, because users can add them at any time. All times are wall-clock times,
+    because quiet hours and silences end at wall-clock times.
     """
 
     def __init__(

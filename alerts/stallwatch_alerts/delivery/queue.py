@@ -35,11 +35,10 @@ _TAKEN_OVER_SECONDS = 10.0  # time for another running agent to record its escal
 class DeliveryQueue:
     """Accepts messages about incidents without waiting.
 
-    One thread stores the messages, and one thread per chat delivers them.
-
-    If the disk is not writable, or if there is no spool, messages are kept in memory. The queue also delivers
-    the undelivered messages of earlier agents. The next agent, or ``stallwatch relay``, delivers the messages
-    that remain in this queue's spool.
+    One thread stores the messages, and one thread per chat delivers them. If the disk is not writable, or if
+    there is no spool, messages are kept in memory. The queue also delivers the undelivered messages of
+    earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in this queue's
+    spool.
 
     `spool` opens the database that keeps messages until they arrive, and `people` opens the database of
     silences and acknowledgements; another thread calls both. `report` receives unusable URLs and refused
@@ -96,9 +95,7 @@ class DeliveryQueue:
     def note(self, letter: IncidentMessage) -> None:
         """Record that another agent sent this message, so that this agent does not send it again.
 
-        This agent still sends the incident's end and its escalations.
-
-        This never waits.
+        This agent still sends the incident's end and its escalations. This never waits.
         """
         self._notes.append(letter)
         self._worker.put(None)

@@ -68,10 +68,8 @@ class NotificationIntake:
     def receive(self, body: bytes) -> Receipt:
         """Store the messages about a notification, and return its receipt.
 
-        All messages are on disk when this returns.
-
-        Raise `WebhookProblem` if the body is not a notification. Any other exception means that nothing was
-        stored, and that the sender should retry.
+        All messages are on disk when this returns. Raise `WebhookProblem` if the body is not a notification.
+        Any other exception means that nothing was stored, and that the sender should retry.
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)
@@ -85,10 +83,9 @@ class NotificationIntake:
     def _joined(self, alerts: Sequence[Alert]) -> list[IncidentState]:
         """Return the states of the incidents that the alerts are about.
 
-        If an incident is not in the database yet, wait for it briefly.
-
-        The agent writes a new alert's incident in parallel. If agent and relay do not share a database, the
-        incident never arrives, and the wait costs a few seconds once per alert.
+        If an incident is not in the database yet, wait for it briefly. The agent writes a new alert's
+        incident in parallel. If agent and relay do not share a database, the incident never arrives, and the
+        wait costs a few seconds once per alert.
         """
         found = incident_states(alerts, self._incidents)
         if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):

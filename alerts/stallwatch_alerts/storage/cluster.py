@@ -1,11 +1,10 @@
 """Merge the reports of a run's agents through PostgreSQL instead of through a coordinator.
 
-Each agent writes its reports to a row of its own. One of the agents merges all rows.
-
-The merging agent holds an advisory lock, which belongs to its connection, and updates a heartbeat twice a
-second. If the heartbeat stops, another agent ends that connection and takes the lock. Therefore, two agents
-never merge at the same time, even after failures of hosts, processes or the network. The age of the heartbeat
-is measured by the server's clock.
+Each agent writes its reports to a row of its own. One of the agents merges all rows. The merging agent holds
+an advisory lock, which belongs to its connection, and updates a heartbeat twice a second. If the heartbeat
+stops, another agent ends that connection and takes the lock. Therefore, two agents never merge at the same
+time, even after failures of hosts, processes or the network. The age of the heartbeat is measured by the
+server's clock.
 """
 
 from __future__ import annotations
@@ -81,11 +80,10 @@ def is_cluster_engine(url: str) -> bool:
 class PostgresBacking:
     """Sends reports through PostgreSQL.
 
-    While this agent is the merging agent, it passes all reports to `merges`.
-
-    A separate thread does both tasks. It calls `merges` only if the server has just confirmed, over the
-    connection that holds the lock, that the lock is still held. `agent` is this agent's id in its reports.
-    `notice` receives one line for each new problem.
+    While this agent is the merging agent, it passes all reports to `merges`. A separate thread does both
+    tasks. It calls `merges` only if the server has just confirmed, over the connection that holds the lock,
+    that the lock is still held. `agent` is this agent's id in its reports. `notice` receives one line for
+    each new problem.
     """
 
     def __init__(

@@ -108,10 +108,8 @@ class Answer:
 class ClusterRows:
     """One agent's access to the rows of its run.
 
-    A method raises an error if the server does not respond in time.
-
-    After an exception, the connection is closed, which releases the merging agent's lock. Only `interrupt` is
-    thread-safe.
+    A method raises an error if the server does not respond in time. After an exception, the connection is
+    closed, which releases the merging agent's lock. Only `interrupt` is thread-safe.
     """
 
     def __init__(self, url: str, key: str, agent: str, *, patience: float) -> None:

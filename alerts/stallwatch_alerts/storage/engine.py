@@ -66,11 +66,9 @@ def _made(address: URL, **given: Any) -> Engine:
 def make_file(path: Path) -> None:
     """Create the file of a SQLite database if it is missing.
 
-    Its permissions follow those of its folder: 0600 in a folder of 0700.
-
-    SQLite creates the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite,
-    ``src/os_unix.c``, findCreateFileMode). If the file cannot be created, opening the database reports the
-    reason.
+    Its permissions follow those of its folder: 0600 in a folder of 0700. SQLite creates the files beside it
+    (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``, findCreateFileMode). If the
+    file cannot be created, opening the database reports the reason.
 
     An existing file is never opened here. Closing it would drop the locks of all connections that this
     process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason, a new file is

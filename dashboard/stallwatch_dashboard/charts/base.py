@@ -35,10 +35,9 @@ Json = dict[str, Any]
 class Drawing:
     """A chart as plain dicts, which are Plotly's ``data`` and ``layout``.
 
-    The numbers of traces are arrays, which are sent as bytes.
-
-    Plotly's graph objects validate every key on every assignment, which takes tens of milliseconds per chart.
-    Instead, the tests validate the charts against Plotly's schema.
+    The numbers of traces are arrays, which are sent as bytes. Plotly's graph objects validate every key on
+    every assignment, which takes tens of milliseconds per chart. Instead, the tests validate the charts
+    against Plotly's schema.
     """
 
     data: list[Json] = field(default_factory=list)
@@ -178,9 +177,8 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
     """Return the incidents' names, each above the start of the incident's band.
 
-    A name is truncated at the next band, and omitted if too little of it would remain.
-
-    A click on a name opens the incident; its id is in the annotation's key ``name``.
+    A name is truncated at the next band, and omitted if too little of it would remain. A click on a name
+    opens the incident; its id is in the annotation's key ``name``.
     """
     names = []
     shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))

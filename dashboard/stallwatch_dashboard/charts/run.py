@@ -76,9 +76,8 @@ class LagChart(Chart):
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
     """Draw steps and trace-cache invalidations in one chart.
 
-    During a stall, invalidations can rise although the steps have stopped.
-
-    Steps are on the left axis, invalidations on the right, distinguished by color and by dashes.
+    During a stall, invalidations can rise although the steps have stopped. Steps are on the left axis,
+    invalidations on the right, distinguished by color and by dashes.
     """
     line(chart, found.steps, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
     name = say("invalidations_so_far")

@@ -177,9 +177,8 @@ def _wanted(info: AgentInfo, now: float) -> bool:
 def _has_port(info: AgentInfo | None) -> bool:
     """Return whether the endpoint is known to belong to an agent.
 
-    It is a configured target, or the agent's process is alive on this host.
-
-    Otherwise, the credentials must not be sent: any account can listen on the port of a dead agent.
+    It is a configured target, or the agent's process is alive on this host. Otherwise, the credentials must
+    not be sent: any account can listen on the port of a dead agent.
     """
     if info is None:
         return True

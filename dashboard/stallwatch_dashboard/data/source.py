@@ -260,10 +260,9 @@ def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
 def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first.
 
-    The result is cached until a journal changes.
-
-    For a multi-host run, return the merged incidents, and the incidents that no coordinator has merged. The
-    coordinator's folder may be on another host, or an agent may have had no coordinator.
+    The result is cached until a journal changes. For a multi-host run, return the merged incidents, and the
+    incidents that no coordinator has merged. The coordinator's folder may be on another host, or an agent may
+    have had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):

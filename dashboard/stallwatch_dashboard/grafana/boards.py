@@ -1,9 +1,7 @@
 """Build two Grafana boards, for all runs and for one run.
 
-Their uids never change, so links to them stay valid.
-
-`panels.json` describes the panels. The boards are built with grafana-foundation-sdk for the schema of Grafana
-11.4, which later versions can also read.
+Their uids never change, so links to them stay valid. `panels.json` describes the panels. The boards are built
+with grafana-foundation-sdk for the schema of Grafana 11.4, which later versions can also read.
 """
 
 from __future__ import annotations

@@ -119,9 +119,8 @@ def draw_table(table: dict[str, Any], *, key: str) -> None:
 def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     """Return the table's data for the browser, which searches and sorts.
 
-    The most urgent of the `rows` come first.
-
-    All data is shown as text, except `key`, which identifies the run to open. Empty columns are omitted.
+    The most urgent of the `rows` come first. All data is shown as text, except `key`, which identifies the
+    run to open. Empty columns are omitted.
     """
     say = reader.say
     drawn = [_row(row, reader, pages) for row in rows]
