@@ -1,4 +1,4 @@
-"""Run the command line with ``python -m stallwatch``: this interpreter's package, regardless of the PATH."""
+"""Run the command line with ``python -m stallwatch``, from the package of this Python interpreter."""
 
 from stallwatch.cli import main
 

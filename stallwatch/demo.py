@@ -56,7 +56,7 @@ _MARK = "_STALLWATCH_DEMO"  # environment variable that marks all children
 
 
 class CannotStart(Exception):
-    """The reason why the demo cannot start, and the fix."""
+    """Raised if the demo cannot start. The message gives the reason and the fix."""
 
 
 def demo(
@@ -136,7 +136,7 @@ class _Screen:
 
 
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
-    """Return the command that replays a recording, and its expected exit code."""
+    """Return the command line that replays a recording, and the exit code that it should have."""
     if not speed > 0:
         raise CannotStart(f"--speed must be above 0, not {speed:g}")
     folders = [recording] if recording else list(_RECORDINGS)
@@ -171,14 +171,17 @@ def _stallwatch() -> list[str]:
 
 
 def _short(command: list[str]) -> str:
-    """Return the command as a user would type it in the current folder."""
+    """Return the command line as a user would type it in the current folder."""
     here = f"{Path.cwd()}{os.sep}"
     words = ["stallwatch" if Path(word).name == "stallwatch" else word.removeprefix(here) for word in command]
     return shlex.join(["python", *words[1:]] if words[0] == sys.executable else words)
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """Return the environment without the user's Stallwatch settings, so that real chats are not notified."""
+    """Return the environment for the demo.
+
+    It omits the user's Stallwatch settings, so that real chats get no messages.
+    """
     env = {
         name: value
         for name, value in os.environ.items()
@@ -222,7 +225,7 @@ def _start_dashboard(
 
 
 def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
-    """Explain each change of the run's state on the screen; return the run's exit code."""
+    """Explain each change of the run's state on the screen until the run ends; return its exit code."""
     shown_state = ""
     while True:
         ended = run.poll() is not None
@@ -237,7 +240,7 @@ def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
 
 
 def _free_port(first: int) -> int:
-    """Return the first free port, starting with `first`; 0 lets the system choose."""
+    """Return the first free port from `first` on. If `first` is 0, the system chooses a port."""
     for port in range(first, min(first + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -264,10 +267,11 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 class Children:
-    """Starts processes; leaving the ``with`` block ends them and all their descendants.
+    """A context manager that starts processes.
 
-    An environment variable identifies descendants, because torchrun's ranks have their own sessions, and a
-    process is no longer in the tree if its parent died.
+    At the end of the block, it ends them and all their descendants. An environment variable identifies
+    descendants, because torchrun's ranks have their own sessions, and a process is no longer in the tree if
+    its parent died.
     """
 
     def __init__(self, patience: float = 8.0) -> None:
@@ -298,7 +302,7 @@ class Children:
             self.end()
 
     def end(self) -> None:
-        """Interrupt all children, newest first; later, terminate and finally kill the remaining children."""
+        """Interrupt all children, newest first. Terminate and finally kill those that do not end in time."""
         for child in reversed(self._started):
             if child.poll() is None:
                 # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints how it

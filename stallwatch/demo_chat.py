@@ -20,7 +20,7 @@ from stallwatch_alerts.notice import SIGNS
 
 @contextmanager
 def chat_endpoint(show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Pass each message to `show` as one block of lines; yield the Apprise URL.
+    """Run an endpoint that passes each message to `show` as a block of lines; yield its Apprise URL.
 
     Port 0 selects a free port.
     """
@@ -49,11 +49,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Suppress the request log, because the messages are the output."""
+        """Write no log of requests, because only the messages must be printed."""
 
 
 def render(message: dict[str, Any], width: int = 96) -> str:
-    """Return a message as lines with a prefix that distinguishes them from the training's output."""
+    """Return the lines of a message. A prefix distinguishes them from the training's output."""
     stage = str(message.get("outcome") or message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
     sign = SIGNS.get(message.get("type", ""), "⚪")  # the type in Apprise is the notice's level

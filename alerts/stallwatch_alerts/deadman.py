@@ -1,4 +1,4 @@
-"""Ping another service while monitoring works, so that the service raises an alert when pings stop.
+"""Ping a monitoring service for as long as Stallwatch works. If the pings stop, the service raises an alert.
 
 The URL belongs to a check of healthchecks.io or of a compatible service. A plain request means success,
 ``/start`` means that a run began, and ``/fail`` means that it failed (healthchecks.io/docs/http_api).
@@ -51,7 +51,10 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Stop pinging and send the signal `last`, if any; wait at most `timeout` seconds for both."""
+        """Stop pinging, and send the signal `last` unless it is empty.
+
+        Wait at most `timeout` seconds in total.
+        """
         self._last = last
         self._ended.set()
         self._thread.join(timeout)
@@ -120,12 +123,15 @@ class DeadmanSink:
         self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
 
     def __call__(self, incident: Incident) -> None:
-        """Record a failed run, so that `close` sends the signal "fail"."""
+        """If the incident means that the run failed, record this, so that `close` sends the signal "fail"."""
         if incident.kind == "ended":
             self._failed = True
 
     def alive(self, problem: str) -> None:
-        """Record that the agent checked its run; `problem` is the reason if it could not, otherwise ""."""
+        """Record that the agent checked its run.
+
+        `problem` is the reason why the agent could not check it, otherwise "".
+        """
         self._contact_at, self._problem = self._clock(), problem
 
     def blind(self) -> str:

@@ -35,7 +35,7 @@ def mask_url(url: str) -> str:
 
 
 def hide_secrets(text: str, url: str) -> str:
-    """Return a library's error text without the URL or any piece of it.
+    """Return an error text of a library with the URL and all its secret pieces masked.
 
     Short pieces can be ordinary words, so they are masked only in an address, in quotes, or if they cannot be
     words. Apprise abbreviates pieces to their first and last characters (``T...x``). The abbreviations are
@@ -66,7 +66,7 @@ def learn_schemes() -> None:
 
 
 def _pieces(url: str) -> set[str]:
-    """Return the URL, its components, and the encoded forms in which a library may print them."""
+    """Return the texts to mask: the URL, its components, and their encoded forms in a library's output."""
     _, _, rest = url.strip().partition("://")
     place, slash, path = rest.partition("/")
     found = {url.strip(), rest, place.rpartition("@")[0], slash + path if path else "", path}

@@ -50,14 +50,14 @@ class EditingChannel(Channel, Protocol):
     """A channel that can edit its messages."""
 
     def has_message(self, incident: str) -> bool:
-        """Return whether the channel sent a message about this open incident that can be edited."""
+        """Return whether the channel sent a message about this open incident and can edit it."""
 
     def edit(self, notice: Notice) -> None:
-        """Edit the message about the notice's incident, or raise an exception."""
+        """Edit the message that was sent about the notice's incident. Raise an exception if this fails."""
 
 
 def facts_of(**known: Fact) -> dict[str, Fact]:
-    """Return the facts of a notice: the `known` values, and defaults for all other keys."""
+    """Return all facts of a notice: the `known` values, and default values for the missing keys."""
     unknown: dict[str, Fact] = {
         "id": "",
         "run": "stallwatch",
@@ -95,12 +95,12 @@ def _level(incident: Incident) -> Level:
 
 
 def level_of(severity: str) -> Level:
-    """Return the level of an open incident or alert of this severity."""
+    """Return the notification level of an open incident or alert with this severity."""
     return _LEVELS.get(severity, "info")
 
 
 def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
-    """Return the notice with links to the rule's page and, if there is a dashboard, to the run's page."""
+    """Return the notice with a link to the rule's page and, if there is a dashboard, to the run's page."""
     runbook = "" if page is None else runbook_of(page, settings)
     lines = link_lines(runbook, run, settings.dashboard_url, settings.language)
     return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
@@ -122,21 +122,24 @@ def test_notice(language: str) -> Notice:
 
 
 def stage_key(incident: Incident, stage: str = "") -> str:
-    """Return the key of a stage of the incident; the default is the current stage.
+    """Return the key under which a notification about a stage of the incident is recorded.
 
-    The key includes the opening time, because a new run can have the same name and incident ids as a deleted
-    run.
+    The default is the incident's current stage. The key includes the opening time, because a new run can have
+    the same name and incident ids as a deleted run.
     """
     return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
 
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
-    """Return the keys of the stages whose message reports the beginning of the incident."""
+    """Return the keys of all stages in which a message reports the beginning of the incident."""
     return stage_key(incident, "open"), stage_key(incident, "worse")
 
 
 def escalated_key(key: str) -> str:
-    """Return the key that records an escalation to a chat because the incident was not acknowledged."""
+    """Return the key that records an escalation.
+
+    A chat receives an escalation if no user acknowledges the incident.
+    """
     return f"{key}/escalated"
 
 

@@ -1,4 +1,4 @@
-"""Report and resolve the incidents of agents that died. The next agent on this host runs this code."""
+"""Report and resolve the incidents of agents that died. The next agent on this host does this."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _FRESH_SECONDS = 60.0
 
 
 def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
-    """Report again the incidents of agents that were killed before they stored their messages.
+    """Report incidents whose messages may be missing, because their agents were killed.
 
     An agent records an incident shortly before it stores the message. Therefore, `notify` receives the
-    incidents that changed shortly before an agent died, and the incidents that it left open. Nothing is sent
-    twice, because the database records past notifications. Return the folders of these runs; pass them to
+    incidents that changed shortly before an agent died, and the incidents that it left open. No message is
+    sent twice, because the database records past notifications. Return the folders of these runs, to pass to
     `mark_reported` after everything is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []
@@ -47,7 +47,10 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs without a running agent, except multi-host runs that another agent still merges."""
+    """Return the runs whose agent has ended.
+
+    Multi-host runs are omitted as long as any agent of the run is running.
+    """
     kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
@@ -59,18 +62,22 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each incident that this agent merged from the incidents of all hosts."""
+    """Return the last state of each merged incident in this folder.
+
+    Merged incidents combine the incidents of all hosts of a run.
+    """
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
-    """Resolve the incidents that dead agents left open; notify, and record the end in the runs.
+    """Resolve the incidents that agents left open when they died.
 
-    The incidents end at the time of their agent's last report. The outcome of these runs is unknown, because
-    the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that
-    stay open after a run's end, are unchanged. `notify` can receive an incident twice if this process is
-    killed or if another agent runs this code at the same time. The database of past notifications prevents a
-    second message.
+    `notify` receives each resolved incident, and the end is recorded in the folders of the runs. The
+    incidents end at the time of their agent's last report. The outcome of these runs is unknown, because the
+    agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that stay
+    open after a run's end, are unchanged. `notify` can receive an incident twice if this process is killed or
+    if another agent runs this code at the same time. The database of past notifications prevents a second
+    message.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):

@@ -40,7 +40,7 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        For a stall, the first rule of the incident also matches: the user silenced the stall, even if its
+        A stall also matches by the first rule of its incident: the user silenced the stall, even if its
         diagnosis has changed since. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
@@ -63,7 +63,7 @@ class OperatorActions:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End the silence now; return False if there was no current or future silence with this number."""
+        """End the silence with this number now; return False if there is none, or if it is over."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
@@ -75,7 +75,10 @@ class OperatorActions:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Acknowledge the incident, and withdraw its escalations; return False if it does not exist."""
+        """Acknowledge the incident, and withdraw its escalations.
+
+        Return False if there is no such incident.
+        """
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:
@@ -92,7 +95,10 @@ class OperatorActions:
         return True
 
     def acknowledge_alerts(self, name: str) -> list[str]:
-        """Withdraw the escalations of alerts without an incident, by alert id or run; return their ids."""
+        """Acknowledge alerts that have no incident: withdraw their escalations.
+
+        `name` is the id of an alert or the name of a run. Return the ids of the alerts.
+        """
         mine = and_(
             or_(MESSAGES.c.about == name, MESSAGES.c.run == name), MESSAGES.c.about.startswith("alert/")
         )

@@ -29,7 +29,7 @@ class QuietHours(msgspec.Struct, frozen=True):
     but: str = "critical"  #: incidents of at least this severity are sent during quiet hours
 
     def until(self, now: float) -> float:
-        """Return the end of the quiet hours as Unix time; outside of quiet hours, return `now`."""
+        """Return the Unix time at which the quiet hours end; outside of quiet hours, return `now`."""
         here = datetime.fromtimestamp(now, self.zone)
         for day in (-1, 0):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
@@ -41,7 +41,7 @@ class QuietHours(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A route for the incidents that match all of the given conditions."""
+    """A route, which applies to incidents that match all of its conditions."""
 
     runs: tuple[str, ...] = ()  #: run names; can contain the wildcards * and ?
     severities: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RoutedChat(msgspec.Struct, frozen=True):
-    """A chat to notify of an incident, and the earliest time."""
+    """A chat to notify of an incident, and the earliest time at which to notify it."""
 
     url: str
     not_before: float = 0.0
@@ -79,7 +79,10 @@ class RoutedChat(msgspec.Struct, frozen=True):
 def routed_chats(
     urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
 ) -> list[RoutedChat]:
-    """Return the chats to notify of an incident, each chat once and at the earliest of its times."""
+    """Return the chats to notify of an incident.
+
+    Each chat is returned once, with the earliest of the times that its routes allow.
+    """
     routes = tuple(routes)
     found: dict[tuple[str, bool], RoutedChat] = {}
     decided = False
@@ -104,7 +107,7 @@ def routed_chats(
 
 
 def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return the chats for ordinary notifications, or the escalation chats if there are no ordinary chats."""
+    """Return all chats for ordinary notifications; if there are none, return the escalation chats."""
     found = dict.fromkeys(urls)
     for route in (routes := tuple(routes)):
         found.update(dict.fromkeys(route.urls or ()))

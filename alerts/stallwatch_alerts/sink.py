@@ -1,4 +1,4 @@
-"""Send incidents to chats with one thread per URL: an unreachable chat delays neither others nor the run."""
+"""Send incidents to chats. Each URL has its own thread, so that an unreachable chat delays nothing else."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _REMEMBERED = 10_000
 
 
 class ChatSink(DeliveryQueue):
-    """A delivery queue that receives every change of an incident, and sends messages on open and on resolve.
+    """A delivery queue for an agent.
 
-    Calls never block and never raise. A warning whose impact depends on the next steps is held for
+    It receives every change of an incident, and sends a message when the incident opens and when it is
+    resolved. Calls never block and never raise. A warning whose impact depends on the next steps is held for
     `warning_seconds`.
     """
 
@@ -46,14 +47,17 @@ class ChatSink(DeliveryQueue):
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
-        """Queue a message about the incident if this change needs a message."""
+        """Receive a change of an incident, and queue a message if the change needs one."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """Send the warnings that were held long enough; the agent calls this whenever it reads its run."""
+        """Send the warnings that have been held long enough.
+
+        The agent calls this whenever it checks its run.
+        """
         now = time.monotonic()
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:
@@ -61,7 +65,10 @@ class ChatSink(DeliveryQueue):
                 self._send(incident)
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent of the run sent this stage of an incident, to avoid sending it again."""
+        """Record that another agent of the run sent the message about this stage of an incident.
+
+        This agent then does not send the message again.
+        """
         self._sent_stages[(incident.id, "open")] = None
         self._sent_stages[(incident.id, incident.stage)] = None
         try:
@@ -80,7 +87,10 @@ class ChatSink(DeliveryQueue):
         return IncidentMessage(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
-        """Return whether to hold a warning until the next steps: one message can also report a stall."""
+        """Return whether to hold a warning, because only the next steps of the run show its impact.
+
+        If the run stalls instead, one message can report both the warning and the stall.
+        """
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
         if not warns or not self._warning_seconds or (incident.id, "open") in self._sent_stages:
             return False
@@ -119,7 +129,11 @@ class ChatSink(DeliveryQueue):
         return before != self._shown[incident.id]
 
     def _deserves_message(self, incident: Incident) -> bool:
-        """Return whether to send this stage: once, and below `min_severity` only if the opening was sent."""
+        """Return whether to send a message about the incident's current stage.
+
+        Each stage is sent once. Below `min_severity`, a stage is sent only if the opening of the incident was
+        sent.
+        """
         key = (incident.id, incident.stage)
         if key in self._sent_stages:
             return False
@@ -136,6 +150,9 @@ class ChatSink(DeliveryQueue):
 
 
 def _shape(incident: Incident) -> tuple[object, ...]:
-    """Return the parts of an incident that justify an edit if they change: not durations and counts."""
+    """Return the parts of an incident whose change justifies an edit of its message.
+
+    Durations and counts are not among them.
+    """
     known = incident.stacks is not None
     return incident.rule, incident.severity, incident.rank, known, len(incident.history)

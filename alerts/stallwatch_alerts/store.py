@@ -46,7 +46,10 @@ class IncidentStore:
 
     @classmethod
     def in_file(cls, home: Path, name: str) -> IncidentStore:
-        """Open a database of this name in the state folder; create both, private to the folder's users."""
+        """Open a database of this name in the state folder.
+
+        If the folder or the file is missing, create it with permissions for only the folder's users.
+        """
         make_home(home)
         make_file(home / name)
         return cls(f"sqlite:///{home / name}")
@@ -94,7 +97,7 @@ class IncidentStore:
 
     @property
     def engine(self) -> Engine:
-        """Engine of the database, for its other tables."""
+        """The engine of the database, to access the other tables."""
         return self._engine
 
     def close(self) -> None:
@@ -142,7 +145,10 @@ def _note(connection: Connection, incident: Incident, before: Any) -> None:
 
 
 def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
-    """Return the changes to record in the history; changes of steps and counts are not recorded."""
+    """Return the changes between two states of an incident that its history records.
+
+    Changes of steps and counts are not among them.
+    """
     if before is None or before.opened_at != incident.opened_at:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:

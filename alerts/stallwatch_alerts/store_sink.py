@@ -60,11 +60,14 @@ class StoreSink:
         )
 
     def __call__(self, incident: Incident) -> None:
-        """Queue a copy of the incident's current state."""
+        """Queue a copy of the incident's current state, which the thread writes to the store."""
         self._worker.put(msgspec.structs.replace(incident))
 
     def note_notified(self, channel: str, keys: Sequence[str]) -> None:
-        """Queue a record that the chat with this fingerprint was notified, so that no relay repeats it."""
+        """Queue a record that this chat was notified, so that no relay notifies it again.
+
+        `channel` is the fingerprint of the chat.
+        """
         if keys:
             self._worker.put(_Notified(channel, tuple(keys), time.time()))
 
@@ -126,6 +129,6 @@ class StoreSink:
                 prune(store.engine, time.time(), self._keep_days)
 
     def _reason(self, error: Exception) -> str:
-        """Return the first line of the error, because SQLAlchemy prints the statement in the next lines."""
+        """Return the first line of the error. SQLAlchemy prints the SQL statement in the following lines."""
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

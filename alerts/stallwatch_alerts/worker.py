@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """The end marker of a queue."""
+    """A marker after the last item of a queue."""
 
 
 class Worker(Generic[Item]):
@@ -56,7 +56,10 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items and finish the queue within `timeout` seconds; return whether all finished."""
+        """Accept no more items, and finish the queue within `timeout` seconds.
+
+        Return whether all items were finished.
+        """
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()
@@ -71,7 +74,10 @@ class Worker(Generic[Item]):
         return not self._thread.is_alive() and not self._left
 
     def _leave(self) -> None:
-        """Remove and count the items left in the queue; also count an unfinished item of the thread."""
+        """Remove the remaining items from the queue, and count them as dropped.
+
+        The item that the thread has not finished counts, too.
+        """
         left = 0
         with contextlib.suppress(queue.Empty):
             while True:

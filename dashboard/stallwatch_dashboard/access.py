@@ -1,4 +1,7 @@
-"""Control access by two roles, derived from the claims of an OpenID Connect provider."""
+"""Control access by two roles, viewer and operator.
+
+A person's role depends on the claims that an OpenID Connect provider makes about the person.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Login:
         return bool(self.metadata_url)
 
     def problem(self, address: str) -> str | None:
-        """Return the first problem that prevents signing in at `address`; ``None`` if there is none."""
+        """Return a problem that prevents people from signing in at `address`; ``None`` if there is none."""
         if not self.on:
             if self.client_id or self.client_secret or self.viewers or self.operators:
                 return "login.metadata_url is missing; name the provider's …/.well-known/openid-configuration"
@@ -79,7 +82,7 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return every name by which a list of viewers or operators can refer to the person."""
+    """Return all names under which a list of viewers or operators can contain this person."""
     names = {EVERYBODY}
     email = claims.get("email")
     # At the provider, anyone can enter an unverified address, so it must not grant another person's access.
@@ -118,7 +121,7 @@ _SHORTEST = 32
 
 
 def kept_cookie_secret(home: Path) -> str:
-    """Return the stored cookie secret of this user, so that a restart does not sign people out.
+    """Return the cookie secret, which is stored so that a restart does not sign people out.
 
     A secret is replaced if other users could have read or written it. If no secret can be stored, a new
     secret is valid until this process ends.

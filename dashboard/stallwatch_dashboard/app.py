@@ -13,7 +13,7 @@ from stallwatch_dashboard.pages.signin import admit, draw_person
 
 
 def main(first: str = "runs") -> None:
-    """Draw the page in the URL, or `first` if the URL names no page."""
+    """Draw the page that the URL names, or `first` if it names none."""
     leave_last_page()
     shared()  # starts scraping, which continues when no page is open
     # An icon given by name would be fetched from a font server.

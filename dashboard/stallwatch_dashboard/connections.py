@@ -1,4 +1,4 @@
-"""Limit the number of connections to the pages, and the time that a connection can block the server.
+"""Limit the number of connections to the pages, and how long a connection can keep the server waiting.
 
 Uvicorn 0.54 has neither limit: it waits for a request indefinitely, and accepts up to 2,048 connections at a
 time. When all file descriptors are in use, asyncio repeatedly writes a traceback for each connection.
@@ -20,10 +20,11 @@ _DESCRIPTORS = 4096  # an open page needs four, including its Streamlit event lo
 
 
 class BoundedProtocol(H11Protocol):
-    """One of at most `most` connections; a new connection replaces the one that has waited longest.
+    """A connection to the server, which accepts at most `most` connections.
 
-    The head of a request must arrive within `seconds`. While sending a body or reading a response, the peer
-    can pause for the same time. WebSockets count as connections, but uvicorn itself pings them.
+    If there are more, the connection that has waited longest is closed. The head of a request must arrive
+    within `seconds`. While sending a body or reading a response, the peer can pause for the same time.
+    WebSockets count as connections, but uvicorn itself pings them.
     """
 
     most = 256
@@ -31,7 +32,10 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """If there are too many connections, close the one that has waited longest, which can be this one."""
+        """Accept the connection.
+
+        If there are too many, close the one that has waited longest, even if it is this one.
+        """
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -41,13 +45,19 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def data_received(self, data: bytes) -> None:
-        """Record the time, except while the head of a request arrives."""
+        """Handle received data, and record that the peer is active.
+
+        A partial head of a request does not count.
+        """
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._since = self.clock()
 
     def watch(self) -> None:
-        """Close the connection if it is overdue, otherwise check again later; ignore a WebSocket."""
+        """Close the connection if the peer is overdue, otherwise check again later.
+
+        A WebSocket is never closed.
+        """
         if self not in self.connections:
             return
         unsent = self.transport.get_write_buffer_size()
@@ -59,7 +69,10 @@ class BoundedProtocol(H11Protocol):
             self.loop.call_later(self.seconds / 10, self.watch)
 
     def _is_waiting(self) -> bool:
-        """Return whether the peer must act: send a head or part of a body, or read part of a response."""
+        """Return whether the server waits for the peer.
+
+        The peer must send a head or part of a body, or read part of a response.
+        """
         if self.cycle is None or self.cycle.response_complete or self.transport.get_write_buffer_size():
             return True
         return self.cycle.more_body and not self.flow.read_paused
@@ -70,7 +83,10 @@ class BoundedProtocol(H11Protocol):
 
 
 def bound() -> None:
-    """Limit all servers that this process starts later, regardless of Streamlit's configuration."""
+    """Apply the limits to all servers that this process starts later.
+
+    Streamlit's configuration has no effect.
+    """
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 

@@ -16,7 +16,10 @@ def integer(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with four significant digits; show NaN and infinity, which matter for a loss."""
+    """Format a number with four significant digits.
+
+    NaN and infinity are shown, because they matter for a loss.
+    """
     if value is None:
         return NOTHING
     if math.isnan(value):
@@ -47,7 +50,7 @@ def byte_size(value: float | None) -> str:
 
 
 def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:
-    """Format a time of day, with the date unless it is the day of `now`."""
+    """Format a time of day. If it is not on the day of `now`, add the date."""
     if time is None:
         return NOTHING
     moment = datetime.fromtimestamp(time, zone)

@@ -1,4 +1,4 @@
-"""Determine the health of the dashboard itself: its sources, lost records, disk, and versions."""
+"""Determine the health of the dashboard itself: its sources, lost records, disk, and package versions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def state_of(target: TargetStatus, now: float) -> SourceState:
 
 
 def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
-    """Return every endpoint except agents of `ended` runs; failing endpoints come first."""
+    """Return the scraped endpoints, except those of agents of `ended` runs. Failing endpoints come first."""
     found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
     return sorted(found, key=lambda one: (order.index(state_of(one, now)), one.run or "", one.url))
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """Return the number of records that each run lost in the probe's files, highest first."""
+    """Return how many records the probe lost, for each run that lost any, highest number first."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 
@@ -49,7 +49,10 @@ def versions() -> dict[str, str]:
 
 
 def disk(home: Path) -> tuple[int, int] | None:
-    """Return the size of the stored numbers and the disk's free bytes; ``None`` without a state folder."""
+    """Return two numbers of bytes: the size of the stored numbers, and the free space of the disk.
+
+    Return ``None`` if there is no state folder.
+    """
     try:
         free = shutil.disk_usage(home).free
     except OSError:

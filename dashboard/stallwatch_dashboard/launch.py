@@ -86,7 +86,7 @@ def _problem(settings: DashboardSettings) -> str | None:
 
 
 def _free_port(host: str, port: int = 0) -> int | None:
-    """Return `port`, or a free port chosen by the system if it is 0; ``None`` if the port is taken."""
+    """Return `port`, or ``None`` if it is taken. If `port` is 0, the system chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # `create_server` would accept an IPv6 port that another program uses on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -100,7 +100,10 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server process in a separate session. It ends with this block, or if this process dies."""
+    """Run the server process in a separate session.
+
+    The process ends when the block ends or this process dies.
+    """
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -127,14 +130,17 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's session, even if the child does not respond."""
+    """Kill all processes of the child's session, even if the child hangs."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """End the child on SIGINT, SIGTERM, or SIGHUP, even if it hangs; yield the list of received signals."""
+    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP, even if the child hangs.
+
+    Yield a list that contains the signals received so far.
+    """
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True
@@ -179,6 +185,9 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
 
 
 def _exit_code(child: subprocess.Popen[bytes], end_signals: list[int]) -> int:
-    """Return the exit code for the shell: 0 after Ctrl-C or SIGTERM, the normal end of a dashboard."""
+    """Return the exit code for the shell.
+
+    It is 0 after Ctrl-C or SIGTERM, because these end a dashboard normally.
+    """
     code = child.poll()
     return 0 if end_signals or code is None else (code if code >= 0 else 128 - code)

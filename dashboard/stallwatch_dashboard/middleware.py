@@ -1,4 +1,7 @@
-"""Wrap Streamlit in ASGI middleware: host names, redirects of guessed addresses, and browser caches."""
+"""Wrap Streamlit in ASGI middleware.
+
+The middleware checks host names, redirects guessed addresses, and controls how browsers cache files.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2call
 
 
 def redirect_target(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to; None if the path is that of a page, or not typed by a person."""
+    """Return the address to redirect to.
+
+    Return None if the path is that of a page, or if no person typed it.
+    """
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None
@@ -63,7 +69,7 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Accept requests and WebSockets only for configured host names, and only from the dashboard's pages.
+    """Accepts requests and WebSockets only for configured host names, and none from pages of other sites.
 
     Streamlit accepts any WebSocket with the same Host and Origin (1.67, starlette_websocket.py), and its
     ``server.allowedHosts`` cannot allow every IP address.
@@ -103,7 +109,7 @@ def _protected(send: Send) -> Send:
 
 
 class Redirects:
-    """Redirect a guessed address to the right page; forward all other requests.
+    """Redirects a guessed address to the right page, and forwards all other requests.
 
     For an unknown name, Streamlit shows its first page below a message in English. For a path of several
     parts, Streamlit shows nothing, because it looks for the frontend's files relative to the path (1.67).
@@ -126,7 +132,7 @@ _LARGE = "/plotly.min.js"
 
 
 class PlotlyCache:
-    """Mark Plotly's script with its version, and send it only to browsers that do not have that version.
+    """Sends Plotly's script with its version, and only to browsers that do not have this version.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
     a Run page would fetch and unpack the five megabytes of Plotly again. All versions have the same address,
@@ -138,7 +144,10 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request and mark Plotly's script; send no body if the browser has this version."""
+        """Forward the request, and add the version to Plotly's script.
+
+        If the browser has this version, send no body.
+        """
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return

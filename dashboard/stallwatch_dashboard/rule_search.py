@@ -50,7 +50,10 @@ def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """Return 1 if id, titles and family contain all words, 2 if the page does, otherwise ``_NOWHERE``."""
+    """Return the rank of a page: 1 if its id, titles and family contain all words, 2 if its text does.
+
+    Return ``_NOWHERE`` if the page lacks a word.
+    """
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1
@@ -61,7 +64,10 @@ def _rank(page: RulePage, words: Sequence[str]) -> int:
 
 
 def try_pattern(pattern: str, text: str) -> Trial:
-    """Return the lines of `text` that the pattern matches; like the matcher, test each line separately."""
+    """Return the lines of `text` that the pattern matches.
+
+    Each line is tested separately, as in a diagnosis.
+    """
     if fault := pattern_fault(pattern):
         return Trial(fault)
     expression, lines = compile_re2(pattern, encoded=False), lines_of(text)
@@ -75,7 +81,10 @@ def try_pattern(pattern: str, text: str) -> Trial:
 
 
 def draft_of(text: str, catalogue: Catalogue, *, since: str) -> Proposal:
-    """Draft a page for the failure in `text`; raise ``DraftError`` if a rule matches or nothing failed."""
+    """Draft a rule page for the failure in `text`.
+
+    Raise ``DraftError`` if a rule already matches, or if the text contains no failure.
+    """
     reading = RunReading(catalogue)
     reading.feed(lines_of(text, "pasted"))
     return propose(reading, since=since)

@@ -37,7 +37,7 @@ def plain(text: str, most: int = _MOST_WORDS) -> str:
 
 
 def cell(text: str) -> str:
-    """Return `text` like `plain`, for a cell of a table that users can save as CSV."""
+    """Return `text` as `plain` does, made safe for a cell of a table that users can save as CSV."""
     return for_spreadsheet(plain(text, _MOST_CELL))
 
 
@@ -63,9 +63,10 @@ def advice(text: str) -> str:
 
 
 def prose(text: str, page: RulePage | None) -> str:
-    """Return sentences for Markdown: unchanged if the rule page contains them, otherwise as `advice`.
+    """Return sentences as safe Markdown.
 
-    Rule pages are local, reviewed files; a diagnosis can come from any source.
+    Sentences of the rule page are unchanged; others are escaped like `advice`. Rule pages are local, reviewed
+    files; a diagnosis can come from any source.
     """
     if page is not None:
         own, written = page.sections, text.strip()
@@ -76,20 +77,26 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the texts of the page's fixes; version-specific fixes both with and without the condition."""
+    """Return the texts of the page's fixes.
+
+    A fix for certain versions is contained with and without its condition.
+    """
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
 
 
 def escaped_page(text: str) -> str:
-    """Return a rule page's Markdown with Streamlit's additions escaped, such as ``$`` and ``:red[``."""
+    """Return a rule page's Markdown, with escapes for markup that only Streamlit has, such as ``$``."""
     parts = _CODE_PARTS.split(text)
     return "".join(part if index % 2 else _ADDED.sub(r"\\\g<0>", part) for index, part in enumerate(parts))
 
 
 def first_sentence(text: str) -> str:
-    """Return a fix up to its first period outside of code: the action without its details."""
+    """Return the first sentence of a fix, which is the action without its details.
+
+    Periods in code do not count.
+    """
     position = 0
     for index, part in enumerate(_CODE_WHOLE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):
@@ -103,12 +110,15 @@ def _cut(text: str, most: int) -> str:
 
 
 def _seen(text: str) -> str:
-    """Remove colors, control and direction characters; replace lone surrogates, which cannot be sent."""
+    """Return the text without colors, control and direction characters.
+
+    Lone surrogates are replaced, because they cannot be sent.
+    """
     return without_controls(TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def _edged(part: str) -> str:
-    """Return `part` escaped, with leading and trailing spaces unchanged."""
+    """Return `part` with its text escaped. Leading and trailing spaces are unchanged."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

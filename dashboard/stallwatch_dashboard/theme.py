@@ -18,7 +18,7 @@ BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
 
 @dataclass(frozen=True)
 class Look:
-    """Colors of the light or dark page and of its charts."""
+    """The colors of a page and its charts, for the light or the dark theme."""
 
     cycle: tuple[str, ...]  #: colors of chart lines; the dark page replaces deep blue with sky blue
     grey: str  #: color of limits and notes
@@ -75,7 +75,7 @@ STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='ut
 
 
 def uploader(button: str, most: str) -> str:
-    """Return a style that translates the file uploader: Streamlit 1.67 shows its text in English only.
+    """Return a CSS style that translates the file uploader, because Streamlit 1.67 shows it in English only.
 
     If a later Streamlit version builds the uploader differently, the text remains English.
     """

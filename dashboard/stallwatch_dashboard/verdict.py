@@ -1,4 +1,4 @@
-"""Compose the verdict at the top of the Run page: one sentence, then cause, impact, and fixes."""
+"""Compose the verdict at the top of the Run page: one sentence, and below it cause, impact, and fixes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than ri
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a run as plain text; the drawing code makes it safe."""
+    """The verdict on a run as plain text. The code that draws it makes the text safe for Markdown."""
 
     level: Level
     headline: str
@@ -62,7 +62,7 @@ def of_run(
 
 
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
-    """Return the verdict on a single incident, without other facts about its run."""
+    """Return the verdict on a single incident. It does not contain other facts about the incident's run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {describe_state(incident, reader)}"
     if incident.kind == "ended":
@@ -126,20 +126,26 @@ _OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warni
 
 
 def describe_state(incident: Incident, reader: Reader) -> str:
-    """Return the state of the incident: open, or how it ended; it is unresolved if its run ended before."""
+    """Return the state of the incident: open, resolved, or not resolved before its run ended."""
     if incident.outlasted or incident.unwatched:
         return reader.render(incident.closing)
     return reader.say("open" if incident.status == "open" else "resolved")
 
 
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
-    """Return the cause with its rank and place; for an unknown failure, the exception or a phrase."""
+    """Return the title of the incident's cause, with the rank and place.
+
+    If the cause is unknown, return the exception, or a phrase that says so.
+    """
     title = reader.render(cause_of(incident, page).title)
     return title or rule_name(incident.rule, reader.say, incident.exception)
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the rule's id, which identifies its page; for an unknown failure, the exception or a phrase."""
+    """Return the id of the rule.
+
+    If no rule explains a failure, return the exception, or a phrase that says so.
+    """
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
@@ -201,7 +207,10 @@ def _finished_early(step: float | None, total: float | None, say: Say) -> str:
 
 
 def _with_doubt(headline: str, incident: Incident, say: Say) -> str:
-    """Return the headline of a failure; it says so if its cause is unknown or has a low confidence."""
+    """Return the headline of a failure.
+
+    If the cause is unknown or has a low confidence, the headline says so.
+    """
     primary = primary_of(incident)
     if incident.rule == UNKNOWN_FAILURE:
         return say("cause_uncertain" if incident.exception else "cause_unknown", headline)
@@ -273,7 +282,10 @@ def _with_incident(
 
 
 def _note(incident: Incident, reader: Reader) -> Text:
-    """Return the impact on this run; for a stall, the text includes the duration until now."""
+    """Return the incident's impact on this run.
+
+    For a stall, the text includes how long the stall has lasted.
+    """
     if incident.kind != "stall":
         return incident.note
     values = {"silence": reader.seconds((incident.resolved_at or reader.now) - incident.quiet_since)}
@@ -283,7 +295,7 @@ def _note(incident: Incident, reader: Reader) -> Text:
 
 
 def _of_hosts(incident: Incident, say: Say) -> list[str]:
-    """Return facts about a multi-host run: the hosts that responded, and the confidence in the blame."""
+    """Return facts about a multi-host run: which hosts responded, and how certain the blame is."""
     if not incident.hosts:
         return []
     stacks = incident.stacks
@@ -317,7 +329,10 @@ def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
 
 
 def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
-    """Return the time at which the current silence will be reported as a stall."""
+    """Return a text with the time at which the current silence will be reported as a stall, in a tuple.
+
+    The tuple is empty if the run is not waiting.
+    """
     if row.state != "waiting" or row.alarm_at is None:
         return ()
     return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)

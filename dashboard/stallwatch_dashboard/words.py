@@ -37,7 +37,7 @@ class Reader:
         return locale.render(text, self.language)
 
     def clock(self, time: float | None) -> str:
-        """Format a time of day, with the date unless it is today."""
+        """Format a time of day. If it is not today, add the date."""
         return formats.clock(time, self.zone, self.now)
 
     def seconds(self, value: float | None) -> str:

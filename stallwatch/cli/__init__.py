@@ -45,7 +45,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write r
 
 
 class StallwatchGroup(Group):
-    """Imports a command when it is called, and prints errors as one message on stderr."""
+    """A group that imports a command only when the command is called.
+
+    It prints each error as one message on stderr.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the commands in the order of `_COMMANDS`, not alphabetically."""
@@ -97,7 +100,7 @@ class StallwatchGroup(Group):
 
 
 def _write_no_more() -> None:
-    """Redirect standard output to the null device, so that nothing fails at exit."""
+    """Redirect standard output to the null device, so that flushing it at exit cannot fail."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # standard output is closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -148,10 +151,10 @@ def main() -> None:
 
 
 def _limit_exit(code: int) -> None:
-    """Exit with `code` after a time limit, because the interpreter waits for threads of libraries at exit.
+    """Exit with `code` after a time limit, even if threads of libraries are still running.
 
-    A thread that could not start because of a lack of memory never ends, and scripts can depend on this exit
-    code: it can be the exit code of a training run.
+    The interpreter would wait for these threads at exit. A thread that could not start because of a lack of
+    memory never ends. Scripts can depend on the exit code, which can be that of a training run.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(code))

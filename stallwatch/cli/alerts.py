@@ -255,7 +255,10 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
 
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
-    """Discard the messages for the only unconfigured chat whose fingerprint starts with `named`."""
+    """Discard the messages for a chat that is no longer configured.
+
+    `named` is the beginning of the chat's fingerprint, and must match only one chat.
+    """
     from stallwatch_alerts.notice import fingerprint
 
     configured = {fingerprint(url) for url in urls}
@@ -273,7 +276,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
 
 def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str) -> str:
-    """Return the reason why a message is undelivered."""
+    """Return a text that explains why a message has not been delivered."""
     if delivery.channel not in channels:
         return say("why-unknown", language, name=delivery.channel[:_NAME])
     if delivery.not_before > now:
@@ -285,7 +288,10 @@ def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str)
 
 
 def _outboxes(config: Config) -> list[Outbox]:
-    """Return the outbox in the incident database, and this host's own outbox if the database is remote."""
+    """Return the outboxes whose messages the command lists.
+
+    This is the outbox in the incident database and, if the database is remote, also this host's own outbox.
+    """
     from stallwatch_alerts.delivery.outbox import Outbox
 
     store, _ = opened(config)

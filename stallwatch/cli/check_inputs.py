@@ -31,7 +31,7 @@ KINDS = (".py", ".json", ".hjson", *_YAML)
 
 @dataclass
 class Inputs:
-    """The parsed inputs that the command line names, with problems and diagnostics."""
+    """The parsed inputs that the command line names, and the problems that were found while reading them."""
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
@@ -40,7 +40,10 @@ class Inputs:
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the versions from a file, from another Python or from this one; empty if unknown."""
+        """Return the package versions from a file, from another Python or from this Python.
+
+        Return an empty dict if they are unknown.
+        """
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -100,7 +103,10 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
 
 
 def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
-    """Read the file in accelerate's ``deepspeed_config_file``; it can be relative to accelerate's file."""
+    """Read the file that accelerate's ``deepspeed_config_file`` names.
+
+    Its path can be relative to accelerate's file.
+    """
     named = Path(parsed.other_file or "")
     there = next((path for path in (named, file.parent / named) if path.is_file()), named)
     text = _text(there, inputs)
@@ -161,11 +167,11 @@ SOURCES = ("transformers", "trl")  #: packages whose classes are read from their
 
 
 class EnvironmentUnknown(Exception):
-    """The package versions could not be determined; the message explains what to do."""
+    """Raised if the package versions could not be determined. The message explains what to do."""
 
 
 def versions_here() -> dict[str, str]:
-    """Return the package versions in the Python that runs Stallwatch."""
+    """Return the versions of the packages that are installed for this Python."""
     found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -174,7 +180,7 @@ def versions_here() -> dict[str, str]:
 
 
 def versions_of_python(python: str) -> dict[str, str]:
-    """Return the package versions in another Python, which prints its metadata without importing packages."""
+    """Return the versions of the packages that are installed for another Python. No package is imported."""
     try:
         return _known((str(name), str(version)) for name, version in _answer(python, _LIST_VERSIONS))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
@@ -197,7 +203,10 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """Return a function that reads the source of a module of ``SOURCES``, from this or another Python."""
+    """Return a function that returns the source code of a module.
+
+    The module is in one of the packages in ``SOURCES``, in this or another Python.
+    """
     origins: dict[str, str] = {}
     if python is None:
         for name in SOURCES:
@@ -222,7 +231,7 @@ def sources_of(python: str | None) -> Callable[[str], Source | None]:
 
 
 def versions_in_file(path: Path) -> dict[str, str]:
-    """Return the exact pins in a ``requirements.txt`` or in the output of ``pip freeze``."""
+    """Return the exact versions in a ``requirements.txt`` or in the output of ``pip freeze``."""
     try:
         found = _known(parse_versions(path.read_text(encoding="utf-8-sig")).items())
     except (OSError, UnicodeDecodeError) as error:

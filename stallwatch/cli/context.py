@@ -1,4 +1,4 @@
-"""Shared code of the commands: the effective configuration, the catalogue, options, and output."""
+"""Code that the commands share: the effective configuration, the catalogue, options, and output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Return the number of seconds in an option's value such as ``90``, ``30s``, ``5m`` or ``2h``."""
+    """Convert an option's value such as ``90``, ``30s``, ``5m`` or ``2h`` to seconds."""
     if value is None:
         return None
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
@@ -51,7 +51,10 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 class Group(click.Group):
-    """A group of commands that reports the replacement of a command of an earlier release."""
+    """A group of commands that knows the commands of earlier releases.
+
+    If a user calls a command of an earlier release, the error message names the command's replacement.
+    """
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -78,7 +81,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class App:
-    """The state of a command, which click passes to the command."""
+    """The state that click passes to each command."""
 
     debug: ClassVar[bool] = False
 
@@ -90,10 +93,10 @@ class App:
     def config(
         self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
     ) -> Config:
-        """Return the configuration with the command's flags applied, and report its problems.
+        """Load the configuration, apply the command's flags, and report the configuration's problems.
 
-        If `ends_for` returns True for the key of a problem, the command ends with exit code 2; before that,
-        `also` reports further problems.
+        If `ends_for` returns True for the key of a problem, the command ends with exit code 2. Before it
+        ends, `also` is called and reports further problems.
         """
         config = load(self.config_file, self.flags)
         mask_site_patterns(config)
@@ -106,12 +109,12 @@ class App:
 
 
 def any_key(_key: str) -> bool:
-    """Return True, because the command must not run with a mistake in any key."""
+    """Return True for every key, so that a mistake in any key ends the command."""
     return True
 
 
 def hides_people(key: str) -> bool:
-    """Return whether a mistake in this key can hide notifications, or the record of past messages.
+    """Return whether a mistake in this key can hide notifications or stored messages from the user.
 
     This is for commands that list messages or send them manually. A mistake in a chat or a route does not
     stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated to
@@ -121,16 +124,16 @@ def hides_people(key: str) -> bool:
 
 
 def shuts_relay(key: str) -> bool:
-    """Return whether a mistake in this key stops the relay: keys of the address and the access control."""
+    """Return whether a mistake in this key ends the relay: the key sets its address or its access control."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
 def setting_option(
     key: str, *names: str, given: Any = None, **attributes: Any
 ) -> Callable[[_Command], _Command]:
-    """Return an option that overrides a configuration key; the command reads the configuration.
+    """Return a decorator that adds an option to a command. The option's value overrides a configuration key.
 
-    `given` is the value that a flag represents, if that is not ``True``.
+    For a flag, `given` is the value that the flag stands for, if it is not ``True``.
     """
 
     def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -148,7 +151,10 @@ def language_option(command: _Command, key: str = "ui.language") -> _Command:
 
 
 def address_options(section: str, host: str, port: str, lowest: int = 0) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds the address options of a server's section, with these help texts."""
+    """Return a decorator that adds the options of a server's address to a command.
+
+    `host` and `port` are the help texts of the options.
+    """
     ports = click.IntRange(lowest, 65535)
     address = setting_option(f"{section}.host", "--host", metavar="ADDRESS", help=host)
     number = setting_option(f"{section}.port", "--port", type=ports, help=port)
@@ -168,7 +174,7 @@ paths_argument = click.argument("paths", nargs=-1, required=True, metavar="PATHâ
 
 
 def catalogue_of(config: Config) -> Catalogue:
-    """Return all valid rule pages; report broken pages."""
+    """Load and return the catalogue of valid rule pages. Report broken pages on stderr."""
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.pages.catalogue import load_catalogue
 
@@ -184,7 +190,7 @@ def print_notices(problems: Iterable[object]) -> None:
 
 
 def report_wrong_alerts(loaded: Config) -> bool:
-    """Report unknown rules and families in routes, and unusable URLs; return whether there are any."""
+    """Report unusable chat URLs, and routes with unknown rules or families; return whether there are any."""
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
         return False  # usually, the imports below are unnecessary
     from importlib.util import find_spec
@@ -205,7 +211,10 @@ def report_wrong_alerts(loaded: Config) -> bool:
 
 @contextmanager
 def extra(name: str, language: str = "en") -> Iterator[None]:
-    """Wrap imports: if a library is missing, name the extra of Stallwatch that installs it."""
+    """Wrap imports of optional libraries.
+
+    If one is missing, name the extra of Stallwatch that installs it.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -230,7 +239,10 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named; raise ``OSError`` if it or its folder is another account's link."""
+    """Write a file that the user named.
+
+    Raise ``OSError`` if the file or its folder is a link that belongs to another account.
+    """
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
@@ -259,7 +271,7 @@ def local_time(moment: float) -> str:
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table without borders that removes terminal control characters from its cells."""
+    """Return an empty table without borders, which removes terminal control characters from its cells."""
     from rich.table import Table
     from rich.text import Text
 
@@ -271,7 +283,7 @@ def plain_table(*columns: str) -> Table:
 
 
 def one_line(text: str) -> str:
-    """Return the text without terminal control characters, and without the separators tab and line break."""
+    """Return the text without terminal control characters, tabs and line breaks."""
     return printable(" ".join(re.split(r"[\t\r\n]+", text)))
 
 
@@ -293,7 +305,10 @@ def show_table(table: Table) -> bool:
 
 
 def rendered(show: Callable[[Console], None], *, coloured: bool) -> str:
-    """Return the output of `show`: colored and as wide as the terminal, or plain and 100 columns wide."""
+    """Return what `show` prints.
+
+    On a terminal, it is colored and as wide as the terminal, otherwise plain and 100 columns wide.
+    """
     from rich.console import Console
 
     text = io.StringIO()
@@ -308,7 +323,10 @@ _WORTH_A_BAR = 32 * 1024 * 1024
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that shows the progress of reading, only on a terminal and for large inputs."""
+    """Yield a callback that shows the progress of reading.
+
+    It shows nothing without a terminal or for small inputs.
+    """
     if not sys.stderr.isatty():
         yield None
         return

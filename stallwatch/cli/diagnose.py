@@ -44,10 +44,13 @@ _STRICT = 3  #: exit code if the log does not show how the run ended
 
 
 class _Diagnose(click.Command):
-    """Also accepts ``--json=2``: click would parse the following path as the value of such an option."""
+    """The command ``diagnose``, which accepts both ``--json`` and ``--json=2``.
+
+    If click parsed an optional value of ``--json``, it would take the following path as the value.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Convert the value of ``--json`` to a separate option."""
+        """Convert the value in ``--json=2`` to a separate option before click parses the arguments."""
         end = args.index("--") if "--" in args else len(args)
         for arg in args[:end]:
             if arg.startswith("--json=") and arg[7:] not in ("1", "2"):
@@ -223,7 +226,10 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the path; if a run's record did not fit into the state folder, return its actual folder."""
+    """Return the folder at the path of a run.
+
+    If the run's record did not fit into the state folder, return the folder where it actually is.
+    """
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -232,7 +238,10 @@ def _where_kept(path: str) -> str:
 
 
 def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
-    """Return 1 if a run has a problem; if `strict`, also if the system stopped it, and 3 if it is unknown."""
+    """Return the exit code: 1 if a run has a problem, otherwise 0.
+
+    If `strict`, also return 1 if the system stopped a run, and 3 if the outcome of a run is unknown.
+    """
     stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
     if any(one.in_trouble for one in judged) or (strict and stopped):
         return 1
@@ -241,12 +250,15 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
 
 
 def _is_of_nothing(diagnosis: Diagnosis) -> bool:
-    """Return whether no file was read and the ending is unknown; a run without output can have an ending."""
+    """Return whether the diagnosis has no content, because no file was read and the run's ending is unknown.
+
+    The ending of a run without output can be known.
+    """
     return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
 
 
 def _form(**options: bool) -> str | None:
-    """Return the requested form of the report; ``None`` for the form for terminals."""
+    """Return the form of the report that the user requested; ``None`` for the default form for terminals."""
     forms = [name for name, wanted in options.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
@@ -256,7 +268,10 @@ def _form(**options: bool) -> str | None:
 def _baseline(
     paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel, limits: Limits
 ) -> tuple[Baseline | None, list[InputProblem]]:
-    """Return the baseline of the healthy run, if any."""
+    """Read the logs of the healthy run. Return the baseline, and problems with the files.
+
+    The baseline is ``None`` if there are no usable logs.
+    """
     if not paths:
         return None, []
     from stallwatch_logs.parallel_reading import read_baseline
@@ -323,7 +338,10 @@ def _deliver(report: str, output: Path | None) -> bool:
 def report_each(
     found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str, schema: Schema = 1
 ) -> str:
-    """Return a short table, as Markdown if requested; for JSON, a list with the complete diagnoses."""
+    """Return a report with a row for each job, as text or Markdown.
+
+    For JSON, return a list of the complete diagnoses.
+    """
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
@@ -338,7 +356,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command that reports another job: a job with a problem, otherwise the newest.
+    """Return a command line that reports another job, if possible one with a problem, otherwise the newest.
 
     ``options`` are the options of this call that change the report.
     """

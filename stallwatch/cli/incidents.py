@@ -202,7 +202,10 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 
 
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
-    """Return the incident database and users' responses; raise `ClickException` on failure."""
+    """Open the incident database.
+
+    Return it and the store of users' responses; raise `ClickException` on failure.
+    """
     store = open_incidents(config)
     with extra("alerts", config["ui.language"]):
         from stallwatch_alerts.people import OperatorActions
@@ -210,7 +213,7 @@ def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
 
 
 def _report_none(name: str, found: NamedIncidents, language: str) -> None:
-    """Report that no open incident has this name, and list similar incidents."""
+    """Print that no open incident has this name, and list incidents with similar names."""
     if found.several:
         print_notice(say("several", language, name=name, found=", ".join(found.several)))
     elif found.over:
@@ -242,7 +245,10 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _open_state(incident: Incident, home: Path) -> str:
-    """Return the key for an open incident: a run whose agents in this state folder are gone is unwatched."""
+    """Return the key of a text about the state of an open incident.
+
+    If the agents of its run in this state folder are gone, the incident is no longer watched.
+    """
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
     infos = [info for _, info in folders_of(home, incident.run)]
@@ -274,7 +280,10 @@ class NamedIncidents:
 
 
 def incidents_named(store: IncidentStore, name: str, *, single: bool = False) -> NamedIncidents:
-    """Return the incident with this id, or all relevant incidents of this run; if `single`, at most one."""
+    """Return the incident with this id, or the relevant incidents of the run with this name.
+
+    These are the incidents that are open or were never resolved. If `single`, return at most one incident.
+    """
     exact = store.get(name)
     if exact is not None:
         return NamedIncidents((exact,))
@@ -292,20 +301,27 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
 
 
 def run_named(store: IncidentStore, name: str) -> str:
-    """Return the run of this name or the only run with this prefix; otherwise the name itself."""
+    """Return the name of the run that `name` means.
+
+    This is the run with this name, or the only run whose incidents' ids start with it. If there is no such
+    run, return `name`.
+    """
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """Return the run of this name, otherwise the runs of incidents whose ids start with the name."""
+    """Return the run with this name.
+
+    If there is none, return the runs of incidents whose ids start with `name`.
+    """
     if not name or store.list(run=name, limit=1):
         return [name]
     return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open incident; otherwise the ids of the candidates."""
+    """Return the incident if it is the only one, or the only open one; otherwise return the ids of all."""
     among = tuple(found)
     still_open = tuple(incident for incident in among if incident.status == "open")
     if len(among) == 1 or len(still_open) == 1:

@@ -59,7 +59,7 @@ def redact(app: App, path: str, listed: bool) -> None:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and text of each line; split lines that are too long between words."""
+    """Yield the number and text of each line. A line that is too long is split between words."""
     number, rest = 1, b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

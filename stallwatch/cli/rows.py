@@ -82,7 +82,7 @@ def matches(
 
 
 def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
-    """Return the catalogue, reduced to the rules that the user named, if any."""
+    """Return a catalogue with only the rules that the user named; without names, the entire catalogue."""
     from stallwatch_rules.pages.catalogue import Catalogue
 
     unknown = [rule for rule in only if rule not in catalogue.pages]
@@ -113,7 +113,7 @@ def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
 
 
 def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str]:
-    """Yield one line of output per time bucket and rule, in time order; matches without a time come last."""
+    """Yield one line of output for each period and rule, in time order. Matches without a time come last."""
     import msgspec
 
     from stallwatch_rules.text.display import iso

@@ -245,7 +245,7 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
 
 
 def print_tables(pages: Sequence[RulePage], console: Console, language: str = "en") -> None:
-    """Print one table per family, as wide as the terminal; only titles are wrapped."""
+    """Print one table of rules per family, as wide as the terminal. Only titles are wrapped."""
     from rich.table import Table
     from rich.text import Text
 

@@ -116,7 +116,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
 ) -> tuple[Callable[[], int], Destinations]:
-    """Return a function that runs and watches the command, and the destinations of its incidents."""
+    """Return a function that runs and watches the command, and the destinations for the run's incidents."""
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -133,7 +133,7 @@ def _watched_command(
 def _watched(
     watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
 ) -> tuple[Callable[[], int], Destinations]:
-    """Return a function that watches a command or files, and all destinations of its incidents."""
+    """Return a function that watches a command or files, and the destinations for the run's incidents."""
     from stallwatch.cli.watching import Destinations
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.malloc_arenas import limit_malloc_arenas

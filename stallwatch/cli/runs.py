@@ -60,7 +60,10 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Add a run's end from an incident if a full disk prevented the agent from recording the end."""
+    """Return the record of a run, with the end of the run if it is missing.
+
+    If a full disk prevented the agent from recording the end, the end comes from the run's incidents.
+    """
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -74,7 +77,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """Return the table row of one run from the records of its agents."""
+    """Return the row of a run for the table. It combines the records of all the run's agents."""
     from stallwatch_exporter.runs.run_state import state_of
     from stallwatch_rules.locale import duration_text
     from stallwatch_rules.text.redact import redact

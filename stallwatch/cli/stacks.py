@@ -89,7 +89,7 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
 
 
 def _json(found: StallStacks) -> str:
-    """Return the stacks as JSON with this host's name, which distinguishes snapshots of different hosts."""
+    """Return the stacks as JSON. This host's name is included to distinguish snapshots of different hosts."""
     import msgspec
 
     from stallwatch_exporter.rings.probing import without_secrets

@@ -125,16 +125,19 @@ class Destinations:
 
     @property
     def sinks(self) -> list[Sink]:
-        """Receivers of incidents, chats first: a remote message must not wait for local output."""
+        """The receivers of incidents. Chats come first, so that messages do not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Let the sinks do their periodic work if no agent calls them."""
+        """Let the receivers of incidents do their periodic work. Call this if no agent does."""
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
     def engine(self, notice: Callable[[str], None]) -> Engine | None:
-        """Return a function that connects agents through the incident database, if it is PostgreSQL."""
+        """Return a function that connects the agents of a run through the incident database.
+
+        Return None if the database is not PostgreSQL.
+        """
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -147,11 +150,11 @@ class Destinations:
         )
 
     def notice(self, text: str) -> None:
-        """Print a notice on the terminal, after the incidents reported before it."""
+        """Print a notice on the terminal. Earlier reports about incidents are printed first."""
         self._terminal.notice(text)
 
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-        """Print how the command ended, below all earlier reports about it."""
+        """Print how the command ended, after all earlier reports."""
         self.run_failed = bool(ending.failed)
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
@@ -207,7 +210,10 @@ class Destinations:
 
 
 def preload(language: str) -> None:
-    """Import the report's modules and templates early: at the end, all file descriptors may be in use."""
+    """Import the modules and templates of the report early.
+
+    At the end of a run, no file descriptor may be free to import them.
+    """
     for name in _PRELOADED:
         with contextlib.suppress(Exception):  # the import is repeated when the module is needed
             import_module(name)
@@ -217,7 +223,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line that describes the contents of the run's folder; empty if the folder is empty."""
+    """Return a line that describes what the run's folder contains; an empty text if it contains nothing."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -285,7 +291,7 @@ class TerminalSink:
         )
 
     def __call__(self, incident: Incident) -> None:
-        """Queue the incident's panel, once per stage."""
+        """Queue a panel about the incident, once for each of its stages."""
         key = (incident.id, incident.stage)
         if key in self._shown or incident.kind == "ended":  # the final report shows the end
             return
@@ -294,24 +300,27 @@ class TerminalSink:
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent showed an incident; show the end only if the opening was shown here."""
+        """Record that another agent showed the incident's opening or end.
+
+        This terminal shows the end only if it also showed the opening.
+        """
         began = (incident.id, "open")
         if incident.status == "resolved" and began in self._shown:
             self(incident)
         self._shown |= {began, (incident.id, incident.stage)}
 
     def notice(self, text: str) -> None:
-        """Print a notice that is not an incident, after the panels of the incidents that caused it."""
+        """Print a notice after the panels of all incidents that were queued before it."""
         if not self._worker.put(text):
             print_notice(text)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until everything reported so far is shown; return False after `timeout` seconds."""
+        """Wait until everything in the queue is shown; return False after `timeout` seconds."""
         shown = threading.Event()
         return self._worker.put(shown) and shown.wait(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Wait until everything is shown; return False after `timeout` seconds."""
+        """Close the sink after everything is shown; return False after `timeout` seconds."""
         return self._worker.close(timeout)
 
     def _show(self, item: tuple[Message, str] | str | threading.Event, _give_up: threading.Event) -> None:

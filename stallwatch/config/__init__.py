@@ -1,1 +1,1 @@
-"""The configuration: its keys, the sources of their values, and the settings of other packages."""
+"""Load and check the configuration, and convert it to the settings of other packages."""

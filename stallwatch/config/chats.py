@@ -1,4 +1,4 @@
-"""Find unusable chats and routes, and report each with its place in the configuration."""
+"""Find chats and routes that cannot be used, and report each with its place in the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident can have, including packs that are not loaded."""
+    """Return the ids of all rules that an incident can have.
+
+    Rules of packs that are not loaded are included.
+    """
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -31,7 +34,7 @@ def known_rules(catalogue: Catalogue) -> list[str]:
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
-    """Return the rules with ids similar to `pattern`; ``None`` if the pattern matches a rule.
+    """Return the rules with ids similar to `pattern`; ``None`` if `pattern` matches the id of a rule.
 
     A relay's message about an alert without an incident has the alert's name as its rule, such as
     ``StallwatchAgentGone``. This function cannot check such names, because users can add alerts.
@@ -42,7 +45,7 @@ def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
 
 
 def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
-    """Return families and rules in ``[[alerts.routes]]`` that the catalogue lacks, with their lines."""
+    """Return an error for each family and rule in ``[[alerts.routes]]`` that the catalogue does not have."""
     routes = config["alerts.routes"] if names_any(config) else ()
     rules, families = known_rules(catalogue), sorted({page.family for page in catalogue.pages.values()})
     found = []
@@ -59,7 +62,7 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
 
 
 def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
-    """Return the rules in ``[[alerts.routes]]`` that are only in a pack that is not loaded, with lines."""
+    """Return an error for each rule in ``[[alerts.routes]]`` that is only in a pack that is not loaded."""
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
     found, packs = [], packs_by_rule()
@@ -78,7 +81,7 @@ def load_pack(pack: str) -> str:
 
 
 def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:
-    """Report wrong names in routes, and return the settings of the senders.
+    """Return the settings for the senders of messages. Report wrong names in routes to `notice`.
 
     If chats are configured only in routes and a name is wrong, messages that match no route are sent to all
     these chats, because otherwise no chat would receive them.
@@ -94,7 +97,7 @@ def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str
 
 
 def names_any(config: Config) -> bool:
-    """Return whether any route names families or rules."""
+    """Return whether any route contains names of families or rules."""
     return any(route.families or route.rules for route in config["alerts.routes"])
 
 
@@ -114,7 +117,7 @@ _NO_DESTINATION = f"no chat is left that can be used: {NO_NOTIFICATION} of stall
 
 
 def unusable(config: Config) -> list[ConfigError]:
-    """Return a problem for every URL that Apprise rejects, including URLs in routes. Send no message.
+    """Return an error for every URL that Apprise rejects, including URLs in routes. No message is sent.
 
     If no usable URL is left, the last problem reports that no chat will be notified.
     """
@@ -136,7 +139,10 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL; errors contain the URL's place in the configuration and a fix."""
+    """Return the channel for a URL.
+
+    If this fails, the error contains the URL's place in the configuration and a fix.
+    """
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 
@@ -163,12 +169,12 @@ def _refused(url: str) -> ChannelError | None:
 
 
 def places(config: Config, url: str) -> list[str]:
-    """Return the places that configure the URL: file and line with the key, or the variable."""
+    """Return the places that configure the URL: a file and line, or an environment variable, with the key."""
     return [f"{place} ({key})" for place, key, one in _placed(config) if one == url]
 
 
 def _placed(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Yield the file with its line (or the variable), the key and the URL of every chat."""
+    """Yield, for every chat, the place of its URL (a file and line, or a variable), the key, and the URL."""
     for url in config["alerts.urls"]:
         yield config.settings["alerts.urls"].source, "alerts.urls", url
     for number, route in enumerate(config["alerts.routes"]):

@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 
 def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> T:
-    """Return settings of the dataclass `kind`: each field has the value of the key with the same name.
+    """Return an instance of the dataclass `kind`.
 
-    If several `sections` have such a key, the first section takes precedence. A field's name can begin with
-    the section (``stall_factor``, ``dashboard_url``).
+    Each field has the value of the configuration key of the same name. If several `sections` have such a key,
+    the first section takes precedence. A field's name can begin with the section (``stall_factor``,
+    ``dashboard_url``).
     """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for section in sections:
@@ -40,14 +41,14 @@ def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> 
 
 
 def rule_folders(config: Config) -> list[Path]:
-    """Return the folders of rules other than the packaged catalogue: first the packs, then the user's own."""
+    """Return the rule folders besides the packaged catalogue: first those of packs, then the user's own."""
     from stallwatch_rules.pages.catalogue import folder_of_pack
 
     return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
 
 
 def read_limits(config: Config, seconds: float | None = None) -> Limits:
-    """Return the limits for compressed logs, and a deadline in `seconds` for all logs."""
+    """Return the limits for compressed logs, and the deadline, `seconds` from now, for reading all logs."""
     from stallwatch_logs.inputs import Limits
 
     return Limits(
@@ -87,14 +88,14 @@ def exporter_settings(config: Config) -> ExporterSettings:
 
 
 def join_settings(config: Config) -> JoinSettings:
-    """Return the settings for agents of one run, and for ``stallwatch coordinator``."""
+    """Return the settings for the connection of a run's agents, and for ``stallwatch coordinator``."""
     from stallwatch_exporter.settings import JoinSettings
 
     return settings_of(config, JoinSettings, "join")
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """Return the settings that all servers share: their clients and their host names."""
+    """Return the settings that all servers share: which clients they accept, and their host names."""
     from stallwatch_exporter.settings import ServerSettings
 
     mistake = next((str(problem) for problem in config.problems if is_about_servers(problem.key)), "")
@@ -102,7 +103,10 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Return whether a key controls access to Stallwatch's servers: a mistake in it must not grant access."""
+    """Return whether the key controls access to Stallwatch's servers.
+
+    A mistake in such a key must not grant access.
+    """
     return key.partition(".")[0] == "server"
 
 
@@ -142,7 +146,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
 
 
 def open_store(config: Config) -> IncidentStore:
-    """Return the configured incident database, or the database in the state folder."""
+    """Open the incident database that is configured, by default the database in the state folder."""
     from stallwatch_alerts.store import IncidentStore
 
     url = config["alerts.incidents_url"]
@@ -150,7 +154,10 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Return the outbox of this host's agents: in a local incident database, otherwise in its own file."""
+    """Return the outbox of this host's agents.
+
+    It is in the incident database if that is local, otherwise in a file of its own.
+    """
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 
@@ -167,11 +174,11 @@ def open_people(config: Config) -> OperatorActions:
 
 
 def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
-    """Return a function that looks up whether another process already notified a chat.
+    """Return a function that finds out whether another process already notified a chat.
 
-    The function opens the incident database on first use. It is for the messages of ``open_spool``. If both
-    use the same database, messages about to be sent count as sent, and the function considers only messages
-    that a relay kept for later.
+    The function opens the incident database on first use. It is for messages in the outbox of ``open_spool``.
+    If this outbox is in the incident database, messages about to be sent count as sent, and the function
+    considers only messages that a relay kept for later.
     """
 
     @cache

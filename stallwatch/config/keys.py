@@ -25,7 +25,7 @@ KindName = Literal[
 
 @dataclass(frozen=True)
 class Key:
-    """A configuration key. Values of lists are tuples; an unset path is ``None``."""
+    """A key of the configuration. The value of a list is a tuple; the value of an unset path is ``None``."""
 
     section: str
     name: str

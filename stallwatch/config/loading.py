@@ -1,4 +1,4 @@
-"""Load the configuration: the defaults, ``stallwatch.toml``, the environment, and flags.
+"""Load the configuration from defaults, ``stallwatch.toml``, the environment, and flags.
 
 Later sources take precedence. For an unusable value, a ``ConfigError`` is added to ``Config.problems``, and
 the previous value remains effective, so that commands can continue if their work matters more than the
@@ -51,7 +51,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """A problem with the configuration: its place, its reason and its fix."""
+    """A problem with the configuration, with its place, its reason and its fix."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
@@ -93,7 +93,7 @@ class Config:
     def report(
         self, file: str, line: int | None, message: str, remedy: str, key: str = "", chats: bool = False
     ) -> None:
-        """Add a problem to ``problems``."""
+        """Add a problem with the configuration to ``problems``."""
         self.problems.append(ConfigError(file, line, message, remedy, key=key, chats=chats))
 
 
@@ -103,7 +103,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Config:
-    """Load the configuration from all sources; record mistakes in ``problems``."""
+    """Load the configuration from all sources. Mistakes are stored in ``problems``, not raised."""
     environ = os.environ if environ is None else environ
     cwd = current_folder() if cwd is None else cwd
     config = Config({key.full_name: Setting(key.default, "default") for key in KEYS})
@@ -130,7 +130,7 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a state folder that is a file, because it would look like a folder without runs."""
+    """Report a problem if the state folder is a file. It would otherwise look like a folder without runs."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
@@ -157,7 +157,7 @@ def _usual_files(cwd: Path) -> Iterator[Path]:
 
 
 def _read_if_trusted(config: Config, path: Path) -> bool:
-    """Read a file at a default path unless other accounts can write it; return whether it was read."""
+    """Read the file at a default path, unless other accounts can write it; return whether it was read."""
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
@@ -172,7 +172,7 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
 
 
 def _leave_out_foreign_rules(config: Config) -> None:
-    """Ignore rule folders named only in the file, if other accounts can write any of their pages."""
+    """Ignore rule folders that only the configuration file names, if other accounts can write their pages."""
     dirs = config.settings["rules.dirs"]
     if config.file is None or not dirs.source.startswith(str(config.file)):
         return
@@ -259,7 +259,10 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Return whether the value contains routes, even under a misspelled name, so that no message is lost."""
+    """Return whether the value contains routes.
+
+    Misspelled names of the key also count, so that no message is lost.
+    """
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
@@ -294,7 +297,10 @@ _QUOTES = re.compile(r"[\"'\s]")
 
 
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
-    """Yield the line number, True for a header, and the full name of each table and key."""
+    """Yield the place of each table and key in the lines of a TOML file.
+
+    A place is the line number, whether the line is a table's header, and the parts of the full name.
+    """
     table: list[str] = []
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -311,7 +317,10 @@ def line_of(config: Config, *names: str) -> int | None:
 
 
 def line_of_route(config: Config, number: int, key: str) -> int | None:
-    """Return the line of a key in route `number` (from 0); the line of its table if the key is not found."""
+    """Return the line of a key in the route with index `number`.
+
+    If the key is not found, return the line of the route's table.
+    """
     table = None
     for line, is_header, name in _places(config.lines):
         if is_header:
@@ -352,7 +361,10 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
 
 
 def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str | None:
-    """Return a secret from the file that ``<variable>_FILE`` names, a convention of container images."""
+    """Return a secret from the file that the environment variable ``<variable>_FILE`` names.
+
+    Container images use this convention.
+    """
     variable = key.variable + _IN_FILE
     path = environ.get(variable)
     if not path:
@@ -374,7 +386,10 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report if no usable chat is left, because the loss of all chats must not look like a small mistake."""
+    """Report an additional problem if mistakes left no usable chat.
+
+    Without it, the loss of all chats would look like a small mistake.
+    """
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return
@@ -394,7 +409,7 @@ def _report_no_chats(config: Config) -> None:
 
 
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
-    """Report a top-level name in the file that is not a section."""
+    """Report a name at the top level of the file that is not the name of a section."""
     line, chats = line_of(config, name), _names_chats({name: value})
     several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
     tables = several or isinstance(value, dict)
@@ -421,7 +436,10 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _key_like(name: str, value: Any, tables: bool) -> str:
-    """Return the key with this name, or the nearest key; empty if a section's name is nearer."""
+    """Return the name of the key with this or the most similar name.
+
+    Return an empty text if the name of a section is more similar.
+    """
     kinds = ("routes",) if tables else _LIST_KINDS if isinstance(value, list) else ()
     known = sorted({key.name for key in KEYS if not kinds or key.kind in kinds})
     near = name if name in known else nearest(name, known)

@@ -1,4 +1,4 @@
-"""Check each table of ``[[alerts.routes]]``, so that misspelled keys are reported, not silently ignored."""
+"""Check each table of ``[[alerts.routes]]``. Misspelled keys are reported, not silently ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BadRoute(BadValue):
 
 
 def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
-    """Return the routes in the order of the file, and all problems with them.
+    """Return the routes in the order of the file, and all problems that were found in them.
 
     A route with a mistake is ``broken``: all incidents that match its readable conditions are sent to all
     chats, because too many receivers are better than no receiver.
@@ -52,7 +52,10 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """Reads one route table. It continues after a mistake, so that all mistakes are reported together."""
+    """Reads one table of a route.
+
+    It continues after a mistake, so that all mistakes are reported together.
+    """
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []
@@ -60,7 +63,7 @@ class _Reader:
         self._table = table
 
     def read(self) -> Route:
-        """Return the route with all readable values."""
+        """Return the route with all values that could be read."""
         table = self._table
         for key in table:
             if key not in _KEYS:
@@ -100,7 +103,10 @@ class _Reader:
             return None
 
     def _list(self, key: str) -> tuple[str, ...] | None:
-        """Return the entries of a list. In a list of chats, a wrong entry does not disable other entries."""
+        """Return the valid entries of a list.
+
+        In a list of chats, a wrong entry does not disable the others.
+        """
         value = self._table[key]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
@@ -176,7 +182,7 @@ def _zones() -> tuple[str, ...]:
 
 
 def _quoted(value: Any) -> str:
-    """Return the value of a key without secrets as one short line."""
+    """Return the value of a key as a short line without secrets, for an error message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

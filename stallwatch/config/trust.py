@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its cont
 
 
 class Untrusted(Exception):
-    """The reason not to read a file at a default path."""
+    """Raised if a file at a default path must not be read; the message gives the reason."""
 
 
 def read_if_trusted(path: Path) -> bytes:
@@ -49,15 +49,16 @@ def read_if_trusted(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file for reading, without waiting if it is a pipe without a writer."""
+    """Open a file for reading. If it is a pipe without a writer, do not wait for one."""
     waits = getattr(os, "O_NONBLOCK", 0)
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return the reason why another account can write or replace this file or folder.
+    """Return the reason why another account can write or replace this file or folder; ``None`` if none can.
 
-    `status` is the status of the opened file. ``None`` means that only root and the user can write it.
+    `status` is the status of the file if it is already open. The accounts of root and of the user do not
+    count.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -73,7 +74,10 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Follow the links from the path, and yield the folder of each path with the status of the link."""
+    """Follow symbolic links from the path.
+
+    Yield the folder of each path on the way, with the status of the link.
+    """
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -84,7 +88,7 @@ def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None
 
 
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
-    """Return the reason why another account can write a folder of rule pages, or an entry that is read.
+    """Return the reason why another account can write rule pages in this folder; ``None`` if none can.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account could
     create the link's target later. A folder is checked only once, even if several links point to it (`seen`).
@@ -122,7 +126,7 @@ def _owned_by_another(what: str, status: os.stat_result) -> str | None:
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
-    """Return whether the group belongs only to the owner or the user, as with umask 002.
+    """Return whether the file's group contains only its owner or the user, as is usual with umask 002.
 
     It is not sufficient that the group has no other listed members, because a directory server may not list
     accounts that have the group as their primary group. By convention, a group with the name of the account
@@ -169,14 +173,17 @@ def _group(gid: int) -> str:
 
 
 def trust_file() -> Path:
-    """Return the path of the list of the user's trusted files."""
+    """Return the path of the file that lists the user's trusted files."""
     import platformdirs
 
     return own_default(platformdirs.user_config_path("stallwatch"), ".config/stallwatch") / "trusted.json"
 
 
 def trusted_files() -> dict[str, str]:
-    """Return the digests of the user's trusted files by path; empty if other accounts can write the list."""
+    """Return the digest of each file that the user trusts, by path.
+
+    Return an empty dict if other accounts can write the list of these files.
+    """
     path = trust_file()
     try:
         found = json.loads(path.read_bytes()) if distrust(path) is None else {}
@@ -186,7 +193,7 @@ def trusted_files() -> dict[str, str]:
 
 
 def trust(path: Path) -> Path:
-    """Trust a file until it changes; return the path under which the list stores it.
+    """Add a file to the trusted files until it changes; return the path under which the list stores it.
 
     Raises `OSError` if the file cannot be read, and `Untrusted` if it is too large, or if other accounts can
     write the list.
@@ -203,7 +210,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Stop trusting a file; return whether it was trusted before."""
+    """Remove a file from the trusted files; return whether it was one of them."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:
@@ -222,7 +229,7 @@ def state_of(path: str, digest: str) -> str:
 
 
 def _key(path: Path) -> str:
-    """Return the path with links in its folder resolved; the file itself can be a link."""
+    """Return the path with all links in its folder resolved. The file itself can be a link."""
     return str(path.absolute().parent.resolve() / path.name)
 
 

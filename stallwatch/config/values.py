@@ -1,4 +1,4 @@
-"""Check one value of the configuration from TOML, or parse it from text."""
+"""Check one value of the configuration. The value comes from TOML, or is parsed from text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 
 
 class BadValue(ValueError):
-    """The reason why a value cannot be used. The message never quotes a secret."""
+    """An error in a value of the configuration. The message gives the reason, and never quotes a secret."""
 
 
 def _flag(text: str) -> bool:
@@ -64,15 +64,15 @@ _KINDS: dict[KindName, _Kind] = {
 
 
 def example(key: Key) -> str:
-    """Return an example value for the key in TOML."""
+    """Return an example of a value for the key, in TOML."""
     choices = " or ".join(f'"{choice}"' for choice in key.choices)
     return _KINDS[key.kind].example or choices or str(key.default)
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
-    """Return a list without unusable entries, and a problem for each entry; do not change other values.
+    """Return a list without its unusable entries, and a problem for each of these.
 
-    A wrong chat must not disable the other chats.
+    A wrong chat must not disable the other chats. A value that is not a list is unchanged.
     """
     if not isinstance(value, list) or _KINDS[key.kind].wanted != _LIST:
         return value, []
@@ -96,7 +96,7 @@ def _pattern_problem(key: Key, text: str) -> str:
 
 
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
-    """Return the checked value; paths are relative to the configuration file's `folder`."""
+    """Check a value from TOML and return it. Paths are relative to the configuration file's `folder`."""
     kind = _KINDS[key.kind]
     if type(value) not in kind.types:
         raise BadValue(f"must be {kind.wanted}, not {type_of(value)}")
@@ -104,7 +104,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
 
 
 def from_text(key: Key, text: str, folder: Path) -> Any:
-    """Return the value of an environment variable's text; commas separate the entries of lists."""
+    """Parse and check the text of an environment variable. Commas separate the entries of lists."""
     if key.kind == "routes":
         raise BadValue("can stand in the file only")
     kind = _KINDS[key.kind]
@@ -138,7 +138,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
 
 
 def _reaction(text: str) -> str:
-    """Return ``report``, ``abort``, or ``command`` followed by a shell command line."""
+    """Check a reaction to a stall: ``report``, ``abort``, or ``command`` followed by a shell command line."""
     word, _, line = text.partition(" ")
     if word == "command" and line.strip():
         return f"command {line.strip()}"
@@ -148,7 +148,7 @@ def _reaction(text: str) -> str:
 
 
 def _web(text: str) -> str:
-    """Return a web address or an empty text. Errors do not quote it, because it can contain a secret."""
+    """Check a web address, which can be empty. Errors do not quote it, because it can contain a secret."""
     if text and not re.match(r"https?://[^/?#\s]+\S*$", text, re.IGNORECASE):
         raise BadValue("must be an address that begins with http:// or https://")
     return text

@@ -1,1 +1,1 @@
-"""Integrations for code that reports its own steps: a plain loop, a trainer's callback, an engine."""
+"""Integrations for code that reports its own steps: a training loop, a trainer's callback, or an engine."""

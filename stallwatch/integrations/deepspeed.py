@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
-    """Return the command for these arguments: Stallwatch's options, then the script and its arguments.
+    """Return the ``stallwatch run`` command for the arguments that DeepSpeed passes.
 
-    The script can be ``-m MODULE``. DeepSpeed writes ``--local_rank``, an argument of the script, first.
+    The arguments are Stallwatch's options, the script, and the script's arguments. The script can be ``-m
+    MODULE``. DeepSpeed writes ``--local_rank``, an argument of the script, first.
     """
     ours, rest, given = list[str](), list(words), list[str]()
     while rest[:1] and rest[0].startswith("--"):

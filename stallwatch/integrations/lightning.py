@@ -19,7 +19,10 @@ else:  # a trainer accepts only callbacks from its own package
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Count exceptions in a callback (for example, a missing attribute) as failures of the probe."""
+    """Wrap a callback, so that its exceptions do not end the training.
+
+    They are counted as failures of the probe.
+    """
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> None:
@@ -32,7 +35,10 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
-    """Reports steps, losses and phases of Lightning's Trainer; `name` names a run without an agent."""
+    """Reports the steps, losses and phases of Lightning's Trainer.
+
+    `name` is the name of the run if no agent watches it.
+    """
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name
@@ -40,12 +46,15 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Install the hooks here, because a strategy that spawns its ranks pickles the callbacks earlier."""
+        """Install the hooks in the process that trains.
+
+        A strategy that spawns its ranks pickles the callbacks earlier.
+        """
         hook(self._name)
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Continue from the trainer's count of optimizer steps."""
+        """Set the number of steps to the trainer's, which is not 0 if the training is resumed."""
         current = probe()
         self._step = trainer.global_step
         current.reported_by_user = True
@@ -57,7 +66,10 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report a step if the batch completed a step; with gradient accumulation, not every batch does."""
+        """Report an optimizer step if the batch completed one.
+
+        With gradient accumulation, not every batch does.
+        """
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
@@ -70,7 +82,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Report a batch of an evaluation, including the evaluation before the training."""
+        """Report that the run is in an evaluation, which can also be an evaluation before the training."""
         probe().phase("eval")
 
     on_test_batch_start = on_validation_batch_start
@@ -83,7 +95,10 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Report a checkpoint, which Lightning assembles at this point and writes next."""
+        """Report that a checkpoint is being saved.
+
+        Lightning assembles it at this point and then writes it.
+        """
         probe().phase("save")
 
     @_guarded
@@ -95,7 +110,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Stop reporting, because later steps do not belong to this trainer."""
+        """Stop reporting for this trainer, because later steps do not belong to it."""
         current = probe()
         current.reported_by_user = False
         current.phase("idle")

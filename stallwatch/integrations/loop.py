@@ -1,4 +1,4 @@
-"""Use the probe explicitly through ``training_run``, ``watch``, and the base class of callbacks.
+"""Let a training loop report to the probe: ``training_run``, ``watch``, and the base class of callbacks.
 
 Under ``stallwatch run``, the rank's probe is used; otherwise, the rank itself serves /metrics. An error in
 this module is reported once, and the training continues.
@@ -36,7 +36,7 @@ def _training_goes_on(without: str) -> Iterator[None]:
 
 
 def api() -> Any:
-    """Return the loaded module ``probe.api``, because a process must have only one probe."""
+    """Return the module ``probe.api`` that is already loaded, because a process must have only one probe."""
     loaded = sys.modules.get("stallwatch_probe.api")
     if loaded is not None:
         return loaded
@@ -48,7 +48,10 @@ def api() -> Any:
 
 
 def probe(name: str | None = None) -> Probe:
-    """Return this process's probe; if no agent reads it, create a probe that this process reads itself."""
+    """Return the probe of this process.
+
+    If no agent reads it, create a probe whose numbers this process serves.
+    """
     global _begun
     module = api()
     current: Probe = module.current()
@@ -96,10 +99,11 @@ class TrainingRun:
         self._reported: set[str] = set()
 
     def step(self, number: int | None = None, **values: Any) -> None:
-        """Report an optimizer step. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
+        """Report an optimizer step.
 
-        The method does not wait for a tensor on a device. Without `number`, the steps are counted. An unknown
-        name is reported once on standard error.
+        `values` can have the keys ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``. The method does
+        not wait for a tensor on a device. Without `number`, the steps are counted. An unknown name is
+        reported once on standard error.
         """
         if not values.keys() <= self._fields:
             self._unknown("number", values.keys(), self._fields)
@@ -113,7 +117,10 @@ class TrainingRun:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Report a phase: ``with run.phase("eval"):``, or save, rollout, weight-sync or init."""
+        """Report that the code in the ``with`` block is a phase.
+
+        A phase is ``eval``, ``save``, ``rollout``, ``weight-sync`` or ``init``: ``with run.phase("eval"):``.
+        """
         if str(name) not in self._phases:
             self._unknown("phase", [name], self._phases)
         self._probe.phase(name)
@@ -123,7 +130,11 @@ class TrainingRun:
             self._probe.phase("train")
 
     def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
-        """Print a notice about unknown names; with ``-W error``, a warning would raise in the training."""
+        """Print a notice about unknown names.
+
+        This is not a Python warning, because a warning would raise an exception in the training with ``-W
+        error``.
+        """
         from difflib import get_close_matches
 
         from stallwatch_exporter.notices import print_notice
@@ -157,7 +168,10 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
 
 
 def hook(name: str | None = None) -> None:
-    """Observe the training libraries, as under ``stallwatch run``; report a failure once."""
+    """Install the hooks that observe the training libraries, as ``stallwatch run`` does.
+
+    A failure is reported once.
+    """
     global _hooked
     with _training_goes_on("the trainer is not watched"):
         current = probe(name)

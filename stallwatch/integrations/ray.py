@@ -15,7 +15,7 @@ from stallwatch_exporter.rings.probing import BOOTSTRAP
 def ray_runtime_env(
     runtime_env: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return `runtime_env`, extended so that its workers load the probe of the driver's ``stallwatch run``.
+    """Return a copy of `runtime_env` whose workers load the probe of the driver's ``stallwatch run``.
 
     With ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``, actors that train on the
     driver's host are ranks of the driver's agent. Workers on other hosts, or with their own agent, are not

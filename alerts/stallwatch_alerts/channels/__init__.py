@@ -1,4 +1,7 @@
-"""Destinations: each channel sends a notification and raises an error if it did not arrive."""
+"""Define the channels, which send notifications.
+
+A channel raises an error if a notification did not arrive.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_channel(url: str) -> Channel:
-    """Return the channel for an Apprise URL. The import of Apprise here takes half a second."""
+    """Return the channel for an Apprise URL. The first call imports Apprise, which takes half a second."""
     try:
         from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     except ModuleNotFoundError as error:

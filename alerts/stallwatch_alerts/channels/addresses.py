@@ -1,6 +1,7 @@
-"""Convert addresses that users copy from chats to Apprise URLs, if Apprise 2.2.0 does not recognize them.
+"""Convert chat addresses that Apprise 2.2.0 does not recognize to Apprise URLs.
 
-Apprise itself recognizes the addresses of Slack, Discord, Teams, WeCom and Lark.
+Users copy these addresses from their chats. Addresses of Slack, Discord, Teams, WeCom and Lark need no
+conversion.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def apprise_url(url: str) -> str:
 
 
 def no_channel(url: str, log_lines: Sequence[str]) -> tuple[str, str]:
-    """Return the reason why Apprise finds no channel for the URL, and its code for ``errors.remedy``."""
+    """Return the reason why Apprise cannot send to the URL, and the reason's code for ``errors.remedy``."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
         return "not a URL: it has no scheme such as slack://", "url"

@@ -1,4 +1,7 @@
-"""Send notices to a chat behind an Apprise URL. Each channel has one URL and retries independently."""
+"""Send notices to the chat that an Apprise URL identifies.
+
+Each URL has its own channel with its own retries.
+"""
 
 from __future__ import annotations
 
@@ -96,11 +99,14 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def has_message(self, incident: str) -> bool:
-        """Return whether this channel sent a message about the open incident that can be edited."""
+        """Return whether this channel sent a message about the open incident and can edit it."""
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:
-        """Edit the messages about the notice's incident. Raise `ChannelError` if the chat refuses."""
+        """Edit the messages that were sent about the notice's incident.
+
+        Raise `ChannelError` if the chat refuses.
+        """
         failure: ChannelError | None = None
         if self._chat is not None:
             for request in self._chat.edits(notice, self._places.get(_incident_of(notice), [])):
@@ -112,7 +118,11 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def _masked(self, failure: ChannelError) -> ChannelError:
-        """Return a copy of the error without secrets. Raise the copy outside of any exception handler."""
+        """Return a copy of the error without secrets.
+
+        Raise the copy only outside of exception handlers, because Python would chain the original error to
+        it.
+        """
         return ChannelError(
             hide_secrets(redact(str(failure)), self._url)[:_LONGEST_REASON],
             chat=failure.chat,
@@ -121,7 +131,10 @@ class AppriseChannel:
         )
 
     def _post(self, chat: Chat, notice: Notice) -> None:
-        """Send the notice to all targets. A retry continues after the last target that accepted it."""
+        """Send the notice to all targets of the URL.
+
+        A retry skips the targets that already accepted the notice.
+        """
         incident, grouped = _incident_of(notice), "count" in notice.facts
         before, taken = self._taken
         if before != notice:

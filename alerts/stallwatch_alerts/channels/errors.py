@@ -60,11 +60,12 @@ _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 
 
 class ChannelError(Exception):
-    """A failed delivery, described without any secret of the URL; never raised with a chained exception.
+    """A failed delivery.
 
-    Exceptions of HTTP libraries contain the URL, so a traceback must not print them. `chat` is a section of
-    ``advice.json``. `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns".
-    `retry_after` is the number of seconds that the chat requests Stallwatch to wait.
+    The message contains no secret of the URL, and no other exception may be chained to it. Exceptions of HTTP
+    libraries contain the URL, so a traceback must not print them. `chat` is a section of ``advice.json``.
+    `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns". `retry_after` is
+    the number of seconds that the chat requests Stallwatch to wait.
     """
 
     def __init__(
@@ -77,7 +78,10 @@ class ChannelError(Exception):
 
 
 def reason_of(output: str) -> tuple[str, str] | None:
-    """Return the failure reason in a library's error text and its code for ``remedy``; `None` if unknown."""
+    """Return the failure reason from a library's error text, and the reason's code for ``remedy``.
+
+    Return ``None`` if the reason is unknown.
+    """
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
         return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
@@ -95,20 +99,23 @@ def wants_tls(answer: str) -> bool:
 
 
 def smtp_code(output: str) -> str:
-    """Return the code for a mail server's refusal, such as ``smtp-535``; ``smtp`` if it has no number."""
+    """Return the code for a mail server's refusal, such as ``smtp-535``; ``smtp`` without a number."""
     reply = _SMTP_REPLY.search(output)
     return "smtp" if reply is None else f"smtp-{reply[1]}"
 
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return the names of advice texts by chat and error code; ``any`` holds HTTP and network codes."""
+    """Return the names of advice texts, by chat and then by error code.
+
+    The entry ``any`` contains HTTP and network error codes, which apply to all chats.
+    """
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])
 
 
 def remedy(chat: str, code: str, language: str) -> str:
-    """Return the text that explains how to fix the error; empty if there is no advice for the code."""
+    """Return a text that explains how to fix the error; an empty text if there is no advice for the code."""
     known = _advice()
     name = known.get(chat, {}).get(code) or known["any"].get(code, code)
     if f"chat-{name}" not in templates("en", "alerts"):

@@ -40,17 +40,20 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """True if the HTTP status is a success; some chats also report errors in a 200."""
+        """True if the HTTP status is a success.
+
+        Some chats report errors with status 200, so check the body, too.
+        """
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
-        """Return `error_number` as text if it is an integer, otherwise the HTTP status or ``malformed``."""
+        """Return the error code: `error_number` if it is an integer, or the HTTP status, or ``malformed``."""
         if isinstance(error_number, int):
             return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body; empty if the body is not a JSON object."""
+        """Return the JSON object in the body; an empty dict if the body is not a JSON object."""
         try:
             found = read_json(self.text)
         except ValueError:
@@ -100,7 +103,10 @@ def _post(request: Request, line: Line) -> Answer:
 
 
 def failure_of(error: Exception, line: Line) -> ChannelError:
-    """Return an error without the URL that the library's own message contains."""
+    """Return a `ChannelError` for a library's exception.
+
+    It does not contain the URL, as the exception may.
+    """
     text = str(error)
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
@@ -132,7 +138,10 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the wait in seconds that a header requests; a date is relative to the response's `Date`."""
+    """Return the wait in seconds that a header requests.
+
+    A date in the header is compared with the response's header ``Date``.
+    """
     try:
         return _seconds(float(value))
     except ValueError:

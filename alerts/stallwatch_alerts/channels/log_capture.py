@@ -1,4 +1,4 @@
-"""Capture Apprise's log and the servers' responses: Apprise itself returns only success or failure.
+"""Capture Apprise's log and the servers' responses, because Apprise returns only success or failure.
 
 The log and the responses contain URLs and therefore secrets. The log is hidden from all other handlers, and
 only ``apprise_channel``, which masks secrets, receives the captured text.
@@ -23,7 +23,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 @dataclass
 class DeliveryCapture:
-    """The warnings and the servers' responses during one delivery attempt."""
+    """Apprise's warnings and the servers' responses during one attempt to deliver a notice."""
 
     lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
@@ -35,7 +35,7 @@ _capturing: ContextVar[DeliveryCapture | None] = ContextVar("stallwatch_capturin
 
 @contextmanager
 def capture() -> Iterator[DeliveryCapture]:
-    """Collect the log messages and the servers' responses while the context is open."""
+    """Collect the log messages and the servers' responses while the ``with`` block runs."""
     captured = DeliveryCapture()
     token = _capturing.set(captured)
     try:
@@ -45,7 +45,7 @@ def capture() -> Iterator[DeliveryCapture]:
 
 
 def silence_libraries() -> None:
-    """Keep the log messages of Apprise and its HTTP library from all other handlers."""
+    """Prevent other log handlers from receiving the messages of Apprise and of its HTTP library."""
     logger = logging.getLogger("apprise")
     logger.propagate = False
     logger.setLevel(logging.DEBUG)  # Apprise logs an SMTP server's reply at DEBUG only
@@ -55,9 +55,10 @@ def silence_libraries() -> None:
 
 
 class _CaptureFilter(logging.Filter):
-    """Captures Apprise's warnings, and the exceptions that Apprise logs at DEBUG only.
+    """A log filter that captures Apprise's warnings, and exceptions that Apprise logs only at DEBUG.
 
-    This class is a filter: it prevents messages from reaching handlers of the user or of log collectors.
+    It is a filter, not a handler, in order to keep the messages from handlers of the user and of log
+    collectors.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -75,7 +76,7 @@ _FILTER = _CaptureFilter()
 
 
 def capture_answers(plugin: object) -> None:
-    """Capture all further responses of servers to this Apprise plugin.
+    """Capture all future responses that servers send to this Apprise plugin.
 
     Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
     response. This function replaces ``requests`` only in the plugin's own module, so that the rest of the
@@ -88,7 +89,7 @@ def capture_answers(plugin: object) -> None:
 
 
 class _CapturingRequests:
-    """The module ``requests``, with functions that capture the servers' responses."""
+    """A replacement for the module ``requests`` whose functions also capture the servers' responses."""
 
     def __init__(self, real: Any) -> None:
         self._real = real

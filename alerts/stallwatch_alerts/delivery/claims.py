@@ -24,7 +24,7 @@ _PART = 8
 
 
 def new_claim() -> str:
-    """Return a new claim of this process; all characters are random if the process cannot be identified."""
+    """Return a new claim of this process. If the process cannot be identified, all characters are random."""
     try:
         holder = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
     except (psutil.Error, OSError):
@@ -33,7 +33,10 @@ def new_claim() -> str:
 
 
 def holder_is_gone(claim: str) -> bool:
-    """Return whether the claiming process ended; False if it runs in another container or on another host."""
+    """Return whether the process that made the claim has ended.
+
+    Return False for a process in another container or on another host, because it cannot be observed.
+    """
     if len(claim) != 4 * _PART or not _here() or not claim.startswith(_here()):
         return False
     pid, born = (int(claim[at : at + _PART], 16) for at in (_PART, 2 * _PART))
@@ -76,7 +79,11 @@ class Row:
 
 
 def chosen(rows: Sequence[Row], now: float) -> slice:
-    """Return the slice of `rows` (oldest first) to send; empty if an earlier message or a wait delays all."""
+    """Return the slice of `rows` to send now; `rows` are the waiting messages of a chat, oldest first.
+
+    The slice is empty if all messages must wait: for the retry of a refused message, or for a process that is
+    sending.
+    """
     passed: set[str] = set()
     tried = math.inf  # time of the oldest attempt among the earlier rows
     for at, row in enumerate(rows):

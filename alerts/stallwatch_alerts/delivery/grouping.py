@@ -1,8 +1,8 @@
-"""Join several messages into one that shows the worst in full, the titles of the others, and counts of all.
+"""Join several messages into one message, which shows the worst notice in full.
 
-A chat that accepts 20 messages a minute, or was down for an hour, receives a burst as one message instead of
-many messages over hours. Joining also limits the size of the database: if thousands of messages wait for one
-chat, the oldest are joined.
+For the other notices, the message shows titles, and it counts all notices. A chat that accepts 20 messages a
+minute, or was down for an hour, receives a burst as one message instead of many messages over hours. Joining
+also limits the size of the database: if thousands of messages wait for one chat, the oldest are joined.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IDS = 200
 
 
 class Group(msgspec.Struct, frozen=True):
-    """The contents of one message about several notices, in bounded space."""
+    """The contents of one message about several notices. Its size is limited."""
 
     worst: Notice
     count: int
@@ -53,7 +53,7 @@ def group_of(notice: Notice) -> Group:
 
 
 def merged(groups: Sequence[Group]) -> Group:
-    """Return one group for all of the groups; the order affects only which titles are shown."""
+    """Join several groups into one. Their order affects only which titles are shown."""
     by_harm = sorted(groups, key=lambda group: _harm(group.worst))
     titles = [group.worst.message.title for group in by_harm[1:]]
     for group in by_harm:
@@ -79,9 +79,10 @@ def merged(groups: Sequence[Group]) -> Group:
 def grouped_message(
     group: Group, language: str, *, late: float = 0.0, expired: int = 0, now: float | None = None
 ) -> Notice:
-    """Return the group as one message. `late` is its age in seconds; `expired` counts discarded messages.
+    """Return the group as one notice.
 
-    `now` is the sending time in Unix seconds; the default is the current time.
+    `late` is the age of the messages in seconds; `expired` counts discarded messages. `now` is the sending
+    time in Unix seconds; the default is the current time.
     """
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
@@ -105,7 +106,7 @@ def grouped_message(
 
 
 def title_with_count(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
-    """Return the title of a message about `count` further notices, and a text that lists `titles`."""
+    """Return the title of a message that reports `count` further notices, and a text that lists `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
@@ -114,7 +115,7 @@ def title_with_count(title: str, titles: Sequence[str], count: int, language: st
 
 
 def _when(now: float | None, late: float) -> str:
-    """Return the creation time of a message that is `late` seconds old, with this host's time zone."""
+    """Return the creation time of a message that is `late` seconds old, in this host's time zone."""
     at = (time.time() if now is None else now) - late
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
@@ -127,7 +128,10 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports an end other than a crash; a crash is also "resolved"."""
+    """Return whether the notice reports that a problem is over.
+
+    A crash is excluded, although its incident also has the status "resolved".
+    """
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 
@@ -141,7 +145,7 @@ _KEYS = 20_000
 
 
 def compact(connection: Connection, channel: str, now: float) -> int:
-    """Join the oldest messages that no process is sending; return the number of joined messages."""
+    """Join the oldest messages that no process is sending, and return how many messages were joined."""
     free = and_(
         MESSAGES.c.channel == channel,
         MESSAGES.c.state == "waiting",
@@ -172,7 +176,7 @@ def compact(connection: Connection, channel: str, now: float) -> int:
 
 
 def stored_group(row: Any) -> Group:
-    """Return the group that a row of the message table holds."""
+    """Return the group that is stored in a row of the table of messages."""
     if row.group is not None:
         return convert(row.group, Group)
     return group_of(convert(row.notice, Notice))

@@ -106,9 +106,9 @@ class Outbox:
     def put(
         self, make: Callable[[Notified, Escalated], Sequence[Draft]], now: float, over: Iterable[str] = ()
     ) -> list[Draft]:
-        """Store the messages that `make` returns and record their notifications, all or nothing.
+        """Store the messages that `make` returns, and record their notifications, in a single transaction.
 
-        Withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
+        Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
         notified a chat of one of the incidents in the meantime; the caller must then call ``put`` again.
         """
         at = self._moments.store(now)
@@ -152,10 +152,10 @@ class Outbox:
             return self._claimed(connection, rows[first], expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """Claim messages as `claim` does; if the database is not writable, return the oldest one unclaimed.
+        """Claim messages as `claim` does.
 
-        Another process can then send the same message, but sending it twice is better than waiting until the
-        disk has free space.
+        If the database is not writable, return the oldest message without a claim. Another process can then
+        send the same message, but sending it twice is better than waiting until the disk has free space.
         """
         try:
             self._note_sent()
@@ -176,7 +176,10 @@ class Outbox:
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float) -> Iterator[None]:
-        """Keep in memory when to retry a batch that the disk could not record; infinity if it was sent."""
+        """Keep the batch's next attempt in memory if the block fails because the disk is not writable.
+
+        `again_at` is the time of the next attempt; infinity means that the batch was sent.
+        """
         try:
             yield
         except DBAPIError as error:
@@ -185,7 +188,7 @@ class Outbox:
             self._unwritten |= dict.fromkeys(batch.ids, again_at)
 
     def _note_sent(self) -> None:
-        """Record in the database the messages that were sent while it was not writable."""
+        """Record the messages that were sent while the database was not writable."""
         if sent := [number for number, again in self._unwritten.items() if again == math.inf]:
             given = {"state": "sent", "sent_at": steady.wall(steady.now()), "claim": "", "claimed_until": 0.0}
             with writing(self._engine) as connection:
@@ -194,7 +197,7 @@ class Outbox:
                 del self._unwritten[number]
 
     def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
-        """Return whether the chat accepts a further request now; if so, count the request as sent."""
+        """Return whether the chat's limits and pauses allow a request now. If they do, count the request."""
         with writing(self._engine) as connection:
             if not pacing.may_send(connection, channel, limits, now, self._moments):
                 return False
@@ -211,7 +214,10 @@ class Outbox:
     def refused(
         self, batch: Batch, channel: str, reason: str, now: float, again_at: float, *, pause: bool = False
     ) -> None:
-        """Record that the chat refused the batch until `again_at`; with `pause`, pause the chat as well."""
+        """Record that the chat refused the batch, and that the next attempt is at `again_at`.
+
+        With `pause`, send no other message to the chat before that time.
+        """
         wait, at = again_at - now, self._moments.store(now)
         with self._noted_here(batch, again_at), writing(self._engine) as connection:
             self._finish(connection, batch, next_at=at + wait, tried_at=at, reason=reason[:1000])
@@ -219,7 +225,10 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """Discard the batch and return its number of messages; a later message reports it to the chat."""
+        """Discard the batch, and return its number of messages.
+
+        The next message to the chat reports the number of discarded messages.
+        """
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="given-up", reason=reason[:1000])
             count = sum(group.count for group in batch.groups)
@@ -232,7 +241,10 @@ class Outbox:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw the messages that wait for this chat, except those being sent; return their number."""
+        """Withdraw all messages that wait for this chat, and return their number.
+
+        Messages that are being sent are not withdrawn.
+        """
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -243,7 +255,11 @@ class Outbox:
             return connection.execute(gone).rowcount
 
     def waiting(self, channels: Iterable[str] | None = None, before: float | None = None) -> int:
-        """Return how many messages wait, optionally only for these chats or only those due at `before`."""
+        """Return the number of waiting messages.
+
+        `channels` restricts the count to the messages for some chats, and `before` to messages whose delivery
+        is not deferred beyond that time.
+        """
         count = select(func.count()).select_from(MESSAGES).where(MESSAGES.c.state == "waiting")
         if channels is not None:
             count = count.where(MESSAGES.c.channel.in_(list(channels)))
@@ -269,12 +285,12 @@ class Outbox:
             return set(connection.scalars(query))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
-        """Return those of the `keys` for which the chat has been or will be notified."""
+        """Return the keys among `keys` for which the chat has been notified or a message is stored."""
         with self._engine.connect() as connection:
             return _notified(connection, channel, keys)
 
     def has_all(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether the chat has been or will be notified for all of the `keys`."""
+        """Return whether, for each of the `keys`, the chat has been notified or a message is stored."""
         wanted = set(keys)
         return self.notified(channel, wanted) == wanted
 
@@ -284,7 +300,10 @@ class Outbox:
         return all(wanted) and self.has_all(channel, wanted)
 
     def note(self, channel: str, keys: Iterable[str], at: float) -> None:
-        """Record that the chat was notified at wall-clock time `at`; planned keys count as sent."""
+        """Record that the chat was notified for these `keys` at wall-clock time `at`.
+
+        For a planned key, the key of the message itself is recorded.
+        """
         wanted = {key_of_planned(key) or key for key in keys}
         for key in sorted(wanted - self.notified(channel, wanted)):
             known = {"channel": channel, "key": key}
@@ -305,7 +324,10 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """Return the stored messages, newest first; optionally only those of one run or state."""
+        """Return the state of the stored messages, newest first.
+
+        `run` and `state` restrict the result to the messages about one run or in one state.
+        """
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)
@@ -380,12 +402,12 @@ class Outbox:
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:
-        """Make messages due again that the chat refused a while ago, because it accepts messages now."""
+        """Make refused messages of this chat due again, because the chat now accepts messages."""
         refused = and_(MESSAGES.c.next_at > 0, MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY)
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
-        """Return the batch's claim and record `values`.
+        """Release the claim of the batch, and store `values` in its messages.
 
         If the claim expired and another process claimed the messages, change nothing.
         """
@@ -395,7 +417,7 @@ class Outbox:
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """Return when the chat accepted its last message; 0 if it accepted none."""
+    """Return the time at which the chat accepted its last message; 0 if it accepted none."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 

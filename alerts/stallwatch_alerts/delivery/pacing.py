@@ -1,5 +1,6 @@
-"""Decide when to send a chat its next message: rate limits, requested pauses, and waits after a refusal.
+"""Decide when to send the next message to a chat.
 
+The decision depends on rate limits, on pauses that the chat requested, and on waits after refused messages.
 The argument `now` is always a time of the steady clock.
 """
 
@@ -70,7 +71,10 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Return whether `limits` allow one more message at `now`, given the steady times of `sent` messages."""
+    """Return whether `limits` allow one more message at `now`.
+
+    `sent` contains the steady times of the messages sent before.
+    """
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 
@@ -82,10 +86,10 @@ _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
-    """Return the seconds until the next attempt: doubled each time up to a minute, and at least `requested`.
+    """Return the seconds until the next attempt, which are at least `requested`.
 
-    `chance` in 0..1 spreads the attempts of messages that were refused together. It never makes the wait
-    shorter than the time that the chat `requested`.
+    The wait doubles after each refusal, up to a minute. `chance` in 0..1 spreads the attempts of messages
+    that were refused together. It never makes the wait shorter than the time that the chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -101,9 +105,10 @@ _REMEMBERED = 20_000
 
 
 class SteadyTimes:
-    """Maps each stored time to the steady time at which this process stored or first read it.
+    """Converts wall-clock times in the database to times on this process's steady clock.
 
-    The steady time is never in the future. If the clock was set back after a time was stored, or if the
+    A stored time is mapped to the steady time at which this process stored or first read it, or to an earlier
+    one. The steady time is never in the future. If the clock was set back after a time was stored, or if the
     storing host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
     """
 
@@ -144,7 +149,7 @@ def may_send(
 
 
 def note_send(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> None:
-    """Record a request to the chat, whether it arrives or not."""
+    """Record that a request was sent to the chat, even if it did not arrive."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
     connection.execute(delete(SENDS).where(SENDS.c.id.in_(old)))

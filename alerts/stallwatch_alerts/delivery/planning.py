@@ -1,4 +1,7 @@
-"""Plan each chat's messages for an incident: routes, silences, escalations, earlier notifications."""
+"""Plan the messages that each chat receives about an incident.
+
+The plan depends on routes, silences, escalations, and earlier notifications.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class IncidentMessage:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether to report the incident's end even to chats that were not notified of its beginning."""
+    """Return whether to report the incident's end even to chats that did not receive its beginning."""
     return not incident.is_settled and not incident.unwatched
 
 
@@ -54,9 +57,10 @@ class Draft:
 
 
 class Planner:
-    """Plans messages according to the settings, and regularly reads users' silences and acknowledgements.
+    """Plans messages according to the settings and to the users' silences and acknowledgements.
 
-    All times are wall-clock times, because quiet hours and silences end at wall-clock times.
+    The silences are read regularly, because users can add them at any time. All times are wall-clock times,
+    because quiet hours and silences end at wall-clock times.
     """
 
     def __init__(
@@ -78,14 +82,14 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident. Raise the database's errors."""
+        """Return whether a user acknowledged the incident. Errors of the database are raised."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
         self, letters: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
-        """Return the messages to store.
+        """Return the messages about these incident updates that must be stored.
 
         The end of an incident is sent to each chat that was notified of its beginning.
         """

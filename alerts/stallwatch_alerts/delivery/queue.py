@@ -1,4 +1,4 @@
-"""Accept incident updates without waiting; store and deliver them in the background."""
+"""Accept incident updates without waiting. Background threads store and deliver the messages about them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ _TAKEN_OVER_SECONDS = 10.0  # time for another running agent to record its escal
 
 
 class DeliveryQueue:
-    """Accepts incident messages without waiting. One thread stores them; one thread per chat delivers them.
+    """Accepts messages about incidents without waiting.
 
-    If the disk is not writable, or if there is no spool, messages are kept in memory. The queue also delivers
-    the undelivered messages of earlier agents. The next agent, or ``stallwatch relay``, delivers the messages
-    that remain in this queue's spool.
+    One thread stores the messages, and one thread per chat delivers them. If the disk is not writable, or if
+    there is no spool, messages are kept in memory. The queue also delivers the undelivered messages of
+    earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in this queue's
+    spool.
 
     `spool` opens the database that keeps messages until they arrive, and `people` opens the database of
     silences and acknowledgements; another thread calls both. `report` receives unusable URLs and refused
@@ -92,20 +93,26 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def note(self, letter: IncidentMessage) -> None:
-        """Record a message that another agent sent: send only the incident's end and its escalations.
+        """Record that another agent sent this message, so that this agent does not send it again.
 
-        This never waits.
+        This agent still sends the incident's end and its escalations. This never waits.
         """
         self._notes.append(letter)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Leave the escalation of this incident to another agent that has planned it. This never waits."""
+        """Cancel this agent's escalation of the incident, because another agent has planned it.
+
+        This never waits.
+        """
         self._notes.append(incident)
         self._worker.put(None)
 
     def escalates(self, incident: str) -> bool:
-        """Return whether this agent, not another agent with the same spool, has planned the escalation."""
+        """Return whether this agent has planned the incident's escalation.
+
+        Return False if another agent that uses the same spool has planned it.
+        """
         return incident in self._planned
 
     def has_sent(self, incident: str) -> bool:
@@ -131,12 +138,12 @@ class DeliveryQueue:
 
     @property
     def failed(self) -> int:
-        """Number of messages that will never be delivered."""
+        """Number of messages that could not be delivered and will not be tried again."""
         left = self._waiting(self._memory) if self._closed else 0
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 
     def kept(self) -> int:
-        """Return the number of messages that are stored on disk and can be sent now."""
+        """Return the number of messages that wait on disk. Deferred messages do not count."""
         return self._waiting(self._spool)
 
     def close(self, timeout: float) -> bool:
@@ -164,7 +171,7 @@ class DeliveryQueue:
         return 0
 
     def _open(self) -> None:
-        """Open the spool and start its senders. After a failure, the next message causes a retry."""
+        """Open the spool and start its senders. If this fails, the next message triggers another attempt."""
         if self._open_spool is not None:
             spool = self._open_spool()
             with contextlib.suppress(Exception):
@@ -192,7 +199,7 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Return whether an outbox can send now.
+        """Return whether messages may be sent from this outbox now.
 
         The outbox in memory waits while the disk has messages about the same incidents. It does not wait if
         the disk is unreadable or the run is about to end, because its messages would be lost.
@@ -229,7 +236,7 @@ class DeliveryQueue:
                 sender.amend(notice)
 
     def _note(self, noted: IncidentMessage | str) -> None:
-        """Record in the spool or in memory that the chats were notified, or release the incident."""
+        """Record that another agent notified the chats, or cancel this agent's escalation of an incident."""
         with contextlib.suppress(*_SHORTAGES):
             if self._spool is None:
                 self._open()
@@ -246,7 +253,7 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def calls(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the escalations that the other agent had planned, in case it can no longer send them."""
+            """Plan the other agent's escalations for later, in case it can no longer send them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([letter], notified, escalated, at)
@@ -319,7 +326,10 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Return the notified keys of both outboxes: the disk can fill up during an incident."""
+                """Return the notified keys of the outboxes on disk and in memory.
+
+                Both can contain keys of one incident, because the disk can fill up during the incident.
+                """
                 keys = list(keys)
                 known = set(notified(channel, keys))
                 if other is not None:

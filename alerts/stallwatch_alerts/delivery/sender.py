@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Return the number of seconds that the chat requested to wait; `None` if it did not request a wait."""
+    """Return how many seconds the chat asked Stallwatch to wait; `None` if it did not ask."""
     seconds = getattr(error, "retry_after", None)
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
@@ -36,7 +36,7 @@ _LOOK_SECONDS = 1.0  # interval at which messages of other processes and due ret
 
 
 class Sender:
-    """Delivers one chat's messages from `outbox`, until closed.
+    """Delivers the messages of one chat from `outbox` until it is closed.
 
     `report` receives failures without secrets. `count` receives ``sent``, ``failed`` or ``given-up`` for each
     attempt. `delivered` receives the chat and the keys of the delivered messages. `acknowledged` returns
@@ -94,14 +94,20 @@ class Sender:
         self._wake.set()
 
     def amend(self, notice: Notice) -> None:
-        """Edit the message of an open incident later, if this sender sent it and the chat supports edits."""
+        """Schedule an edit of the message about an open incident.
+
+        The edit is dropped if this sender did not send the message, or if the chat does not support edits.
+        """
         self._edits[str(notice.facts.get("id"))] = notice
         while len(self._edits) > _MOST_EDITS:
             self._edits.pop(next(iter(self._edits)))
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current attempt; the remaining messages are sent after the next start."""
+        """Finish the current attempt and stop the thread.
+
+        The remaining messages are sent after the next start.
+        """
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -117,7 +123,7 @@ class Sender:
         return self._troubled_at is not None and now - self._troubled_at >= _STUCK_SECONDS
 
     def look(self) -> bool:
-        """Try to send the next due messages; return whether there were any."""
+        """Try to send the next due messages; return False if no message is due."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
         if not self._turn(channel):
             return False
@@ -155,7 +161,7 @@ class Sender:
             self._wake.wait(_LOOK_SECONDS)
 
     def _edit(self) -> None:
-        """Edit one message.
+        """Send one scheduled edit.
 
         A refused edit is dropped, because the incident's final message has its content.
         """
@@ -231,7 +237,10 @@ class Sender:
             return False
 
     def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
-        """Return the deferred or long-waiting messages that another process already sent."""
+        """Return the messages of the batch that another process already sent.
+
+        Only deferred messages, and messages that have waited for a long time, are checked.
+        """
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
         # If a query fails, send the remaining messages without further queries, possibly a second time.

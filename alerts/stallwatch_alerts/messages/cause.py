@@ -1,4 +1,7 @@
-"""Determine the cause of an incident and its fixes, which chats and pages both show."""
+"""Determine the cause of an incident, and the fixes.
+
+Messages in chats and the dashboard's pages show the same.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,19 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the primary finding if it has the incident's rule; a stall can have a different cause."""
+    """Return the primary finding of the diagnosis if it has the incident's rule, otherwise `None`.
+
+    A stall can have a different cause than the primary finding.
+    """
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the diagnosis, with fixes for the installed versions, or from the rule `page`."""
+    """Return the cause from the primary finding. The rule `page` supplies missing texts.
+
+    The fixes of a finding are for the installed versions of the packages.
+    """
     primary = primary_of(incident)
     if primary is not None and page is not None:
         primary = with_page_words(primary, page)
@@ -67,12 +76,19 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def is_located(stacks: StallStacks) -> bool:
-    """Return whether the location of every living rank is known, so that the reader need not look for it."""
+    """Return whether the code position of every living rank is known.
+
+    Advice to look for the position is then unnecessary.
+    """
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
 def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
-    """Drop fixes that only give the ranks' location, and those that look for a location that is known."""
+    """Remove fixes that the reader does not need.
+
+    These are fixes that only repeat the ranks' code position and, if the position is known, fixes that
+    collect stacks.
+    """
     known = sentence(stacks)
     if known:
         shown = [render(known, language) for language in LANGUAGES]
@@ -85,7 +101,7 @@ def _in_all(fix: Text) -> str:
 
 
 def _first_advice(stacks: StallStacks) -> Text:
-    """Return the place of the ranks that block the run and what to do there, as far as they are known."""
+    """Return where the blocking ranks are, and what to do there. Unknown facts are omitted."""
     advice = remedy(stacks)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)
@@ -93,7 +109,7 @@ def _first_advice(stacks: StallStacks) -> Text:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix; in a multi-host run, add the rank's host if the fix is to collect stacks."""
+    """Return the fix. If it collects stacks in a multi-host run, add the name of the rank's host."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

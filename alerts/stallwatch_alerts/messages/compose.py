@@ -1,4 +1,4 @@
-"""Compose messages in every language: choose and order the facts, and limit the length.
+"""Compose the messages about incidents and alerts: choose and order the facts, and limit the length.
 
 Text from a log, a host or a user's command is neutralized; the text of a rule page is trusted.
 """
@@ -72,7 +72,7 @@ def render_test(language: str) -> Message:
 def render_alert(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
 ) -> Message:
-    """Return an alert's summary and description; translate the titles of Stallwatch's own alerts."""
+    """Return an alert's summary and description. The titles of Stallwatch's own alerts are translated."""
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
@@ -89,7 +89,7 @@ def render_alert(
 
 
 def listed(parts: Sequence[str], language: str) -> str:
-    """Return the parts as one text, separated by the commas of the language."""
+    """Return the parts as one text, separated by commas; Chinese has its own comma."""
     return say("alerts.listed", language, parts=list(parts))
 
 
@@ -109,7 +109,10 @@ def ending_line(ending: Ending, language: str) -> str:
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translated term for a value of a kind, such as a phase; without a term, the value itself."""
+    """Return the translation of a value, such as a phase; if there is none, return the value itself.
+
+    `kind` is the kind of the value, such as ``phase``.
+    """
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)
@@ -212,7 +215,7 @@ def _text(incident: Incident, language: str, cause: _Cause) -> str:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether no earlier message showed this cause and its fixes."""
+    """Return whether the cause and its fixes are new, because no earlier message showed them."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -282,7 +285,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
 
 
 def _unwatched(incident: Incident) -> str:
-    """Return the key of the texts for an incident that was closed because no agent watches."""
+    """Return the key of the texts for an incident that was closed because no agent watches its run."""
     return "watch-ended" if incident.watch_ended else "unwatched"
 
 
@@ -328,7 +331,7 @@ def _where(incident: Incident, language: str) -> str:
 
 
 def _on_host(rank: str, incident: Incident, language: str) -> str:
-    """Return the text that names a rank; in a multi-host run, also its host."""
+    """Return a text that names a rank and, in a multi-host run, the rank's host."""
     if not (incident.hosts and incident.host):
         return rank
     return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))

@@ -1,8 +1,8 @@
 """Split a message's text into blocks for chats with markup: prose with labels, code, links.
 
-Messages are composed, grouped and stored as text only. Blank lines separate the blocks. Literal lines of a
-log or a stack begin with four spaces. Each line at the end has a label and an address. Only Stallwatch writes
-addresses: ``neutral`` removes them from log text.
+Messages are composed, grouped and stored as plain text. Blank lines separate the blocks. Literal lines of a
+log or a stack begin with four spaces. Each link is a line at the end with a label and an address. Only
+Stallwatch writes addresses: ``neutral`` removes them from log text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRE = (
 
 
 class Prose(msgspec.Struct, frozen=True):
-    """Lines of prose; each has a label, which ends in a colon or is empty, and the rest of the line."""
+    """Lines of prose, each as a label and the rest of the line. A label ends in a colon, or is empty."""
 
     lines: tuple[tuple[str, str], ...]
 
@@ -50,7 +50,7 @@ Block = Prose | Code | Links
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Return the blocks of a text; joining them again restores its content."""
+    """Split a text into blocks. If the blocks are joined again, the result has the same content."""
     found: list[Block] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
         for kind, lines in groupby(part.split("\n"), _kind):
@@ -104,7 +104,7 @@ def address(url: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the text cut to at most `limit` characters; the links at its end remain."""
+    """Return the text truncated to at most `limit` characters, without truncating the links at its end."""
     if len(text) <= limit:
         return text
     head, _, tail = text.rpartition("\n\n")
@@ -114,7 +114,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
-    """Return as much of the blocks as fits into `limit`; `size` measures a text in a chat's markup.
+    """Return the blocks, shortened to fit into `limit`. `size` measures a text in the chat's markup.
 
     The text is cut before it is converted to markup, so that all markup is closed and no character is split.
     Links are removed last.

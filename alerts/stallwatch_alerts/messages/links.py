@@ -19,7 +19,7 @@ TEXT_LIMIT = 2000  #: maximum number of characters of a message with its links a
 
 @dataclass(frozen=True)
 class Runbooks:
-    """Addresses of rule pages and guides: on the user's dashboard, or on the documentation site."""
+    """Finds the addresses of rule pages and guides, on the user's dashboard or on the documentation site."""
 
     dashboard_url: str = ""
     docs_url: str = ""
@@ -43,12 +43,12 @@ NOWHERE = Runbooks()  #: neither a dashboard nor a site is configured
 
 
 def command_for(page: RulePage) -> str:
-    """Return the command that shows a rule's page without the dashboard or the site."""
+    """Return the command that shows a rule's page in a terminal."""
     return f"stallwatch rules show {page.id}"
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return one line per link, each with a label and an address or a command; empty if there are none."""
+    """Return a text with one line per link, each with a label and an address or command; "" without links."""
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"
@@ -57,7 +57,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """Return the text with the links below it; if the result is too long, truncate only the text."""
+    """Return the text with the links below it. If this is too long, only the text is truncated."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 
@@ -70,7 +70,10 @@ _OPEN_END = (":", "：")  # a colon introduces a list or code that is left out
 
 
 def plain(markdown: str, limit: int) -> str:
-    """Return the first paragraph without markup and link addresses, in at most `limit` characters."""
+    """Return the first paragraph of Markdown as plain text, in at most `limit` characters.
+
+    Markup and the addresses of links are removed.
+    """
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
     text = _BARE_LINK.sub("", text)

@@ -24,7 +24,7 @@ _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
 def answered(stacks: StallStacks, language: str) -> str:
-    """Return the text with the number of hosts that sent stacks; empty for a run on one host."""
+    """Return a text with the number of hosts that sent stacks; an empty text for a run on one host."""
     if not stacks.hosts:
         return ""
     every = {*stacks.hosts, *stacks.silent}
@@ -35,12 +35,15 @@ def answered(stacks: StallStacks, language: str) -> str:
 
 
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
-    """Return host names in short form, such as ``n1–n3, n7``; only their number if that is too long."""
+    """Return host names in short form, such as ``n1–n3, n7``, or only their number if this is too long."""
     return neutralise(render(few_hosts(hosts), language))
 
 
 def remedy(stacks: StallStacks) -> Text:
-    """Return the advice for the blamed ranks, or for all ranks; empty if their states differ."""
+    """Return the advice for the blamed ranks, or for all ranks if none are blamed.
+
+    The advice is empty if the ranks are in different states.
+    """
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")
     if stacks.hosts and stacks.why in _OF_HOSTS:
@@ -60,8 +63,9 @@ def remedy(stacks: StallStacks) -> Text:
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
-    """Return the last frames of the blamed ranks' stack, outermost first; empty if all stacks differ.
+    """Return the last frames of the blamed ranks' stack, outermost frame first.
 
+    If no ranks are blamed, return the stack that all ranks share; if they share none, return an empty list.
     For a rank that waits for its data loader, return the stack of the loader's worker.
     """
     if not stacks.groups or not (stacks.odd or len(stacks.groups) == 1):
@@ -80,7 +84,10 @@ def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
 
 
 def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
-    """Return commands that show further stacks and the folder of all stacks."""
+    """Return commands for the reader: to collect further stacks, and to read the stored stacks and diagnosis.
+
+    The run's `folder` contains the stored stacks.
+    """
     found: list[str] = []
     for group in suspects(stacks) if stacks is not None else ():
         if stacks is None or group.condition == "ended":
@@ -99,7 +106,7 @@ def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) 
 
 
 def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """Return the command, prefixed by ``ssh`` to the host of these ranks in a multi-host run."""
+    """Return the command. In a multi-host run, it is run by ``ssh`` on the host of these ranks."""
     hosts = hosts_of(stacks, ranks)
     if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse the host name as an option
         return command
@@ -111,7 +118,7 @@ def _path(path: str) -> str:
 
 
 def _shown(frames: Sequence[str]) -> list[str]:
-    """Return the frames to show, outermost first: the innermost frames and the user's calling code."""
+    """Return the innermost frames and the user's frames that call them, outermost frame first."""
     innermost = len(frames) - _INNERMOST
     own = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
     shown = sorted({*own[-_OWN:], *range(max(0, innermost), len(frames))})

@@ -24,7 +24,10 @@ _WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 class NoAnswer(Exception):
-    """The server returned no usable response; the error message omits the password in its address."""
+    """Raised if a server returned no usable response.
+
+    The message omits the password in the server's address.
+    """
 
 
 class Server:
@@ -67,11 +70,11 @@ class Prometheus(Server):
     """A client for Prometheus, or for any server with the same API."""
 
     def query(self, expression: str) -> list[Any]:
-        """Return the series of an instant query."""
+        """Run an instant query, and return the series in its result."""
         return list(self.get("/api/v1/query", query=expression)["data"]["result"])
 
     def rules(self) -> list[Any]:
-        """Return all alerting rules."""
+        """Return all alerting rules that the server has loaded."""
         groups = self.get("/api/v1/rules", type="alert")["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
@@ -89,13 +92,13 @@ class Alertmanager(Server):
     """A client for Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
 
     def alerts(self, run: str) -> list[Any]:
-        """Return the alerts of a run."""
+        """Return the alerts about a run."""
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
 
     def silence(self, silence: Silence) -> str:
-        """Create a silence for the same alerts in Alertmanager and return its id.
+        """Create a silence in Alertmanager for the same alerts as a silence of Stallwatch.
 
-        A silence that matches everything covers all Stallwatch alerts.
+        Return the id of the new silence. A silence that matches everything covers all Stallwatch alerts.
         """
         body = {
             "matchers": _matchers(silence),
@@ -111,7 +114,7 @@ class RelayServer(Server):
     """A client for a Stallwatch relay."""
 
     def messages(self, run: str) -> list[Any]:
-        """Return the delivery state of a run's messages."""
+        """Return the state of each message about a run, such as whether it was delivered."""
         return list(self.get("/api/messages", run=run))
 
 
@@ -130,7 +133,11 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` uses Python syntax."""
+    """Convert wildcards to a regular expression in RE2's syntax.
+
+    Alertmanager matches the entire value. The module ``fnmatch`` cannot be used, because it writes Python's
+    syntax.
+    """
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(

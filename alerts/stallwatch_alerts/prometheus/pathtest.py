@@ -26,7 +26,7 @@ _STARTING = 15.0
 
 @dataclass(frozen=True)
 class Link:
-    """One link of the path from a metric to the chats, and its state."""
+    """A link of the path from a metric to the chats, with the state that the test found."""
 
     name: str
     holds: bool
@@ -34,11 +34,11 @@ class Link:
 
 
 class Broken(Exception):
-    """A link of the path is broken; the message contains the reason and the fix."""
+    """Raised if a link of the path is broken. The message contains the reason and the fix."""
 
 
 class PathTest:
-    """A single test of the path. `wait` is the maximum number of seconds for each link."""
+    """One run of the test. `wait` is the maximum number of seconds to wait for each link."""
 
     def __init__(
         self,
@@ -62,7 +62,10 @@ class PathTest:
         self._pause = pause
 
     def links(self) -> Iterator[Link]:
-        """Yield each link as soon as its state is known; stop after the first broken link."""
+        """Test the links in order, and yield each as soon as its state is known.
+
+        Stop after the first broken link.
+        """
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
             ("Prometheus sends alerts to an Alertmanager", self._sends),
@@ -197,7 +200,10 @@ class PathTest:
     # ---- helpers
 
     def _until(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Call `call` until its result is true or `seconds` (default: `wait`) pass; return the result."""
+        """Call `call` repeatedly until its result is true or `seconds` have passed; return the last result.
+
+        The default of `seconds` is `wait`.
+        """
         deadline = self._clock() + (self._wait if seconds is None else seconds)
         while not (found := call()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)
@@ -208,7 +214,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """Run the checks in order, and yield a link for each; return whether all of them succeed."""
+    """Run the checks in order, and yield the result of each as a link; return whether all of them succeed."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

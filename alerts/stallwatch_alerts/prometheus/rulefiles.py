@@ -89,7 +89,7 @@ def alert_name(rule: str) -> str:
 
 
 def _alerts(page: RulePage) -> bool:
-    """Return whether the rule can open incidents: notices and harmless findings do not."""
+    """Return whether the rule can open incidents. Notices and harmless findings do not open any."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 
@@ -107,7 +107,7 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 
 
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
-    """Return alerts for incidents whose rule has no page here, for example those of a newer agent."""
+    """Return alerts for incidents whose rule has no page in the catalogue, such as a newer agent's rule."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     return [
         _rule(
@@ -153,5 +153,5 @@ def _rule(
 
 
 def _literal(text: str) -> str:
-    """Return the text escaped for a Go template, in which ``{{`` begins an action."""
+    """Return the text with escapes for a Go template, so that ``{{`` does not begin an action."""
     return text.replace("{{", '{{ "{{" }}')

@@ -49,7 +49,7 @@ _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """The incidents of a notification, counted by outcome."""
+    """The number of a notification's incidents for each outcome, such as new or silenced."""
 
     new: int = 0
     held: int = 0  #: deferred until quiet hours end
@@ -70,7 +70,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The result of an accepted notification."""
+    """What happened to the alerts of an accepted notification."""
 
     tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent
@@ -88,7 +88,7 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
-        """Return the messages to store for these incident states, the worst first, and their counts."""
+        """Return the messages to store for these incident states, the worst first, and the outcome counts."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
         # Alertmanager repeats large groups, so only new incident states are rendered.
@@ -118,7 +118,10 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _memory(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
-        """Return a variant of `notified` that includes planned keys and needs only one query per chat."""
+        """Return a function like `notified` that needs only one database query per chat.
+
+        It also counts a key as notified if a message for the key is planned.
+        """
         stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
         plain = [*stages, *map(escalated_key, stages)]
         wanted = [*plain, *map(planned_key, plain)]
@@ -160,7 +163,7 @@ class Dispatcher:
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group: the worst incident in full, and the titles of the others."""
+        """Return one message about a group of incidents: the worst incident in full, and the other titles."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
@@ -181,7 +184,10 @@ class Dispatcher:
         return _alert_notice(story, language)
 
     def _links(self, story: IncidentState) -> str:
-        """Return links from the configuration or from the user's rule files, never from a log."""
+        """Return the links below a message.
+
+        Addresses come only from the configuration and rule files, never from a log.
+        """
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
         if page is not None:
             runbook = runbook_of(page, self._settings)
@@ -191,7 +197,7 @@ class Dispatcher:
         return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, IncidentState]) -> Draft:
-        """Join a chat's due drafts into one message."""
+        """Return one draft for a chat, which joins the chat's due drafts."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
         notice = self._message(group)

@@ -28,7 +28,7 @@ Lookup = Callable[[str], Sequence[Incident]]  #: returns the incidents of a run,
 
 @dataclass(frozen=True)
 class IncidentState:
-    """The current state of one incident, or of an alert without an incident."""
+    """The state that alerts report for one incident, or for an alert without an incident."""
 
     key: str  #: each chat gets one message per key
     subject: Incident  #: compared with routes and silences: the incident, or a stand-in for an alert
@@ -42,7 +42,7 @@ class IncidentState:
 
     @property
     def severity(self) -> str:
-        """``critical``, ``warning``, ``info``, or ``none`` if the state is never sent."""
+        """Severity: ``critical``, ``warning`` or ``info``, or ``none`` if the state is never sent."""
         return self.subject.severity
 
     @property
@@ -63,7 +63,10 @@ class IncidentState:
 
 
 def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentState]:
-    """Return one state per incident or alert, the worst first, without the watchdog alert."""
+    """Return one state for each incident, and for each alert without an incident, the worst first.
+
+    The watchdog alert is omitted.
+    """
     known: dict[str, Sequence[Incident]] = {}
     found: dict[str, IncidentState] = {}
     for alert in alerts:
@@ -79,7 +82,7 @@ def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentSta
 
 
 def doubt(alert: Alert) -> str:
-    """Return a warning about an alert without a known severity; "" if its severity is known."""
+    """Return a warning that the alert's severity is missing or unknown; "" if the severity is known."""
     severity = alert.labels.get("severity", "")
     if severity in RANKS or severity == _NEVER_SENT:
         return ""
@@ -104,7 +107,7 @@ def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentSta
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """Return a stand-in incident for an alert without an incident, for routing and counting."""
+    """Return an incident made from an alert that has no incident, so that it can be routed and counted."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,
@@ -119,7 +122,10 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """Return the newest incident of the alert; for merged incidents, the incident that replaced them."""
+    """Return the newest incident that the alert is about.
+
+    If single-host incidents were merged, return the merged incident.
+    """
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     merged = {alias for one in incidents for alias in one.aliases}
     incidents = [one for one in incidents if one.id not in merged]
@@ -139,5 +145,8 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
 
 
 def _is_past(incident: Incident, alert: Alert) -> bool:
-    """Return whether the incident ended long before the alert, which then belongs to a later incident."""
+    """Return whether the incident ended long before the alert began.
+
+    The alert then belongs to a later incident.
+    """
     return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

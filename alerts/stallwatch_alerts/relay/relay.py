@@ -44,7 +44,10 @@ _MOST_WAITING = 32  # maximum number of requests that wait for an incident; furt
 
 
 class NotificationIntake:
-    """Receives notifications in several threads; other relays can use the same database."""
+    """Receives notifications and stores the messages about them.
+
+    Several threads can call it, and other relays can use the same database.
+    """
 
     def __init__(
         self,
@@ -63,10 +66,10 @@ class NotificationIntake:
         self.watchdog_at: float | None = None  #: steady time; None if the watchdog alert does not fire
 
     def receive(self, body: bytes) -> Receipt:
-        """Store a notification and return its receipt. All messages are on disk after the return.
+        """Store the messages about a notification, and return its receipt.
 
-        Raise `WebhookProblem` if the body is not a notification. Any other exception means that nothing was
-        stored, and that the sender should retry.
+        All messages are on disk when this returns. Raise `WebhookProblem` if the body is not a notification.
+        Any other exception means that nothing was stored, and that the sender should retry.
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)
@@ -78,10 +81,11 @@ class NotificationIntake:
         return Receipt(tally, doubts, notification.problems)
 
     def _joined(self, alerts: Sequence[Alert]) -> list[IncidentState]:
-        """Return the incident states of the alerts; wait briefly for incidents not yet in the database.
+        """Return the states of the incidents that the alerts are about.
 
-        The agent writes a new alert's incident in parallel. If agent and relay do not share a database, the
-        incident never arrives, and the wait costs a few seconds once per alert.
+        If an incident is not in the database yet, wait for it briefly. The agent writes a new alert's
+        incident in parallel. If agent and relay do not share a database, the incident never arrives, and the
+        wait costs a few seconds once per alert.
         """
         found = incident_states(alerts, self._incidents)
         if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
@@ -195,7 +199,7 @@ class Relay:
         return ""
 
     def blind(self) -> str:
-        """Return the reason why the relay is unhealthy or does not receive alerts; "" if it works."""
+        """Return the reason why the relay cannot send messages or receives no alerts; "" if it works."""
         watchdog_at = self._intake.watchdog_at
         if watchdog_at is None:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
@@ -216,7 +220,10 @@ class Relay:
             self._deadman.close(None)
 
     def _prune(self) -> None:
-        """Delete old rows once a day, because agents on other hosts may use other databases."""
+        """Delete old rows of the relay's database once a day.
+
+        The relay cannot leave this to agents, because agents on other hosts may use other databases.
+        """
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now

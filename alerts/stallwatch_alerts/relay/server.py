@@ -39,7 +39,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class RelayMetrics:
-    """The relay's own metrics in a separate registry."""
+    """The relay's own metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -71,11 +71,11 @@ class RelayMetrics:
         )
 
     def delivery(self, outcome: str) -> None:
-        """Count a delivery attempt with one of the `_OUTCOMES`."""
+        """Count a delivery attempt; `outcome` is one of `_OUTCOMES`."""
         self._deliveries[outcome].inc()
 
     def follow(self, waiting: Callable[[], int], watchdog_at: Callable[[], float | None]) -> None:
-        """Set the functions that provide the current values whenever the metrics are read."""
+        """Set the functions that return the current values of the metrics whenever Prometheus reads them."""
         self._waiting.set_function(lambda: float(waiting()))
         self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
@@ -110,7 +110,7 @@ class RelayServer(ServerThread):
         super().__init__(BoundedServer(address, handler), "stallwatch-relay", 0.1)
 
     def refusal(self, path: str, headers: Message) -> Refusal | None:
-        """Return the reason to refuse a request with these headers; ``None`` if it is accepted."""
+        """Return the reason why a request with these headers must be refused; ``None`` if it is accepted."""
         hosts, origins, authorization = (
             headers.get_all(name, []) for name in ("Host", "Origin", "Authorization")
         )
@@ -118,7 +118,10 @@ class RelayServer(ServerThread):
         return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
-        """Store a notification and return the response. After a failure, the response causes a retry."""
+        """Store a notification and return the response.
+
+        If storing fails, the response makes Alertmanager retry.
+        """
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
@@ -167,7 +170,10 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Refuse a request with an ambiguous length, because a proxy can determine a different length."""
+        """Parse the request's head.
+
+        Refuse a request with an ambiguous length, which a proxy could read differently.
+        """
         if not super().parse_request():
             return False
         if not self.has_one_end():

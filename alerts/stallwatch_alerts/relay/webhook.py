@@ -22,11 +22,11 @@ _FRACTION = lazy(r"\.(\d+)")  # Go prints up to nine digits, but Python before 3
 
 
 class WebhookProblem(ValueError):
-    """The request's body is not a readable notification; a retry would not help."""
+    """Raised if a request's body is not a readable notification, so that a retry would not help."""
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
-    """One alert of a notification's group."""
+    """One alert of a notification."""
 
     status: str  #: "firing" or "resolved"
     labels: dict[str, str]
@@ -54,7 +54,7 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A group of alerts that are not decoded yet."""
+    """The body of a request, in which the alerts are not decoded yet."""
 
     version: str
     group_key: str
@@ -104,7 +104,10 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> datetime | None:
-    """Return the Unix time for a time that Go printed; ``None`` if the text is not a time or has no zone."""
+    """Parse a time that Go printed, and return it as Unix time.
+
+    Return ``None`` if the text is not a time or has no time zone.
+    """
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

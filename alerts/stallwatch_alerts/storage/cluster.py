@@ -1,9 +1,10 @@
-"""Use PostgreSQL instead of a coordinator: each agent has a row, and one agent merges all rows.
+"""Merge the reports of a run's agents through PostgreSQL instead of through a coordinator.
 
-The merging agent holds an advisory lock, which belongs to its connection, and updates a heartbeat twice a
-second. If the heartbeat stops, another agent ends that connection and takes the lock. Therefore, two agents
-never merge at the same time, even after failures of hosts, processes or the network. The age of the heartbeat
-is measured by the server's clock.
+Each agent writes its reports to a row of its own. One of the agents merges all rows. The merging agent holds
+an advisory lock, which belongs to its connection, and updates a heartbeat twice a second. If the heartbeat
+stops, another agent ends that connection and takes the lock. Therefore, two agents never merge at the same
+time, even after failures of hosts, processes or the network. The age of the heartbeat is measured by the
+server's clock.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FIRST_LOOK = 0.02
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations in seconds, for posting and merging reports."""
+    """Durations for posting and merging reports, in seconds."""
 
     answer: float = 4.0  #: longest duration of a post
     statement: float = 2.0  #: without a response in this time, the connection is closed
@@ -55,7 +56,7 @@ class Timing:
 
 @dataclass
 class _Posted:
-    """A report that waits to be written or acknowledged."""
+    """A report of this agent that is not written yet, or that the merging agent has not acknowledged."""
 
     report: AgentReport
     encoded: bytes
@@ -67,7 +68,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Another agent holds the lock and merges the reports."""
+    """Raised if this agent lost the lock, so that another agent may merge the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:
@@ -77,11 +78,12 @@ def is_cluster_engine(url: str) -> bool:
 
 
 class PostgresBacking:
-    """Carries reports through PostgreSQL, and passes them to `merges` while this agent is the merging agent.
+    """Sends reports through PostgreSQL.
 
-    A separate thread does both tasks. It calls `merges` only if the server has just confirmed, over the
-    connection that holds the lock, that the lock is still held. `agent` is this agent's id in its reports.
-    `notice` receives one line for each new problem.
+    While this agent is the merging agent, it passes all reports to `merges`. A separate thread does both
+    tasks. It calls `merges` only if the server has just confirmed, over the connection that holds the lock,
+    that the lock is still held. `agent` is this agent's id in its reports. `notice` receives one line for
+    each new problem.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class PostgresBacking:
         self._skipped: set[str] = set()
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Write the report; return the merging agent's newest reply.
+        """Write this agent's report, and return the newest reply of the merging agent.
 
         Return ``None`` if the database does not respond in time or no agent is merging the reports.
         """
@@ -142,7 +144,7 @@ class PostgresBacking:
         return posted.reply
 
     def close(self) -> None:
-        """Stop the thread; if this agent merges the reports, another agent takes over immediately."""
+        """Stop the thread. If this agent is the merging agent, another agent takes over immediately."""
         with self._mutex:
             self._closed = True
             thread, posted = self._thread, self._posted
@@ -184,7 +186,7 @@ class PostgresBacking:
         return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Do the work that is due, then wait for the next event."""
+        """Post, merge, or read replies, whichever is due; then wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
@@ -241,7 +243,10 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the reply to the post; the merging agent may not have read the post yet."""
+        """Read the merging agent's reply to the last post.
+
+        The merging agent may not have read the post yet.
+        """
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
@@ -327,7 +332,10 @@ class PostgresBacking:
             posted.sent = None
 
     def _fail(self, error: Exception, works: bool) -> None:
-        """Report a connection problem once while it lasts, but first retry a connection that worked."""
+        """Report a connection problem, but only once while it lasts.
+
+        If the connection worked before, retry first.
+        """
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         posted = self._posted
@@ -342,7 +350,10 @@ class PostgresBacking:
             self._warn(f"the database of [alerts] incidents_url does not answer: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
-        """Report a problem once for each agent, or once for the merged report if `agent` is empty."""
+        """Report why an agent's report is left out, once per agent.
+
+        An empty `agent` stands for the merged report of all hosts.
+        """
         if agent not in self._skipped:
             self._skipped.add(agent)
             subject = f"the report of {agent[:80]!r}" if agent else "the merged report of all hosts"

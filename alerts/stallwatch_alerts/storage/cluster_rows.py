@@ -106,10 +106,10 @@ class Answer:
 
 
 class ClusterRows:
-    """The tables of one run, for one agent. Any method raises if the server does not respond in time.
+    """One agent's access to the rows of its run.
 
-    After an exception, the connection is closed, which releases the merging agent's lock. Only `interrupt` is
-    thread-safe.
+    A method raises an error if the server does not respond in time. After an exception, the connection is
+    closed, which releases the merging agent's lock. Only `interrupt` is thread-safe.
     """
 
     def __init__(self, url: str, key: str, agent: str, *, patience: float) -> None:
@@ -127,7 +127,7 @@ class ClusterRows:
         self._news: set[str] = set()
 
     def connect(self) -> None:
-        """Connect, and migrate the tables if needed."""
+        """Connect to the server, and create or migrate the tables if needed."""
         connection = self._open()
         if not self._migrated:
             self.disconnect()  # the migration uses its own connection
@@ -140,7 +140,7 @@ class ClusterRows:
         self._execute(_SET, names=list(settings), values=list(settings.values()))
 
     def disconnect(self) -> None:
-        """Close the connection, and release its lock and its notifications."""
+        """Close the connection, which releases its lock, and forget the notifications received through it."""
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -159,7 +159,10 @@ class ClusterRows:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable after another agent posted, while this agent merges."""
+        """Return the file descriptor of the connection.
+
+        In the merging agent, it becomes readable when another agent posts a report.
+        """
         driver: Any = self._connection and self._connection.connection.driver_connection
         return int(driver.fileno())
 
@@ -186,14 +189,20 @@ class ClusterRows:
         return Answer(row.reply, float("inf") if row.silence is None else float(row.silence), row.refused)
 
     def try_to_merge(self) -> bool:
-        """Take the run's lock unless another agent holds it; after that, posts wake this agent."""
+        """Try to become the merging agent by taking the run's lock; return whether it succeeded.
+
+        The server then notifies this agent of each post.
+        """
         if self._execute(_MERGE, key=self._key, agent=self._agent, lock=self._lock).rowcount != 1:
             return False
         self._execute(text(f'LISTEN "{self._channel}"'))
         return True
 
     def disconnect_merger(self, seconds: float) -> bool:
-        """End the session that holds the lock if its agent sent no heartbeat for `seconds`."""
+        """End the database session that holds the lock if its agent sent no heartbeat for `seconds`.
+
+        Return whether a session was ended.
+        """
         try:
             return bool(self._execute(_DISCONNECT, key=self._key, lock=self._lock, seconds=seconds).scalar())
         except DBAPIError as error:
@@ -210,7 +219,7 @@ class ClusterRows:
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
-        """Record the reason why an agent's report was not merged."""
+        """Record the reason why the report of an agent is not merged, which that agent then reads."""
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:
@@ -222,19 +231,19 @@ class ClusterRows:
         return list(self._execute(_POSTED, key=self._key, seconds=seconds).scalars())
 
     def check(self) -> None:
-        """Read the data that the server has sent since the last call; raise if the server is gone."""
+        """Receive the server's notifications; raise an error if the server is gone."""
         self._execute(text("SELECT 1"))
 
     def expect(self, agents: Sequence[str]) -> None:
-        """Mark the reports of these agents as new, so that `news` returns them."""
+        """Mark the reports of these agents as unread, so that `news` returns the agents."""
         self._news.update(agents)
 
     def has_news(self) -> bool:
-        """Return whether an agent posted since the last call of `news`."""
+        """Return whether an agent posted a report since the last call of `news`."""
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted since the last call, according to the server's notifications."""
+        """Return the agents that posted reports since the last call. The server's notifications name them."""
         found = list(self._news)
         self._news.clear()
         return found
@@ -266,7 +275,10 @@ class ClusterRows:
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
-        """Break the connection after `seconds`, because psycopg 3.1 waits for a response without limit."""
+        """Break the connection if the block takes longer than `seconds`.
+
+        Without this, psycopg 3.1 waits for a response indefinitely.
+        """
         late = threading.Event()
 
         def give_up() -> None:
@@ -299,7 +311,10 @@ _FINAL_WORDS = (
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether the server permanently refuses this agent; libpq reports login errors only as text."""
+    """Return whether the error means that a retry cannot help, because the server refuses this agent.
+
+    libpq reports errors of a login only as text.
+    """
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)

@@ -27,7 +27,10 @@ _MIGRATING = threading.Lock()
 
 
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
-    """Return an unconnected engine for a SQLAlchemy URL. `connect` holds options of PostgreSQL's driver."""
+    """Return an engine for a SQLAlchemy URL, without connecting.
+
+    `connect` holds options of PostgreSQL's driver.
+    """
     address = make_url(url)
     if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
         address = address.set(drivername="postgresql+psycopg")
@@ -40,7 +43,7 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
 
 
 def memory_engine() -> Engine:
-    """Return an empty SQLite database in memory, whose single connection the threads share."""
+    """Return an empty SQLite database in memory. All threads share its single connection."""
     shared = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     return _made(make_url("sqlite://"), connect_args={"check_same_thread": False}, **shared)
 
@@ -61,11 +64,11 @@ def _made(address: URL, **given: Any) -> Engine:
 
 
 def make_file(path: Path) -> None:
-    """Create SQLite's file if it is missing. Its mode follows the folder's: 0600 in a folder of 0700.
+    """Create the file of a SQLite database if it is missing.
 
-    SQLite creates the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite,
-    ``src/os_unix.c``, findCreateFileMode). If the file cannot be created, opening the database reports the
-    reason.
+    Its permissions follow those of its folder: 0600 in a folder of 0700. SQLite creates the files beside it
+    (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``, findCreateFileMode). If the
+    file cannot be created, opening the database reports the reason.
 
     An existing file is never opened here. Closing it would drop the locks of all connections that this
     process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason, a new file is
@@ -77,7 +80,10 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a later retry can succeed: the server restarts, a lock is held, or a disk is full."""
+    """Return whether a later retry can succeed.
+
+    For example, the server may be restarting, a lock may be held, or the disk may be full.
+    """
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
@@ -87,14 +93,17 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_unwritable(error: BaseException) -> bool:
-    """Return whether SQLite cannot write: full, failing or read-only disk, or no free file descriptor."""
+    """Return whether the error means that SQLite cannot write.
+
+    Possible reasons are a full, failing or read-only disk, or a process without free file descriptors.
+    """
     reason = str(error.orig) if isinstance(error, DBAPIError) else ""
     return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction for writing. SQLite takes its lock at the beginning, while it can still wait.
+    """Open a transaction that takes SQLite's write lock at its start, when SQLite can still wait for it.
 
     SQLite refuses a transaction that first reads and then writes if another process writes between the two
     (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
@@ -136,7 +145,7 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Run the missing migrations. Do not change a database of a newer Stallwatch version.
+    """Bring the database to the current schema. A database of a newer Stallwatch version is not changed.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
     imported only if a migration is missing, because this code runs alongside training.

@@ -26,12 +26,13 @@ _ENDS = ("/resolved", "/ended")
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
-    """Delete data of incidents that ended `keep_days` before `now` (Unix seconds); return the row count.
+    """Delete the data of incidents that ended more than `keep_days` before `now` (Unix seconds).
 
-    Open incidents with their records of notifications, and current silences, are kept regardless of age. If
-    a chat was notified of an incident's beginning but not of its end, the record is kept four times as long,
-    because the incident may be in another database. A message that still waits after `keep_days` is for a
-    chat that is no longer configured, because other messages are discarded after a day.
+    Return the number of deleted rows. Open incidents with their records of notifications, and current
+    silences, are kept regardless of age. If a chat was notified of an incident's beginning but not of its
+    end, the record is kept four times as long, because the incident may be in another database. A message
+    that still waits after `keep_days` is for a chat that is no longer configured, because other messages are
+    discarded after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:
@@ -52,7 +53,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
 
 
 def _lacks_end() -> ColumnElement[bool]:
-    """Return the condition that a row of NOTIFIED records a beginning, and no row of its chat the end."""
+    """Return an SQL condition: a row of NOTIFIED records a beginning whose end the chat did not receive."""
     end = NOTIFIED.alias("end")
     found = []
     for beginning in _BEGINNINGS:
@@ -69,7 +70,10 @@ def _lacks_end() -> ColumnElement[bool]:
 
 
 def _incidents(connection: Connection, before: float) -> int:
-    """Delete resolved incidents, and old history and acknowledgements without an incident."""
+    """Delete old resolved incidents.
+
+    Also delete old history and acknowledgements that belong to no incident.
+    """
     over = and_(INCIDENTS.c.status == "resolved", INCIDENTS.c.updated_at < before)
     count = connection.execute(delete(INCIDENTS).where(over)).rowcount
     known = select(INCIDENTS.c.id)

@@ -1,1 +1,1 @@
-"""Charts of the pages, as data for Plotly."""
+"""Draw the charts of the pages, as data for Plotly."""

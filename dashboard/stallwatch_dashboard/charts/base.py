@@ -1,4 +1,7 @@
-"""Draw the common parts of all charts: axes, times in the user's time zone, incident bands, and lines."""
+"""Draw the parts that all charts share: axes, incident bands, and lines.
+
+Charts show times in the user's time zone.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,11 @@ Json = dict[str, Any]
 
 @dataclass
 class Drawing:
-    """Plotly's ``data`` and ``layout`` as plain dicts. The numbers of traces are arrays, sent as bytes.
+    """A chart as plain dicts, which are Plotly's ``data`` and ``layout``.
 
-    Plotly's graph objects validate every key on every assignment, which takes tens of milliseconds per chart.
-    Instead, the tests validate the charts against Plotly's schema.
+    The numbers of traces are arrays, which are sent as bytes. Plotly's graph objects validate every key on
+    every assignment, which takes tens of milliseconds per chart. Instead, the tests validate the charts
+    against Plotly's schema.
     """
 
     data: list[Json] = field(default_factory=list)
@@ -43,13 +47,13 @@ class Drawing:
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
-        """Change keys in a part of the layout, such as ``xaxis``; keep its other keys."""
+        """Set keys of one part of the layout, such as ``xaxis``; other keys of the part are unchanged."""
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
-        """Return JSON for ``Plotly.react``.
+        """Return the chart as JSON for Plotly's function ``Plotly.react``.
 
-        Outside of arrays, numbers that JSON cannot represent are null.
+        Infinity and NaN are written as null, except in arrays, which are encoded as bytes.
         """
         return msgspec.json.encode({"data": self.data, "layout": self.layout}, enc_hook=_bytes).decode()
 
@@ -67,7 +71,7 @@ def _bytes(array: object) -> Json:
 
 @dataclass(frozen=True)
 class Span:
-    """The time range of all charts of a run, so that they can be compared."""
+    """The time range that all charts of a run share, so that they can be compared."""
 
     start: float
     end: float
@@ -76,7 +80,7 @@ class Span:
 
     @property
     def seen(self) -> float:
-        """Time up to which data of the run exist."""
+        """Time of the newest data of the run."""
         return self.end if self.seen_at is None else self.seen_at
 
 
@@ -89,7 +93,7 @@ def milliseconds(seconds: T) -> T:
 
 
 def quiet(look: Look) -> Drawing:
-    """Return an empty chart in the colors of the user's theme, with unobtrusive axes."""
+    """Return an empty chart with unobtrusive axes, in the colors of the user's theme."""
     axis = {"autotypenumbers": "strict", "ticks": "", "zeroline": False, "linecolor": look.line}
     return Drawing(
         layout={
@@ -112,7 +116,7 @@ def quiet(look: Look) -> Drawing:
 
 
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
-    """Return an empty chart over `span` with bands and names of the incidents."""
+    """Return an empty chart of the time range `span`, with a band and a name for each incident."""
     chart = quiet(look)
     # An incident that began with the run's end has no duration.
     incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]
@@ -138,14 +142,17 @@ _TICKS = [
 
 
 def band(incident: Incident, span: Span) -> Json:
-    """Return the band of an incident, from its beginning to its end."""
+    """Return the band that marks an incident from its beginning to its end."""
     colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
     start = began(incident)
     return rectangle(start, incident.resolved_at or max(span.end, start), colour, 0.15, 1)
 
 
 def _silence(look: Look, span: Span) -> list[Json]:
-    """Return a gray area for the time since the run's last sign of life, for which no numbers exist."""
+    """Return a gray area from the run's last sign of life to the end of the chart.
+
+    No data exist for this time.
+    """
     if span.seen_at is None or span.seen_at >= span.end:
         return []
     return [rectangle(span.seen_at, span.end, look.grey, 0.18, 0)]
@@ -168,9 +175,10 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 
 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
-    """Return a name above the start of each band, truncated at the next band; omit a name that is too short.
+    """Return the incidents' names, each above the start of the incident's band.
 
-    A click on a name opens the incident with the id in ``name``.
+    A name is truncated at the next band, and omitted if too little of it would remain. A click on a name
+    opens the incident; its id is in the annotation's key ``name``.
     """
     names = []
     shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
@@ -194,7 +202,10 @@ def note(text: str, colour: str, **place: Any) -> Json:
 
 
 def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
-    """Draw one line per rank; if there are many ranks, draw the lowest, the median, and the highest."""
+    """Draw one line for each rank.
+
+    Of many ranks, draw those with the lowest, median and highest last value.
+    """
     shown = limit_ranks(frame)
     ranks = sorted(shown["rank"].dropna().unique())
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
@@ -209,10 +220,11 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
 
 
 def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
-    """Set the vertical axis for the numbers of a run, after the lines are drawn.
+    """Configure the vertical axis for the numbers of a run. Call this after the lines are drawn.
 
-    Small numbers are shown as powers of ten instead of 10μ. For a constant, Plotly chooses an axis from 1
-    below to 1 above the value, on which 1e-05 looks like 0. With `from_zero`, the axis starts at 0.
+    Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 with `from_zero`, and also if
+    all values are equal: Plotly would otherwise choose an axis from 1 below to 1 above the value, on which
+    1e-05 looks like 0.
     """
     values = np.concatenate([trace["y"] for trace in chart.data] or [np.zeros(0)])
     known = values[np.isfinite(values)]
@@ -233,7 +245,7 @@ def line(
     width: float = 2,
     axis: str = "y",
 ) -> None:
-    """Draw a line over time or, if there is a column ``step``, over steps; draw nothing without rows.
+    """Draw a line over time, or over steps if `rows` have a column ``step``. Without rows, draw nothing.
 
     Set `stepped` for values that are constant until the next point.
     """

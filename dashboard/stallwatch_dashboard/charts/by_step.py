@@ -1,4 +1,7 @@
-"""Draw charts over steps: of two runs for comparison, and of an ended run from its diagnosis."""
+"""Draw charts whose horizontal axis shows steps.
+
+They compare two runs, or show an ended run from its diagnosis.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def _title(name: str, say: Say) -> str:
 def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) of each number that both runs have; the other run's line is dashed."""
+    """Return (key, title, figure) for each number that both runs have.
+
+    The line of the second run is dashed.
+    """
     drawn = []
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""
@@ -43,7 +49,10 @@ def compared(
 
 
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the lowest rank's numbers by the step reached at each time, as columns ``step`` and ``v``."""
+    """Return the numbers of the lowest rank as columns ``step`` and ``v``.
+
+    A number's step is the step that the run had reached at that time.
+    """
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
     ranks = frame["rank"].dropna()
@@ -54,7 +63,7 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) of each number in the log, with the primary finding's step marked."""
+    """Return (key, title, figure) for each number in the log. The step of the primary finding is marked."""
     mark = found.primary.step if found.primary is not None else None
     drawn = []
     for name in _IN_DIAGNOSES:

@@ -1,4 +1,7 @@
-"""Draw a heat map of how far hosts or ranks lag behind over time, with marks on blamed hosts and ranks."""
+"""Draw a heat map that shows how many steps each rank or host lags behind, over time.
+
+Blamed hosts and ranks are marked.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,11 @@ _LONGEST = 24  #: maximum number of characters of a host's name at the axis
 
 
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
-    """Return the steps behind the leading rank: a row per rank, a column per time (Unix seconds).
+    """Return how many steps each rank is behind the leading rank, at each time.
 
-    Cells before a rank's start are NaN. Each time span shows the last known step of each rank, so that ranks
-    that are scraped at different times within the span do not appear to lag.
+    The result has a row per rank and a column per time (Unix seconds). Cells before a rank's start are NaN.
+    Each time span shows the last known step of each rank, so that ranks that are scraped at different times
+    within the span do not appear to lag.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -50,19 +54,22 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the heat map: a single rank, or a host, which is represented by its slowest rank."""
+    """A row of the heat map. It shows a single rank, or the slowest rank of a host."""
 
     host: str
     rank: int | None = None
 
 
 def is_folded(hosts: Mapping[int, str]) -> bool:
-    """Return whether a run's ranks are on several hosts, so that the heat map has a row per host."""
+    """Return whether the heat map has a row per host, because the run's ranks are on several hosts."""
     return len(set(hosts.values())) > 1
 
 
 def folded_rows(found: RunFrames) -> list[Row]:
-    """Return a row per host, in the order of their ranks; for a run on one host, a row per rank."""
+    """Return the rows of the heat map: one per host, in the order of their ranks, or one per rank.
+
+    A run on a single host has one row per rank.
+    """
     ranks = sorted({int(rank) for rank in found.rank_steps["rank"].dropna()})
     if not is_folded(found.hosts):
         return [Row("", rank) for rank in ranks]
@@ -75,7 +82,7 @@ def rows_of_host(found: RunFrames, host: str) -> list[Row]:
 
 
 def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
-    """Return the hosts of the ranks that open incidents blame, starting with the newest incident."""
+    """Return the hosts whose ranks are blamed by open incidents. Hosts of newer incidents come first."""
     ranks = [
         rank
         for incident in sorted(incidents, key=lambda one: -one.opened_at)
@@ -86,7 +93,11 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 
 
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
-    """Return the hosts that have been silent for a minute longer than others, or that an incident lists."""
+    """Return the hosts that are silent.
+
+    Their last report is a minute older than the newest report of any host, or an open incident lists them as
+    silent.
+    """
     last = max(found.seen_at.values(), default=0.0)
     named = {
         host
@@ -100,7 +111,10 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
 def draw_lag(
     found: RunFrames, rows: Sequence[Row], incidents: Sequence[Incident], span: Span, look: Look, say: Say
 ) -> Drawing:
-    """Draw the heat map: dark cells show that a rank lags; a rank that stays behind appears as a stripe."""
+    """Draw the heat map.
+
+    Dark cells show that a rank lags, so a rank that stays behind appears as a dark stripe.
+    """
     chart = figure(look, span, incidents, say)
     behind = lag(found.rank_steps)
     if behind.empty or not rows:
@@ -156,7 +170,7 @@ def draw_lag(
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
-    """Return the steps by which each row lags; for a host, the steps of its slowest rank."""
+    """Return by how many steps each row lags. A host's value is that of its slowest rank."""
     of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
     parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
     return np.array(parts, "float64")
@@ -168,7 +182,7 @@ def _odd(incident: Incident) -> list[int]:
 
 
 def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
-    """Return the numbers of the rows with blamed ranks; empty if all rows have blamed ranks."""
+    """Return the indexes of the rows with blamed ranks; an empty list if every row has blamed ranks."""
     ranks = set(_odd(incident))
     guilty = {hosts[rank] for rank in ranks if rank in hosts}
     found = [
@@ -180,7 +194,7 @@ def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -
 
 
 def _frame(number: int, incident: Incident, span: Span) -> Json:
-    """Return a frame around a row over the duration of the incident."""
+    """Return a frame around a row that covers the duration of the incident."""
     shape = _on_row(band(incident, span), number)
     del shape["fillcolor"], shape["opacity"]
     shape["line"] = {**shape["line"], "width": 2}
@@ -188,7 +202,7 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
 
 
 def _silences(rows: Sequence[Row], seen_at: Mapping[str, float], span: Span, look: Look) -> list[Json]:
-    """Return gray areas over the rows of hosts that have been silent for a minute while others report."""
+    """Return a gray area for each row whose host has been silent for a minute while other hosts report."""
     last = max(seen_at.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)
@@ -202,7 +216,7 @@ def _on_row(shape: Json, number: int) -> Json:
 
 
 def _named_rows(rows: int, marked: set[int]) -> list[int]:
-    """Return the rows with a name at the axis: marked rows, and evenly spaced rows between them."""
+    """Return the rows whose name is shown at the axis: marked rows, and evenly spaced rows between them."""
     apart = -(-rows // _MOST_NAMED)
     first = sorted(marked)[:_MOST_NAMED]
     others = [number for number in range(0, rows, apart) if all(abs(number - one) >= apart for one in first)]

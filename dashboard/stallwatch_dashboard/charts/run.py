@@ -1,4 +1,4 @@
-"""Define the charts of the Run page, in order."""
+"""Define the charts of the Run page, in the order in which they are shown."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class LagChart(Chart):
-    """The heat map of lagging ranks, with a row per host in a multi-host run, otherwise a row per rank."""
+    """The heat map of lagging ranks. In a multi-host run, it has a row per host, otherwise a row per rank."""
 
     host: str = ""  #: in a multi-host run, the host whose ranks have rows
 
@@ -74,9 +74,10 @@ class LagChart(Chart):
 
 
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Draw steps and trace-cache invalidations: during a stall, invalidations can rise while steps stop.
+    """Draw steps and trace-cache invalidations in one chart.
 
-    Steps are on the left axis, invalidations on the right, distinguished by color and by dashes.
+    During a stall, invalidations can rise although the steps have stopped. Steps are on the left axis,
+    invalidations on the right, distinguished by color and by dashes.
     """
     line(chart, found.steps, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
     name = say("invalidations_so_far")
@@ -109,7 +110,10 @@ def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
 
 
 def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Say) -> None:
-    """Draw the seconds of each step, the stall threshold, and the current silence of a waiting run."""
+    """Draw the duration of each step and the stall threshold.
+
+    For a live run, also draw the time since the last step.
+    """
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
@@ -128,7 +132,10 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
 
 
 def top(found: RunFrames, waited: float) -> float:
-    """Return the top of the axis, above all steps and, unless it is too high, above the last threshold."""
+    """Return the upper end of the axis.
+
+    It is above all steps and, unless it is much higher, above the last threshold.
+    """
     slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
     limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
     shown = max(slowest, waited)
@@ -136,14 +143,14 @@ def top(found: RunFrames, waited: float) -> float:
 
 
 def _waited(found: RunFrames, span: Span) -> float:
-    """Return the seconds since the last step of a live run that is not silent; otherwise 0."""
+    """Return the seconds since the last step of a live run; 0 if the run is silent or not live."""
     if not span.live or span.seen_at is not None or not found.last_step_at:
         return 0.0
     return max(0.0, span.end - found.last_step_at)
 
 
 def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
-    """Return the chart of a number that each rank can report; NaN leaves a gap in the line."""
+    """Return the chart of a number that each rank can report. A NaN leaves a gap in the rank's line."""
 
     def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
         per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
@@ -153,7 +160,7 @@ def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
 
 
 def _memory(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Draw the memory of each rank, or of all processes if the log has no accelerator memory."""
+    """Draw the accelerator memory of each rank, or the memory of all processes if it is unknown."""
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
     per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))
@@ -166,7 +173,10 @@ def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
 
 @dataclass(frozen=True)
 class PhaseChart(Chart):
-    """The band of phases, on which the stalls are drawn: no phase continues during a stall."""
+    """The band that shows the run's phases.
+
+    Stalls are drawn over it, because no phase continues during a stall.
+    """
 
     def draw(
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
@@ -180,7 +190,10 @@ class PhaseChart(Chart):
 
 
 def _phases(chart: Drawing, found: RunFrames, span: Span, say: Say) -> None:
-    """Draw the band of phases. Each phase ends when the next begins; the last ends with the known data."""
+    """Draw the band of phases.
+
+    Each phase ends when the next begins; the last phase ends with the newest data.
+    """
     if not found.phases:
         return
     ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]
@@ -230,5 +243,8 @@ OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the chart of the host that the user selected, which is drawn below the map of hosts."""
+    """Return the heat map of the ranks of the host that the user selected.
+
+    The page shows it below the heat map of hosts.
+    """
     return LagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",), host=host)

@@ -1,1 +1,1 @@
-"""Sources of the numbers, incidents, and log lines of runs."""
+"""Provide the pages with the numbers, incidents, and log lines of runs."""

@@ -1,4 +1,4 @@
-"""Cache the points of runs that users view, thinned to the resolution of a chart."""
+"""Cache the points of the runs that users view. Long series are thinned to the resolution of a chart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Point = tuple[int, float, float]  #: series, time, value
 
 @dataclass(frozen=True)
 class Points:
-    """Points of several series, as columns of one length."""
+    """The points of several series, as columns of equal length."""
 
     series: NDArray[np.int64]
     t: NDArray[np.float64]  #: Unix seconds
@@ -45,7 +45,7 @@ def joined(*parts: Points) -> Points:
 
 
 def in_order(points: Points) -> Points:
-    """Sort points by series and time; of several points at one time, keep the last."""
+    """Sort the points by series and time. If a series has several points at one time, keep only the last."""
     points = points.at(np.lexsort((points.t, points.series)))
     if not len(points):
         return points
@@ -55,7 +55,10 @@ def in_order(points: Points) -> Points:
 
 
 def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
-    """Return columns ``rank, labels, agent, t, v``; a series number is its position in `order`."""
+    """Return the points as a frame with columns ``rank, labels, agent, t, v``.
+
+    The number of a series is its position in `order`.
+    """
     points = in_order(points)
     ranks = np.array([-1 if rank is None else rank for rank, _, _ in order], "int64")[points.series]
     labels, agents = (np.array([key[at] for key in order], "object")[points.series] for at in (1, 2))
@@ -65,7 +68,10 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Thin the points to about `most`, and to at least half of that. `points` must be in order."""
+    """Thin the points to about `most` points, and at least half as many.
+
+    `points` must be in order. The lowest and highest value of each time span are kept.
+    """
     if not len(points):
         return points
     begins = np.ones(len(points), bool)
@@ -88,7 +94,7 @@ def thinned(points: Points, most: int) -> Points:
 def _first(
     wanted: NDArray[np.bool_], group: NDArray[np.intp], allowed: NDArray[np.bool_]
 ) -> NDArray[np.intp]:
-    """Return the index of the first wanted point in each group that has a wanted point."""
+    """Return the index of the first wanted and allowed point of each group that has such a point."""
     places = np.flatnonzero(wanted & allowed)
     return places[np.unique(group[places], return_index=True)[1]]
 
@@ -101,13 +107,13 @@ _MOST_FRESH = 16_000  #: maximum number of points of a metric that are stored as
 
 
 def _enough(series: int) -> int:
-    """Return the maximum number of cached points of a metric with this number of series."""
+    """Return the maximum number of points to cache for a metric with this number of series."""
     return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
 
 
 @dataclass
 class _Metric:
-    """The cached points of one metric of one run, and the number of its points in the file."""
+    """The cached points of one metric of a run, and the number of points that the file has for the metric."""
 
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
@@ -125,7 +131,7 @@ class _Metric:
                     self.points = thinned(self.points, most)
 
     def at_most(self, most: int) -> Points:
-        """Return the points in order; thinned if the file has more than `most`."""
+        """Return the points in order. If the file has more than `most` points, they are thinned."""
         self.fold()
         if self.many <= most:
             return self.points
@@ -141,7 +147,10 @@ class _Run:
 
 
 class PointCache:
-    """A thread-safe cache of points. `cursor` returns a new cursor on the database file."""
+    """A thread-safe cache of points.
+
+    `cursor` is a function that returns a new cursor on the database file.
+    """
 
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._cursor = cursor
@@ -164,7 +173,7 @@ class PointCache:
             self._runs.clear()
 
     def points(self, run: str, metric: str, most: int) -> Points:
-        """Return the points of one metric in order, about `most` of them."""
+        """Return the points of one metric in order, thinned to about `most` points."""
         with self._lock:
             kept = self._runs[run] = self._runs.pop(run, _Run())
             if len(self._runs) > _MOST_RUNS:

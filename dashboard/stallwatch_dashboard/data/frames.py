@@ -1,4 +1,7 @@
-"""Return the numbers of one run as pandas frames, in the same form from scraping and from log copies."""
+"""Return the numbers of one run as pandas frames.
+
+The frames have the same form for scraped numbers and for numbers from log copies.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def empty() -> pd.DataFrame:
 class RunFrames:
     """The numbers of a run as frames with columns ``rank``, ``t`` and ``v``, ordered by rank and time.
 
-    A missing ``rank`` marks a number of the entire run; ``t`` is in Unix seconds.
+    Rows without a ``rank`` describe the entire run; ``t`` is in Unix seconds.
     """
 
     steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached
@@ -53,9 +56,10 @@ class RunFrames:
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> tuple[float, float] | None:
-        """Return the time and bytes of the rank that used the most memory before the last step ended.
+        """Return the highest memory use of any rank before the last step ended, as time and bytes.
 
-        Only each rank's last value before that time counts; if there is none, use the newest values.
+        Only the last value of each rank before that time counts. If there is no such value, use the newest
+        values.
         """
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
@@ -86,22 +90,31 @@ class NumberStore(Protocol):
 
     @property
     def problem(self) -> Text | None:
-        """Reason for missing numbers, for the page; `None` if none are missing."""
+        """Reason why numbers are missing, which the page shows; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """Return a metric of a run as columns ``rank, labels, agent, t, v``; at most about `points` rows."""
+        """Return a metric of a run as a frame with columns ``rank, labels, agent, t, v``.
+
+        The frame has at most about `points` rows.
+        """
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest value by rank and remaining labels, combined over several agents by `fold`."""
+        """Return the newest value for each rank and each combination of other labels.
+
+        `fold` combines the values of several agents.
+        """
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of the table row of each run."""
+        """Return, for each run, the numbers of its row in the table of runs."""
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of each run's last sign of life."""
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of life of each host of a multi-host run; empty for a run on one host."""
+        """Return the time of the last sign of life of each host.
+
+        The result is empty for a run on one host.
+        """
 
     def first_seen(self, run: str) -> float | None:
         """Return the time of the run's oldest number."""
@@ -111,7 +124,7 @@ class NumberStore(Protocol):
 
 
 def from_store(store: NumberStore, run: str) -> RunFrames:
-    """Return all numbers that the Run page draws."""
+    """Return all numbers of a run that the Run page draws."""
 
     def get(name: str) -> pd.DataFrame:
         return store.series(run, f"stallwatch_{name}", points=_POINTS)
@@ -149,7 +162,10 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """Return `late`, preceded by the part of `early` before `at`, the time at which scraping began."""
+    """Return the frames `late`, and before them the part of `early` that is older than `at`.
+
+    `at` is the time at which scraping began.
+    """
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -165,7 +181,10 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
 
 
 def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    """Return the start time and name of each phase; each phase has a series, 1 while the run is in it."""
+    """Return the start time and name of each phase.
+
+    In `frame`, each phase is a series whose value is 1 while the run is in the phase.
+    """
     on = frame[frame["v"] == 1].sort_values("t", kind="stable")
     found: list[tuple[float, str]] = []
     for time, labels in zip(on["t"], on["labels"], strict=True):
@@ -180,7 +199,7 @@ _SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")
 
 
 def fold(metric: str, values: Iterable[float]) -> float:
-    """Combine the values of one series that several agents report, as the recording rules and alerts do."""
+    """Combine the values that several agents report for one series, as the recording rules and alerts do."""
     return sum(values) if metric.endswith(_SUMMED) else max(values)
 
 
@@ -190,13 +209,16 @@ def host_of(agent: str) -> str:
 
 
 def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
-    """Return the sort key of a series: its rank (series without a rank are last), then the other labels."""
+    """Return the sort key of a series.
+
+    Series are sorted by rank, then by other labels; those without a rank are last.
+    """
     rank, *rest = key
     return (rank is None, rank or 0, tuple(rest))
 
 
 def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
-    """Return a frame that holds one line of points, for the run or for a rank."""
+    """Return a frame with the points of one line, which belongs to a rank or to the entire run."""
     ranks = np.full(len(times), -1 if rank is None else rank, "int64")
     known = pd.arrays.IntegerArray(ranks, ranks < 0)
     return pd.DataFrame(
@@ -205,17 +227,17 @@ def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the run's progress: at each time, the highest value that any rank has reached."""
+    """Return the progress of the run: for each time, the highest value that any rank has reached."""
     return _fold(frame, np.fmax.reduce)
 
 
 def total(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the sum over all ranks and labels at each time."""
+    """Return, for each time, the sum of the values of all ranks and labels."""
     return _fold(frame, lambda held: np.nansum(held, axis=0))
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean seconds per step between times at which the number of steps rose."""
+    """Return the mean seconds per step, between consecutive times at which steps were counted."""
     every, found = _lines(counts), []
     for key, own in _lines(sums).items():
         if (counted := every.get(key)) is None:
@@ -231,7 +253,10 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep at most `MOST_RANKS` ranks: the ranks with the lowest, median, and highest last value."""
+    """Return the rows of the ranks to draw.
+
+    Of more than `MOST_RANKS` ranks, keep three: those with the lowest, median, and highest last value.
+    """
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
@@ -247,14 +272,17 @@ def _fold(frame: pd.DataFrame, how: Callable[[Floats], Floats]) -> pd.DataFrame:
 
 
 def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
-    """Return the host that last reported each rank."""
+    """Return, for each rank, the host that last reported it."""
     known = frame[frame["rank"].notna() & frame["agent"].ne("")].sort_values("t", kind="stable")
     last = known.drop_duplicates("rank", keep="last")
     return {int(rank): host_of(agent) for rank, agent in zip(last["rank"], last["agent"], strict=True)}
 
 
 def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first agent that is not silent, for values that describe the entire run."""
+    """Return the rows of one agent, for values that describe the entire run.
+
+    This is the first agent, in the order of the rows, that is not silent.
+    """
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()
@@ -286,7 +314,10 @@ def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per rank, merged over all agents, and one line for values without a rank."""
+    """Return the columns ``rank``, ``t`` and ``v``, sorted by rank and time.
+
+    For values without a rank, keep only the rows of one agent.
+    """
     if frame["agent"].nunique() > 1:
         whole = frame["rank"].isna()
         frame = pd.concat([frame[~whole], _speaker(frame[whole])])
@@ -295,7 +326,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
-    """Remove the points after the last step, which repeat the last measured value."""
+    """Return the frame without the points after the last step, which only repeat the last measured value."""
     if last_step_at is None or frame.empty:
         return frame
     times, values = frame["t"].to_numpy(), frame["v"].to_numpy()

@@ -1,4 +1,4 @@
-"""Read and change incidents in the database: their changes, notifications, and users' notes."""
+"""Read incidents from the database, with their changes, notifications and notes, and store users' changes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class NotKept(Exception):
-    """A change by a user could not be written; the message contains no addresses or secrets."""
+    """Raised if a user's change could not be stored. The message contains no addresses or secrets."""
 
 
 class LazyIncidentStore:
-    """Opens the database on first use.
+    """Reads and changes incidents in the database, which it opens on first use.
 
     Without a database, reads find nothing and never raise; writes raise `NotKept`.
     """
@@ -47,7 +47,10 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first, except the single-host incidents that were merged into others."""
+        """Return incidents, newest first.
+
+        Single-host incidents that were merged into an incident of several hosts are omitted.
+        """
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for one in found for alias in one.aliases}
         return [one for one in found if one.id not in merged]
@@ -68,7 +71,7 @@ class LazyIncidentStore:
         return self._read(lambda store: store.history(key), ())
 
     def deliveries(self, incident: Incident) -> list[Delivery]:
-        """Return the messages of the run during the incident, oldest first."""
+        """Return the messages about the run that were stored during the incident, oldest first."""
         until = float("inf") if incident.resolved_at is None else incident.resolved_at + _LATE_SECONDS
         found: list[Delivery] = self._read(
             lambda store: Outbox(store.engine).deliveries(incident.run, 200), []
@@ -125,6 +128,9 @@ class LazyIncidentStore:
 
 
 def _plain(error: Exception) -> str:
-    """Return the driver's first line, because SQLAlchemy's texts contain statements, values and addresses."""
+    """Return the first line of the database driver's error.
+
+    SQLAlchemy's error texts contain SQL statements, values and addresses.
+    """
     own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
     return redact((str(own).splitlines() or [type(error).__name__])[0][:200])

@@ -35,7 +35,10 @@ class LogCopy:
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Path, size, and modification time in ns of the file; zeros if the file is gone."""
+        """Path, size, and modification time (in nanoseconds) of the file.
+
+        The numbers are 0 if the file is gone.
+        """
         try:
             stat = self.path.stat()
         except OSError:
@@ -44,9 +47,9 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: ranks in order, then the copies with lines of unknown rank.
+    """Return the log copies of a run: first the copies of ranks, in order, then those of unknown ranks.
 
-    `hosts` are the hosts of the folders if the run has several hosts.
+    For a run on several hosts, `hosts` contains the host of each folder.
     """
     ranks, rest = list[LogCopy](), list[LogCopy]()
     for folder, host in zip(folders, hosts or [""] * len(folders), strict=True):
@@ -57,7 +60,7 @@ def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
 
 
 def _end_of(path: Path) -> bytes:
-    """Return the complete lines within the last bytes of a file; nothing if it cannot be read."""
+    """Return the complete lines at the end of a file, as bytes; empty if the file cannot be read."""
     try:
         with open_regular(path) as copy:
             size = copy.seek(0, 2)
@@ -69,7 +72,7 @@ def _end_of(path: Path) -> bytes:
 
 
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
-    """Return the last lines of one copy with secrets masked and the time of day before each line.
+    """Return the last lines of one copy, each with its time of day. Secrets are masked.
 
     A progress bar redraws one line; only its last state is shown.
     """
@@ -81,7 +84,7 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
 
 
 def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, float, bool, str]]:
-    """Yield the first and last time, completeness and text of each line, built from its records."""
+    """Join records to lines. Yield the first and last time, the completeness, and the text of each line."""
     begun, first, last = b"", None, 0.0
     for piece in raw.split(b"\n"):
         record = parse_record(piece)
@@ -100,7 +103,7 @@ def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, flo
 
 
 def as_drawn(raw: bytes) -> str:
-    """Return a line that contains carriage returns as a terminal finally shows it."""
+    """Return a line as a terminal shows it after all carriage returns, with secrets masked."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())
 
@@ -131,13 +134,16 @@ def lines_around(copies: Sequence[LogCopy], at: float, seconds: float, most: int
 
 
 def matching(lines: Iterable[Line], search: str) -> list[Line]:
-    """Return the lines that contain all words of `search`, in any case."""
+    """Return the lines that contain all words of `search`, in upper or lower case."""
     words = search.casefold().split()
     return [line for line in lines if all(word in line.text.casefold() for word in words)]
 
 
 def fold(lines: Sequence[Line]) -> list[Line]:
-    """Fold lines of several ranks that are close in time and differ only in numbers into the first line."""
+    """Join lines of different ranks that differ only in numbers and are close in time.
+
+    Each joined line shows the text of the first line.
+    """
     found: list[Line] = []
     latest: dict[str, int] = {}
     for line in lines:
@@ -154,7 +160,10 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return time, ranks, and text of each line, with the time `at` marked; keep the lines nearest to it."""
+    """Return a text with the time, ranks and text of each line, and a mark at the time `at`.
+
+    If there are too many lines, return those nearest to `at`.
+    """
     before = sum(line.time < at for line in lines)
     first = max(0, min(before - MOST_LINES // 2, len(lines) - MOST_LINES))
     texts = []
@@ -174,7 +183,10 @@ def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None
 
 
 def _offset(lines: BinaryIO, time: float) -> int:
-    """Return the offset of the first record at or after `time`; the file is nearly in order of time."""
+    """Return the byte offset of the first record whose time is not before `time`.
+
+    The records are nearly in order of time.
+    """
     blocks = range(0, lines.seek(0, 2), 4096)
     later = bisect_left(blocks, time, key=lambda block: _time_after(lines, block))
     start = blocks[later - 1] if later else 0
@@ -190,7 +202,7 @@ def _offset(lines: BinaryIO, time: float) -> int:
 
 
 def _time_after(lines: BinaryIO, offset: int) -> float:
-    """Return the time of the first complete record after `offset`; infinite if there is none."""
+    """Return the time of the first record that begins after `offset`; infinity if there is none."""
     lines.seek(offset)
     lines.readline(1 << 20)
     while line := lines.readline(1 << 20):

@@ -1,4 +1,7 @@
-"""Fetch and parse an agent's metrics page, with limits, because any program could use the port."""
+"""Fetch and parse the metrics page of an agent.
+
+Sizes and times are limited, because any program could use the agent's port.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class ScrapeError(Exception):
 
 
 def parse(text: str, port: int | str = "") -> list[Reading]:
-    """Return Stallwatch's readings in a metrics page from that port; raise `ScrapeError` for other pages."""
+    """Return the readings in a metrics page; raise `ScrapeError` if it is not a page of Stallwatch."""
     readings: list[Reading] = []
     agents: dict[str, str] = {}
     try:
@@ -68,12 +71,15 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
 
 
 def agent_of(labels: Mapping[str, str], port: int | str) -> str:
-    """Return ``host:port`` of an agent from its labels of ``run_info``; "" if it is the run's only agent."""
+    """Return an agent's ``host:port`` from the labels of ``run_info``; "" if the run has only one agent."""
     return f"{labels.get('host', '')}:{port}" if labels.get("job_id") else ""
 
 
 def series_of(labels: Mapping[str, str]) -> tuple[int | None, str]:
-    """Return the rank, and the remaining labels as sorted JSON; "" if there are none."""
+    """Return the rank and the other labels of a series.
+
+    The labels are sorted JSON, or "" if there are none.
+    """
     rank = labels.get("rank", "")
     rest = {name: text for name, text in labels.items() if name not in _NOT_IN_SERIES}
     written = json.dumps(rest, sort_keys=True, ensure_ascii=False) if rest else ""
@@ -126,7 +132,7 @@ def fetch(
 
 
 def _body(answer: Any, deadline: float, most_bytes: int) -> bytes:
-    """Return the body, read in small pieces, so that a slow server cannot block a thread indefinitely."""
+    """Return the response's body. It is read in small pieces, so that a slow server cannot block a thread."""
     chunks: list[bytes] = []
     size = 0
     while chunk := answer.read1(64 * 1024):

@@ -40,7 +40,7 @@ _NEAR_END = 0.9  # share of all steps after which the last logged step can be th
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The newest numbers of a run, and the history that a row shows. Times are Unix seconds."""
+    """The newest numbers of a run, and the short history that its row shows. Times are Unix seconds."""
 
     step: float | None = None
     total_steps: float | None = None
@@ -85,7 +85,7 @@ class RunRow(Numbers):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left at the pace of the last steps; None if nothing advances or the end is unknown."""
+        """Estimated seconds until the run's end, at the pace of the last steps; None if unknown."""
         if self.state not in ("training", "degraded"):
             return None
         if not (self.step and self.total_steps and self.step_seconds):
@@ -93,7 +93,7 @@ class RunRow(Numbers):
         return max(0.0, self.total_steps - self.step) * self.step_seconds
 
     def goodput(self, now: float) -> float | None:
-        """Return the share of the run's time that it spent in steps, 0 to 1; None if unknown."""
+        """Return the share of the run's time that was spent in steps, from 0 to 1; None if it is unknown."""
         whole = self.seconds(now)
         if not whole or whole <= 0 or self.stepping_seconds is None:
             return None
@@ -103,7 +103,7 @@ class RunRow(Numbers):
 
     @property
     def pace(self) -> float | None:
-        """Step time divided by its baseline: at 2, steps take twice as long as this run's first steps."""
+        """Step time divided by the step time at the start of the run. At 2, steps take twice as long."""
         if not self.step_seconds or not self.baseline_seconds:
             return None
         return self.step_seconds / self.baseline_seconds
@@ -117,7 +117,7 @@ class RunRow(Numbers):
 
     @property
     def ended_early(self) -> bool:
-        """True if the run finished, although its last known step is far from the planned last step."""
+        """True if the run finished, but its last known step is far from the last step that was planned."""
         return self.state == "finished" and is_far_from_end(self.step, self.total_steps)
 
     @property
@@ -127,7 +127,7 @@ class RunRow(Numbers):
 
 
 def is_far_from_end(step: float | None, total: float | None) -> bool:
-    """Return whether a step is not among the last tenth of all steps, if both numbers are known.
+    """Return whether a step is before the last tenth of all steps; False if a number is unknown.
 
     Steps can count from 0, and a trainer that logs only every n-th step does not log the last steps.
     """
@@ -144,7 +144,7 @@ def state_of(
     step: float | None,
     loss: float | None = None,
 ) -> State:
-    """Return the state of a run. If its agent is silent, everything else that it reported is out of date.
+    """Return the state of a run. If its agent is silent, its other reports are considered out of date.
 
     Losses in a log without step numbers also show that the run trains. `answers` is true if the agent's
     metrics are up to date, even if its record is old.
@@ -183,7 +183,7 @@ class Agent:
 
 
 def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
-    """Return the agents of the newest attempt; several attempts of a job can have the same run name."""
+    """Return the agents of the newest attempt of a job. Several attempts can have the same run name."""
     if len(agents) < 2 or not all(one.info.key for one in agents):
         return agents
     kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
@@ -192,7 +192,7 @@ def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
 
 
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
-    """Return a run's record that combines the records of all its agents; None without agents.
+    """Return one record of a run, combined from the records of all its agents; None if there are no agents.
 
     The run is over if an agent has ended and none is running, or if an agent reports a failure. If several
     attempts of a job have the same run name, only the newest counts.
@@ -220,7 +220,7 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """Return the hosts of a run, in the order of their nodes; empty if the run has one host."""
+    """Return the hosts of a multi-host run, in the order of their nodes; empty for a run on one host."""
     ordered = sorted(
         agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host_in_run)
     )
@@ -229,7 +229,10 @@ def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
 
 
 def with_final_numbers(scraped: Numbers, logged: Progress) -> Numbers:
-    """Return the numbers of an ended run; add the numbers after the last scrape from the diagnosis."""
+    """Return the last numbers of an ended run.
+
+    The diagnosis supplies numbers that are newer than the last scrape.
+    """
     return replace(
         scraped,
         step=scraped.step if logged.last_step is None else max(scraped.step or 0, logged.last_step),
@@ -250,7 +253,7 @@ def make_row(
     now: float,
     hosts: Sequence[str] = (),
 ) -> RunRow:
-    """Return a run's row from all its data; use the agents' records if the agents were not scraped."""
+    """Return a run's row from all its data. If the agents were not scraped, their records are used."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     if info is not None:
         known_steps = [step for step in (numbers.step, info.step) if step is not None]
@@ -311,12 +314,14 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 
 
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
-    """Return whether a run without a reported stall has been silent for longer than all its steps took.
+    """Return whether a run without a reported stall has been unusually long without progress.
 
-    The first few steps do not establish a regular interval, and a stall among them is reported only after
-    half an hour. If a log has few lines, its silence must be longer than the time between two lines. If no
-    step has a measured duration, as in a complete log that is read later, the time until the last step
-    replaces the duration of all steps.
+    Its silence must be longer than all its steps took in total, because the first few steps do not establish
+    a regular interval, and a stall among them is reported only after half an hour.
+
+    If a log has few lines, the silence must also be longer than the time between two lines. If no step has a
+    measured duration, as in a complete log that is read later, the time until the last step replaces the
+    duration of all steps.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -342,22 +347,26 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def _state_from_numbers(state: State, numbers: Numbers) -> State:
-    """Return the state of a run according to its numbers, if this host has no folder for the run."""
+    """Return the state of a run from its numbers alone. This is for runs without a folder on this host."""
     if numbers.ended_at is not None:
         return ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first: stalls before others, then by severity, then the newest."""
+    """Return the open incident to show first; None if there is none.
+
+    Stalls come before other incidents, then severe ones, then new ones.
+    """
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident of a run's end, otherwise an incident that outlasted the run, otherwise None.
+    """Return the incident about the end of a run.
 
-    If the end of the run is unknown, so is the end of incidents that were closed because nothing watched it.
+    If there is none, return an incident that was not resolved before the run ended, otherwise None. If the
+    end of the run is unknown, an incident counts as unresolved if it was closed because no agent was left.
     """
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted or (is_unknown_end and i.unwatched)]
@@ -370,7 +379,10 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the duration in seconds, until the end or `now`; None if the incident is only a run's end."""
+    """Return the seconds from the beginning of the problem to its end, or to `now` if it has not ended.
+
+    Return None if the incident is only about the end of a run.
+    """
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
@@ -378,7 +390,10 @@ def lasted(incident: Incident, now: float) -> float | None:
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
-    """Return the newest run with this name and an appended number; `names` are newest first."""
+    """Return the newest attempt with the name of this run and a number; None if `run` is the newest.
+
+    `names` are the names of all runs, newest first.
+    """
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run
     same = re.compile(re.escape(base) + r"-(?:[2-9]|[1-9]\d+)")
@@ -387,9 +402,10 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Sort the runs that need attention first; within a state, sort the newest first.
+    """Sort the runs: those that need attention first and, within a state, the newest first.
 
-    Failed runs come before runs that finished or that a user stopped, which are sorted only by time.
+    Among ended runs, failed runs are first. Runs that finished and runs that a user stopped are sorted only
+    by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

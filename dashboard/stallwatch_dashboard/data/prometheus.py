@@ -36,7 +36,10 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 
 
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
-    """Return the points sorted by rank (without a rank last), labels, and time, with one point per time."""
+    """Return the points as a frame, sorted by rank, labels and time; points without a rank are last.
+
+    A series has only one point at each time.
+    """
     order = sorted(series, key=series_order)
     parts = [
         cache.Points(np.full(len(times), place), times, values)
@@ -81,7 +84,7 @@ HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
-    """Runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
+    """Finds the last numbers of runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
         self._questions = questions
@@ -93,7 +96,10 @@ class Departed:
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
-        """Return the last sign of life of each run of the last day; query running runs every time."""
+        """Return the time of the last sign of life of each run of the last day.
+
+        Runs that are still scraped are queried every time.
+        """
         day = None
         if self._day.get("") is None:
             query = f"group by (run) (last_over_time({PRESENT}[1d]))"
@@ -112,7 +118,10 @@ class Departed:
         return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
-        """Return the last known numbers of those `runs` that are not in `there`, the scraped runs."""
+        """Return the last known numbers of runs that are no longer scraped.
+
+        These are the `runs` that are not in `there`.
+        """
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
             key: latest
@@ -126,10 +135,10 @@ class Departed:
         return {run: known[key] for run, key in wanted.items() if key in known}
 
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
-        """Return the last sign of life of each of these runs, which are no longer scraped.
+        """Return the time of the last sign of life of each of these runs, which are no longer scraped.
 
-        Two queries are faster: a query for the time of each number of a whole day takes 9 ms per run in
-        Prometheus 2.42.
+        A coarse query and one exact query per run are faster than one query for the times of all numbers of a
+        day, which takes 9 ms per run in Prometheus 2.42.
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -176,7 +185,10 @@ _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps"
 
 
 class PrometheusStore:
-    """Reads numbers from a Prometheus, and caches past values. The page reports an unreachable server."""
+    """Reads numbers from a Prometheus, and caches past values.
+
+    If the server does not respond, the page says so.
+    """
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -197,7 +209,7 @@ class PrometheusStore:
         return self._questions.problem
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """Return one metric of one run at evenly spaced times, and now."""
+        """Return one metric of a run at evenly spaced times, and its current value."""
         now = self._clock()
         start = self.first_seen(run)
         if start is None:
@@ -226,7 +238,7 @@ class PrometheusStore:
         return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of life of each host of a multi-host run."""
+        """Return the time of the last sign of life of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
         query = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
         for sample in self._questions.instant(query) if query else ():
@@ -236,7 +248,7 @@ class PrometheusStore:
         return found
 
     def _agents_of(self, run: str) -> dict[str, str]:
-        """Return the agents of a run that can have several agents, by Prometheus's instance label."""
+        """Return the agents of a multi-agent run, by the value of Prometheus's label ``instance``."""
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}
@@ -247,7 +259,10 @@ class PrometheusStore:
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return current values, and trends, updated once a minute; for a single run, query only that run."""
+        """Return the current numbers and the trends of runs. Trends are updated once a minute.
+
+        For a single run, query only that run.
+        """
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""
         trends = self._all_trends(wanted)
@@ -263,7 +278,10 @@ class PrometheusStore:
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
-        """Return the time of the run's first number, found by three increasingly fine queries and cached."""
+        """Return the time of the run's first number.
+
+        Three increasingly fine queries find it, and it is cached.
+        """
         with self._lock:
             if run in self._first:
                 return self._first[run]
@@ -286,7 +304,7 @@ class PrometheusStore:
         self._questions.close()
 
     def _all_latest(self, wanted: str) -> Every:
-        """Return the newest values by run and metric; `wanted` selects a single run."""
+        """Return the newest values by run and metric. `wanted` selects a single run; "" selects all runs."""
         memory = None if wanted else self._memory.get("")
         pending = (
             self._questions.executor.submit(self._questions.instant, newest(_MEMORY, wanted))
@@ -301,7 +319,7 @@ class PrometheusStore:
         return {run: {**(memory or {}).get(run, {}), **newest_values} for run, newest_values in found.items()}
 
     def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
-        """Query the trends, and return a function that waits for the results."""
+        """Start the queries for the trends, and return a function that waits for the results."""
         for known in (self._trends.get(""), self._trends.get(wanted)):
             if known is not None:
                 return lambda kept=known: kept  # type: ignore[misc]
@@ -319,7 +337,10 @@ class PrometheusStore:
         return lambda: self._trends.keep(wanted, trends(losses.result(), sums.result(), counts.result()))
 
     def _now(self, run: str, metric: str) -> list[Any]:
-        """Return the newest numbers of one metric; a single query reads all metrics that a page shows."""
+        """Return the newest numbers of one metric.
+
+        A single query reads all metrics that a page shows, and its result is cached.
+        """
         if metric.removeprefix(PREFIX) not in _LATEST:
             return self._questions.instant(f"{metric}{{{is_run(run)}}}")
         answer = self._moment.get(run)

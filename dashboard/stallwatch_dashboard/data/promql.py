@@ -25,7 +25,7 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return the query for the newest value of each of these metrics per run: the maximum over all ranks."""
+    """Return the query for the newest value of each of these metrics, per run: the highest of all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
@@ -38,7 +38,7 @@ def newest(names: Collection[str], wanted: str, over: str = "") -> str:
 
 
 def selector(names: Collection[str], wanted: str) -> str:
-    """Return the selector of these metrics, for the runs that `wanted` selects; "" selects all runs."""
+    """Return a PromQL selector for these metrics. `wanted` selects the runs; "" selects all runs."""
     every = "|".join(f"{PREFIX}{name}" for name in names)
     return f'{{__name__=~"{every}"{"," if wanted else ""}{wanted}}}'
 
@@ -57,7 +57,10 @@ def portions(runs: list[str]) -> list[list[str]]:
 
 
 def _quoted(text: str) -> str:
-    """Quote a label's value for a query. Go's quotes use the same escapes as JSON's."""
+    """Quote a label's value for a query.
+
+    PromQL uses the escapes of Go, which are the same as those of JSON.
+    """
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -66,7 +69,7 @@ _SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 
 
 class Questions:
-    """Queries to a Prometheus.
+    """Sends queries to a Prometheus.
 
     Thread-safe. Times are Unix seconds. If the server does not respond, results are empty or None.
     """
@@ -80,7 +83,7 @@ class Questions:
 
     @property
     def problem(self) -> Text | None:
-        """Reason for missing numbers: the newest failure of a query whose last attempt failed."""
+        """Reason why numbers are missing: the newest error, among queries whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -105,7 +108,7 @@ class Questions:
         return self.moments(query, start, end, max(1.0, (end - start) / moments)) or []
 
     def moments(self, query: str, start: float, end: float, width: float) -> list[Any] | None:
-        """Return the series at times `width` apart; None if the query failed."""
+        """Return the values of series at times that are `width` seconds apart; None if the query failed."""
         return self._query("/api/v1/query_range", query, start=start, end=end, step=width)
 
     def _query(self, path: str, query: str, **times: float) -> list[Any] | None:
@@ -126,7 +129,7 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """A cache of results by name; keeps the last `MOST_NAMES` results for some seconds."""
+    """A cache of results by name. It keeps the last `MOST_NAMES` results for a limited time."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock = clock
@@ -163,7 +166,7 @@ class _Answer:
 
 
 class Ranges:
-    """A cache of range queries, which fetches only new points. Thread-safe."""
+    """A cache of the results of range queries. It queries only new points, and is thread-safe."""
 
     def __init__(self, fetch: FetchRange) -> None:
         self._fetch = fetch
@@ -204,7 +207,10 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """Append the points of a result, in which values are text, including "NaN" and "+Inf"."""
+    """Return the known points, with the points of a query's result appended.
+
+    The values in a result are text, which can be "NaN" or "+Inf".
+    """
     times = np.array([at for at, _ in values], "float64")
     numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):

@@ -1,4 +1,4 @@
-"""Read the numbers of a run that was not scraped from its log copies."""
+"""Read the numbers of a run from its log copies, if the run was not scraped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Row = tuple[int | None, float, float]  # rank, time, value
 
 
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folders`, or only the part `before` a time.
+    """Return the frames of the run in `folders`. With `before`, return only their part before that time.
 
     The result is cached until the files change. The part `before` a time never changes.
     """
@@ -54,7 +54,7 @@ def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _versi
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
-    """Read the copies as the agent did, and return their numbers by time."""
+    """Parse the log copies in the same way as the agent did, and return their numbers by time."""
     catalogue = load_catalogue(rules)
     matcher = Matcher(catalogue)
     result = LogNumbers()
@@ -118,7 +118,10 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """Return about `points` rows: the lowest and highest value of each time span, to preserve peaks."""
+    """Return about `points` of the rows.
+
+    The lowest and highest value of each time span is kept to preserve peaks.
+    """
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)
@@ -151,7 +154,7 @@ def _values(samples: Sequence[Sample], name: str) -> pd.DataFrame:
 
 
 def _between(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds per step, computed from the times at which steps were reported."""
+    """Return the seconds per step, computed from the times at which the log reports steps."""
     done = steps[["t", "v"]].diff()
     fresh = done["v"] > 0
     return steps[fresh].assign(v=(done["t"] / done["v"])[fresh]).reset_index(drop=True)

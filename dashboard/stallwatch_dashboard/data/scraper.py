@@ -29,7 +29,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class TargetStatus:
-    """The scrape status of one endpoint for one run; another agent can use the port later."""
+    """The status of scraping one endpoint for one run. Another agent can use the same port later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
@@ -39,12 +39,15 @@ class TargetStatus:
     error: Message | None = None  #: error of the last scrape; None after a success
 
     def lag(self, now: float) -> float | None:
-        """Return the seconds since the last response; wrong until the next one if the clock was set back."""
+        """Return the seconds since the last response.
+
+        If the clock was set back, the value is wrong until the next response.
+        """
         return None if self.answered is None else abs(now - self.answered)
 
 
 class Scraper:
-    """Scrapes in a separate thread; `scrape_once` scrapes every endpoint once."""
+    """Scrapes all endpoints regularly, in a separate thread."""
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class Scraper:
         get: Callable[[str, str], str] = fetch,
         server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     ) -> None:
-        """Create the scraper. It sends agents the first credential in the files of `server`."""
+        """Create the scraper. It sends to agents the first credential in the files that `server` names."""
         self._store = store
         self._home = home
         self._targets = tuple(targets)
@@ -86,7 +89,10 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint without a pending query; wait for the responses except from slow endpoints."""
+        """Query every endpoint that has no pending query.
+
+        Wait for the responses, but not for slow endpoints.
+        """
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -132,7 +138,10 @@ class Scraper:
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """Scrape an endpoint. `host` is the agent's host if only that host can reach the agent."""
+        """Scrape an endpoint.
+
+        `host` is the agent's host if only that host can reach the agent, otherwise "".
+        """
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
@@ -148,7 +157,10 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Run `act`; if the disk is full or the file is closed, report this on the page, and continue."""
+        """Call `act`, and return whether it succeeded.
+
+        If the disk is full or the file is closed, show this on the page.
+        """
         try:
             act()
         except duckdb.Error as error:
@@ -158,14 +170,15 @@ class Scraper:
 
 
 def _wanted(info: AgentInfo, now: float) -> bool:
-    """Return whether the run is running or has just ended; its agent may still serve the last numbers."""
+    """Return whether the agent can still serve numbers: its run is running, or ended a few seconds ago."""
     return info.ended_at is None or now - info.ended_at < 3
 
 
 def _has_port(info: AgentInfo | None) -> bool:
-    """Return whether an endpoint belongs to an agent: a configured target, or a live process here.
+    """Return whether the endpoint is known to belong to an agent.
 
-    Any account can listen on the port of a dead agent, and would receive the credentials.
+    It is a configured target, or the agent's process is alive on this host. Otherwise, the credentials must
+    not be sent: any account can listen on the port of a dead agent.
     """
     if info is None:
         return True
@@ -174,14 +187,17 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _only_there(info: AgentInfo | None) -> str:
-    """Return the host of an agent if only that host can reach its endpoint; empty if this host can, too."""
+    """Return the agent's host if its endpoint can be reached only there; "" if this host can reach it."""
     if info is None or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """Return the readings of the expected run; another agent may now use the same port."""
+    """Return the readings of the expected run.
+
+    Raise `ScrapeError` if another run's agent uses the port now.
+    """
     if run is None:
         return [reading for reading in readings if reading.run]
     own = [reading for reading in readings if reading.run == run]

@@ -1,4 +1,7 @@
-"""Combine the runs, incidents and numbers of this host's state folder; a Prometheus can provide numbers."""
+"""Combine the runs, incidents and numbers in this host's state folder for the pages.
+
+The numbers can also come from a Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ _KEPT_JOURNALS = 1000  #: number of runs whose journals are cached
 
 
 class Source:
-    """Provides the data of the pages, one source per process. All methods are thread-safe."""
+    """Provides the data for all pages of this process. All methods are thread-safe."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -101,7 +104,7 @@ class Source:
         return self.scraper.status() if self.scraper is not None else []
 
     def agents(self, run: str) -> list[Agent]:
-        """Return the agents of a run with folders on this host; several hosts can share the state folder."""
+        """Return the agents of a run that have folders in the state folder, which several hosts can share."""
         return [Agent(folder, info) for folder, info in folders_of(self.settings.home, run)]
 
     def copies(self, run: str) -> list[LogCopy]:
@@ -111,7 +114,7 @@ class Source:
         return copies(*(one.folder for one in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
-        """Return the run's record, combined by `as_one`."""
+        """Return the run's record, which `as_one` combines from the records of its agents."""
         return as_one(self.agents(run))
 
     def ended(self) -> set[str]:
@@ -126,7 +129,7 @@ class Source:
         return found
 
     def run_names(self) -> list[str]:
-        """Return the names of all runs that have folders or numbers, newest first."""
+        """Return the names of all runs that have a folder or numbers, newest first."""
         local = list(self._agents())
         seen = self.store.last_seen()
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
@@ -161,7 +164,7 @@ class Source:
         return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
-        """Return the run's numbers from scraping, or from its log copies."""
+        """Return the scraped numbers of the run, or the numbers in its log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
         folders, info = [one.folder for one in agents], as_one(agents)
@@ -187,7 +190,7 @@ class Source:
         return [_as_left(one, agents.get(one.run, ())) for one in self.cases.incidents(limit=limit)]
 
     def incident(self, key: str) -> Incident | None:
-        """Return the incident of this id, or the incident into which it was merged."""
+        """Return the incident with this id, or the incident into which it was merged; None if unknown."""
         run = key.partition("/")[0]
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
@@ -204,7 +207,11 @@ class Source:
         *,
         whole: bool = False,
     ) -> RunRow:
-        """Return a run's row; without scraped numbers, use log copies if `whole`, otherwise the diagnosis."""
+        """Return a run's row.
+
+        Without scraped numbers, the numbers come from the log copies if `whole` is set, otherwise from the
+        diagnosis.
+        """
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
@@ -241,7 +248,10 @@ class Source:
 
 
 def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
-    """Return the incident; if it is open and no agent watches its run, as closed since then."""
+    """Return the incident, as closed if it is open although no agent watches its run.
+
+    The closing time is the time of the agent's last report.
+    """
     info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
     if info is None or not info.end_is_unknown or any(one.alive for one in agents):
         return incident
@@ -249,10 +259,11 @@ def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
 
 
 def journal(*folders: Path) -> list[Incident]:
-    """Return the incidents in the journals of a run's folders, newest first, cached until they change.
+    """Return the incidents in the journals of a run's folders, newest first.
 
-    For a multi-host run, these are the merged incidents, and the incidents that no coordinator merged. The
-    coordinator's folder may be on another host, or an agent may have had no coordinator.
+    The result is cached until a journal changes. For a multi-host run, return the merged incidents, and the
+    incidents that no coordinator has merged. The coordinator's folder may be on another host, or an agent may
+    have had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -290,7 +301,7 @@ class _Primary(msgspec.Struct):
 
 
 class _Ended(msgspec.Struct):
-    """The part of a diagnosis that a row of the Runs page shows."""
+    """The part of an ended run's diagnosis that the run's row shows."""
 
     verdict: str = ""
     progress: Progress = msgspec.field(default_factory=Progress)
@@ -299,21 +310,21 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """Rule of the primary cause; empty without a diagnosis."""
+        """Id of the rule of the primary cause; empty if there is no diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
 
     @property
     def exception(self) -> str:
-        """Short form of the exception, if no rule matches the cause."""
+        """Short form of the exception that ended the run, if no rule matches it."""
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 
 def final_diagnosis(*folders: Path) -> _Ended:
-    """Return the diagnosis that the agent wrote when the run ended; if there is none, an empty diagnosis.
+    """Return the diagnosis that the agent wrote when the run ended; an empty diagnosis if there is none.
 
-    If several agents wrote a diagnosis, prefer one that explains why the run failed.
+    If several agents wrote one, prefer a diagnosis that explains why the run failed.
     """
     found = []
     for folder in folders:
@@ -328,7 +339,10 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the single source of this process; on first use, start it with the environment's settings."""
+    """Return the source that all pages of this process share.
+
+    The first call starts it with the settings from the environment.
+    """
     global _source
     with _lock:
         if _source is None:

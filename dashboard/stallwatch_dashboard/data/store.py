@@ -1,4 +1,4 @@
-"""Store the numbers of all runs in one local DuckDB file, written on change and read as pandas frames."""
+"""Store the numbers of all runs in a local DuckDB file, and return them as pandas frames."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series in DuckDB, with points only on changes. Several threads can read while one writes.
+    """Stores series of numbers in DuckDB. Several threads can read while one writes.
 
-    A constant number takes one point per minute. When it changes, a second point ends the plateau, so that a
-    chart shows the change at the right time. NaN is stored as NULL.
+    A point is stored when a number changes; a constant number takes only one point per minute. When it
+    changes, a second point ends the plateau, so that a chart shows the change at the right time. NaN is
+    stored as NULL.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -81,7 +82,10 @@ class MetricStore:
 
     @classmethod
     def open(cls, path: Path) -> MetricStore:
-        """Return the store at `path`; if it cannot be opened, a store in memory that reports why."""
+        """Open the store at `path`.
+
+        If this fails, return a store in memory, whose `problem` is the reason.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return cls(path)
@@ -138,7 +142,10 @@ class MetricStore:
             return self._latest(run, metric)
 
     def _latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest values, combined over the agents that are not silent; `_over` handles ends."""
+        """Return the newest values of a metric, combined from all agents that are not silent.
+
+        The values about an agent's end are returned only if the run is over.
+        """
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         there = {agent for agent, seen in agents.items() if seen >= since}
@@ -151,13 +158,13 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _speaks(self, reading: Reading) -> bool:
-        """Return whether this agent's values represent the run: it is the first agent that is not silent."""
+        """Return whether the reading's agent represents the run: the first agent that is not silent does."""
         agents = self._agents[reading.run]
         since = max(agents.values()) - SILENT_SECONDS
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of life of each host of a multi-host run."""
+        """Return the time of the last sign of life of each host of a multi-host run."""
         found: dict[str, float] = {}
         with self._lock:
             for agent, seen in self._agents.get(run, {}).items():
@@ -170,7 +177,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of each run's row, without reading the file."""
+        """Return the numbers of each run's row. They are in memory, so the file is not read."""
         with self._lock:
             trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
             return {run: summary_of(self._newest(run), trend, now=now) for run, trend in trends.items()}
@@ -204,7 +211,7 @@ class MetricStore:
             cursor.close()
 
     def close(self) -> None:
-        """Write the ends of the last plateaus, and close the file."""
+        """Write the last point of each number that is constant, and close the file."""
         with self._lock:
             every = [series for family in self._series.values() for series in family.values()]
             ends = [
@@ -253,7 +260,7 @@ class MetricStore:
             cursor.close()
 
     def _load(self) -> None:
-        """Load the state at which an earlier process stopped."""
+        """Load the newest values that an earlier process wrote to the file."""
         rows = self._connection.execute(_NEWEST).fetchall()
         for number, run, metric, rank, labels, agent, first, time, value in rows:
             self._first[run] = min(first, self._first.get(run, first))
@@ -280,7 +287,10 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether the run is over: an agent reports a failure, or all agents that report have ended."""
+    """Return whether the run is over.
+
+    It is over if an agent reports a failure, or if all agents that report have ended.
+    """
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

@@ -24,7 +24,7 @@ _RECENT_STEPS = 5
 
 @dataclass
 class Trend:
-    """The bounded history of one run's losses and step times."""
+    """A history of a run's losses and step times, of limited size."""
 
     _losses: list[float] = field(default_factory=list)
     _stride: int = 1  #: a stride of n keeps every nth loss
@@ -35,7 +35,10 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second loss, which preserves the curve."""
+        """Add the next loss.
+
+        If there are too many losses, drop every second one, which preserves the curve.
+        """
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -49,7 +52,10 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the sum and count of the step time histogram, which restart at 0 if the agent restarts."""
+        """Add the current sum and count of the histogram of step times.
+
+        Both restart at 0 when the agent restarts.
+        """
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -62,7 +68,7 @@ class Trend:
             self._early.append(each)
 
     def numbers(self) -> Numbers:
-        """Return the curve of the loss, and the median seconds of the latest and of the early steps."""
+        """Return the loss curve, and the median step time of the latest steps and of the first steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -75,7 +81,10 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a complete history: losses, and (seconds, count) of the steps, in order."""
+    """Return the trends of a complete history.
+
+    `steps` contains the sum and count of the histogram of step times at successive times.
+    """
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -110,7 +119,10 @@ _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """Return one run's `trend` with its newest values added; a pure function."""
+    """Return the numbers of a run's row: its `trend` and its newest values.
+
+    This function has no side effects.
+    """
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
@@ -156,7 +168,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix time of the last progress, and the time at which the silence becomes a stall."""
+    """Return two Unix times: of the last progress, and of the moment at which its absence becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
@@ -183,7 +195,7 @@ def _place(rank: int | None) -> float:
 
 
 class Trends:
-    """The trends of all runs. Not thread-safe: the owner must lock it."""
+    """The trends of all runs. This class is not thread-safe, so its owner must use a lock."""
 
     def __init__(self) -> None:
         self._trends: dict[str, Trend] = {}
@@ -225,7 +237,7 @@ class Trends:
         return self._trends.setdefault(run, Trend())
 
     def _loss(self, reading: Reading) -> None:
-        """Add the loss of the lowest rank, which represents the run; skip a repeated value."""
+        """Add the loss of the lowest rank, which represents the run, unless it was added before."""
         order, (first, last) = _place(reading.rank), self._losses.get(reading.run, (math.inf, None))
         if order <= first and reading.value != last:
             self._losses[reading.run] = (order, reading.value)

@@ -1,1 +1,1 @@
-"""Grafana support: boards as code, and the client that pushes them."""
+"""Support Grafana: generate boards from code, and push them to a server."""

@@ -1,7 +1,7 @@
-"""Build the Grafana boards: all runs, and one run. Their uids never change, so links to them stay valid.
+"""Build two Grafana boards, for all runs and for one run.
 
-`panels.json` describes the panels. The boards are built with grafana-foundation-sdk for the schema of Grafana
-11.4, which later versions can also read.
+Their uids never change, so links to them stay valid. `panels.json` describes the panels. The boards are built
+with grafana-foundation-sdk for the schema of Grafana 11.4, which later versions can also read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Panel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def boards() -> dict[str, dict[str, Any]]:
-    """Return all boards by uid, as Grafana's JSON model."""
+    """Return the boards by their uids. A board is a dict in Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
     panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
     runs = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")

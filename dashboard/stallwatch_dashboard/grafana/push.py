@@ -34,7 +34,7 @@ class Done(NamedTuple):
 
 
 class PushError(Exception):
-    """Grafana did not accept a push; the message gives the reason and a fix, without the token."""
+    """Raised if Grafana did not accept a push. The message gives the reason and a fix, without the token."""
 
 
 class Grafana:
@@ -49,7 +49,10 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source for a Prometheus-compatible server; Grafana must reach the URL."""
+        """Create or update the data source for a server with Prometheus's API.
+
+        Grafana must be able to reach the URL.
+        """
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -61,7 +64,7 @@ class Grafana:
         return Done("data source", name, "updated")
 
     def board(self, uid: str, board: Mapping[str, Any]) -> Done:
-        """Create a board, or replace the board with this uid; Grafana stores its history."""
+        """Create a board, or replace the board with this uid. Grafana keeps the earlier versions."""
         known = self._got(lambda: self._api.dashboard.get_dashboard(uid))
         if known is not None and _same(known["dashboard"], board):
             return Done("board", board["title"], "kept")
@@ -70,7 +73,10 @@ class Grafana:
         return Done("board", board["title"], "created" if known is None else "updated")
 
     def annotation(self, incident: Incident) -> Done:
-        """Mark an incident on the boards, from its opening to its end."""
+        """Create or update the annotation that marks an incident on the boards.
+
+        The mark extends from the opening of the incident to its end.
+        """
         mark = _mark(incident)
         wanted = {
             "time_from": round(incident.opened_at * 1000),
@@ -123,7 +129,10 @@ def push(
     prometheus: str = "",
     incidents: Iterable[Incident] = (),
 ) -> Iterable[Done]:
-    """Push the folder, the data source, boards and annotations; yield each result. Raises ``PushError``."""
+    """Push the folder, the data source, the boards and the annotations, and yield the result of each.
+
+    Raises ``PushError``.
+    """
     yield grafana.folder()
     if prometheus:
         yield grafana.source(prometheus)
@@ -134,12 +143,15 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether a board is unchanged, apart from the id and version that Grafana sets."""
+    """Return whether two boards are equal, apart from the id and the version, which Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
-    """Return the tag of an incident's annotation: a hash, because URLs do not allow all characters of ids."""
+    """Return the tag of an incident's annotation.
+
+    It is a hash, because ids can contain characters that URLs forbid.
+    """
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

@@ -24,9 +24,10 @@ _plotly = components.declare_component("plotly", path=Path(str(files("plotly")))
 def draw_board(
     charts: Sequence[tuple[str, str, Drawing]], *, key: str, say: Say, wide: Sequence[str] = ()
 ) -> str | None:
-    """Draw each (key, title, figure), two per row; those with a key in `wide` use the full width.
+    """Draw the charts, two per row; charts whose key is in `wide` use the full width.
 
-    The same `key` keeps the existing charts. For each click on an incident's name, return its id once.
+    A component with the same `key` keeps its charts and their zoom. If the user clicked on the name of an
+    incident, return the id of the incident, once for each click.
     """
     specs = [
         {

@@ -48,13 +48,13 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
 
 
 def switch(name: str, **query: str) -> NoReturn:
-    """Open the page of that name with this query in its address, and stop this page's fragments."""
+    """Open the named page with this query in its address, and stop the fragments of the current page."""
     leave_fragments()
     st.switch_page(page(name), query_params=query)
 
 
 def leave_fragments() -> None:
-    """Prevent reruns of this page's fragments before another page is drawn.
+    """Prevent further reruns of this page's fragments. Call this before another page is drawn.
 
     The browser requests reruns of a page's fragments until it receives the new page. The response to such a
     request would arrive after the new page, with the last page's address. The browser would then return to
@@ -68,7 +68,7 @@ def leave_fragments() -> None:
 
 
 def leave_last_page() -> None:
-    """Call `leave_fragments` if the browser itself opened another page, and discard earlier clicks."""
+    """Call `leave_fragments` if the browser opened another page, and discard the clicks on the last page."""
     context = get_script_run_ctx()
     if context is not None and st.session_state.get(_DRAWN) != context.page_script_hash:
         leave_fragments()
@@ -101,7 +101,7 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """Return the language that the user chose, or the language of the address, browser, or settings.
+    """Return the language for the page: the user's choice, or that of the address, browser, or settings.
 
     A choice in this session takes precedence over the address, which takes precedence over an earlier choice
     (the cookie).
@@ -114,7 +114,10 @@ def language() -> str:
 
 
 def _of_browser() -> str | None:
-    """Return Chinese if it is the browser's language, otherwise None, because English is often a default."""
+    """Return "zh" if the browser's language is Chinese, otherwise None.
+
+    Other languages do not count, because English is often only a browser's default.
+    """
     return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
 
 
@@ -124,14 +127,17 @@ def _of_cookie() -> str | None:
 
 
 def _choose_language() -> None:
-    """Store the chosen language, because the switch is a new widget on every page and loses its value."""
+    """Store the language that the user chose with the switch.
+
+    The switch does not keep it: it is a new widget on every page.
+    """
     st.session_state[_CHOSEN] = chosen = st.session_state["language"] or language()
     if "lang" in st.query_params:
         into_address("lang", chosen)  # otherwise, a reload would restore the old language
 
 
 def _keep_language() -> None:
-    """Store the chosen language in the browser, for addresses without a language."""
+    """Store the chosen language in the browser. It is used for addresses that contain no language."""
     if (chosen := st.session_state.get(_CHOSEN)) not in words.LANGUAGES:
         return
     cookie = f"{_COOKIE}={chosen}; path=/; max-age={_COOKIE_SECONDS}; samesite=lax"
@@ -148,7 +154,10 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` if the key is unknown, for example from a later version."""
+    """Return the text of a key, or `otherwise` if there is no such key.
+
+    Later versions can have further keys.
+    """
     try:
         return say(key)
     except KeyError:
@@ -160,7 +169,10 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the user's time zone from the browser; None (this host's zone) if the browser reports none."""
+    """Return the time zone of the user's browser.
+
+    Return None, which means this host's time zone, if the browser does not report one.
+    """
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -181,7 +193,10 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
-    """Draw the title or a selection, the language switch, and source problems; return the selection."""
+    """Draw the head of a page: a title or a selection, the language switch, and problems of sources.
+
+    Return the user's selection.
+    """
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
     with left:
@@ -215,7 +230,10 @@ _FEW_FIXES = 3
 
 
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
-    """Draw the problem, its impact on the run, and the first fixes; the user can expand the rest."""
+    """Draw the verdict: the problem, its impact on the run, and the first fixes.
+
+    The user can expand the rest.
+    """
     with st.container(border=True, key=f"verdict-{found.level}"):
         st.markdown(f"### {icon} {markdown(found.headline)}")
         if caption := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
@@ -252,7 +270,7 @@ _MISSING_PAGE = "missing_page"
 
 
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
-    """Return a hidden page for the name in the address, if none of `pages` has that name.
+    """Return a hidden page with the name in the address, if none of the `pages` has this name.
 
     The browser sends the name once, and then a number derived from it. The page therefore exists as long as
     the user's session (streamlit 1.67, PagesManager).
@@ -274,6 +292,6 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
 
 
 def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:
-    """Draw the button that downloads a text; a click does not redraw the page."""
+    """Draw a button that downloads a text. A click on it does not redraw the page."""
     icon = ":material/download:"
     st.download_button(say(f"download_{what}"), text, name, kind, on_click="ignore", icon=icon)

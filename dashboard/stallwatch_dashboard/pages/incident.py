@@ -64,7 +64,7 @@ def incident_table(
 
 
 def _hosts(incident: Incident) -> str:
-    """Return the rank's host and the number of hosts; for a single host, return only its name."""
+    """Return a text with the rank's host and the number of hosts; for a run on one host, only the host."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -73,7 +73,7 @@ def _hosts(incident: Incident) -> str:
 def draw_incidents(
     incidents: Sequence[Incident], *, key: str, with_run: bool = True, height: int | Literal["auto"] = "auto"
 ) -> None:
-    """Draw the table, and store the incident that the user selects, so that the page can open it."""
+    """Draw a table of incidents. Store the incident that the user selects, so that the page can open it."""
 
     def remember() -> None:
         if (chosen := chosen_row(key, incidents)) is not None:
@@ -100,7 +100,7 @@ def _state(incident: Incident, reader: Reader) -> str:
 
 
 def missing() -> bool:
-    """Return whether incidents cannot be read; if so, show the reason, because incidents may exist."""
+    """Return whether the database of incidents cannot be read. If so, also show the reason."""
     why = shared().cases.unreadable()
     if why is not None:
         st.warning(markdown(say("incidents_unreadable", why)), icon=":material/warning:")
@@ -108,7 +108,7 @@ def missing() -> bool:
 
 
 def draw_incident(key: str) -> None:
-    """Draw the page of the incident with this id; redraw it every few seconds while it is open."""
+    """Draw the page of the incident with this id. While the incident is open, redraw it every few seconds."""
     incident = shared().incident(key)
     if incident is None:
         if missing():
@@ -147,7 +147,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Draw a sentence about the code position of a host's ranks, and then their stacks."""
+    """Draw the stacks of a host's ranks, below a sentence that says where in the code the ranks are."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)
@@ -155,7 +155,10 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 
 def _timeline(incident: Incident) -> None:
-    """Draw an incident's changes and notes; incidents of older versions have them only in the database."""
+    """Draw the changes of an incident and the users' notes.
+
+    The changes of incidents of older versions are only in the database.
+    """
     kept = shared().cases.history(incident.id)
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
@@ -185,7 +188,7 @@ def _timeline(incident: Incident) -> None:
 
 
 def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
-    """Return a row of the timeline: the time, the change, the person, and the subject."""
+    """Return a row of the timeline: the time, the change, the person who made it, and what it is about."""
     named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
     about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
     if event.what == "closed":
@@ -196,7 +199,10 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the icon: a check mark only if the incident was fixed or the run finished despite it."""
+    """Return the icon of an incident.
+
+    It is a check mark only if the problem was fixed or the run finished anyway.
+    """
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:
@@ -239,7 +245,10 @@ _HOURS = (1, 4, 24, 168)
 
 
 def draw_actions(incident: Incident) -> None:
-    """Draw the controls, or a note that only operators can act; nothing if no database has the incident."""
+    """Draw the controls for operators. Other users see a note that only operators can act.
+
+    Draw nothing if the incident is in no database.
+    """
     cases = shared().cases
     if cases.incident(incident.id) is None:
         return
@@ -261,7 +270,7 @@ def draw_actions(incident: Incident) -> None:
 
 
 def _who() -> str:
-    """Return the name of the acting person: the login name, or a name that the user types."""
+    """Return the name of the person who acts: the login name, or a name that the user types."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in
@@ -298,7 +307,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
 
 
 def _do(act: Callable[[], object]) -> None:
-    """Run an action if the person has permission; show its error, or redraw the page."""
+    """Run an action if the user is an operator; then redraw the page, or show the error."""
     if not may_operate():
         return
     try:

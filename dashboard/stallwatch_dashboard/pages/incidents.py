@@ -1,4 +1,4 @@
-"""Draw all incidents or, with ``?incident=``, a single incident."""
+"""Draw all incidents or, if the address contains ``?incident=``, a single incident."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
 
 
 def _choose() -> tuple[list[str], list[str]]:
-    """Return the search words and the kinds of incidents to show, which are stored in the address."""
+    """Draw the filters.
+
+    Return the search words and the kinds of incidents to show, which the address stores.
+    """
     query = st.query_params
     left, right = st.columns([4, 6], vertical_alignment="bottom")
     search = left.text_input(

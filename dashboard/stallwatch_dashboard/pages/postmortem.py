@@ -65,7 +65,7 @@ def _draw(shown: Table) -> None:
 
 
 def _choose_job(jobs: Sequence[JobSummary]) -> str:
-    """Return the name of the job that the user selected; `_TOGETHER` for all files as one run."""
+    """Return the name of the job that the user selected, or `_TOGETHER` to diagnose all files as one run."""
     names = {job.name: f"{shown_name(job, language())} · {render(job.badge)}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
     chosen: str | None = st.selectbox(
@@ -116,7 +116,10 @@ def _unknown(found: Diagnosis) -> None:
 
 
 def _new_lines(found: Diagnosis) -> None:
-    """Draw the lines that are new in the run, or new compared with the healthy run."""
+    """Draw the new lines of the run.
+
+    With a healthy run for comparison, these are the lines that it does not have.
+    """
     st.markdown(f"#### {word('new-lines', language())}")
     for line in found.new_lines:
         st.caption(markdown(new_line_where(line, language())))
@@ -145,7 +148,7 @@ def _draw_problems(problems: list[InputProblem]) -> None:
 
 
 def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
-    """Draw a complete report that starts with the verdict; `lines` are the lines around the evidence."""
+    """Draw a complete report, starting with the verdict. `lines` are the log lines around the evidence."""
     pages = catalogue(shared().settings.rules).pages
     draw_verdict(verdict.of_diagnosis(found, pages, reader()))
     _draw_problems(problems)
@@ -207,7 +210,10 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """Return the report of one of several jobs, or the default report; read the files unless it is cached."""
+    """Return the report of the selected job, or the default report.
+
+    The files are read unless it is cached.
+    """
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:
@@ -223,7 +229,7 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
 
 
 def _compared(answer: Answer) -> None:
-    """Show that there are no new lines, or that the run used for comparison is not healthy."""
+    """Show that the run has no new lines, or that the run used for comparison is not healthy."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:

@@ -42,7 +42,7 @@ def _harm(page: RulePage) -> str:
 
 
 def _chosen(pages: list[RulePage]) -> None:
-    """Store the rule of the selected row in the address, so that the link can be shared."""
+    """Store the selected rule in the page's address, so that users can share the link."""
     if (chosen := chosen_row("rules_table", pages)) is not None:
         st.query_params["rule"] = chosen.id
 

@@ -46,7 +46,10 @@ _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
 
 def _choose() -> str | None:
-    """Return the run that the user selected or the address names, or the newest run; None if missing."""
+    """Return the run to show; None if there is none.
+
+    It is the run that the user selected, the run that the address names, or the newest run.
+    """
     names = shared().run_names()
     state, in_address = st.session_state, _named()
     # If the address changed, the user followed a link or used the browser's back button.
@@ -70,12 +73,15 @@ def _choose() -> str | None:
 
 
 def _own(key: str) -> str:
-    """Return the key of a choice in this language: the browser would keep its text in the former one."""
+    """Return the key of a widget for the current language.
+
+    With the same key in both languages, the browser would keep the widget's text in the former language.
+    """
     return f"{key}-{language()}"
 
 
 def _named() -> str | None:
-    """Return the run that the address names, directly or by one of its incidents.
+    """Return the run that the address names, either directly or by naming one of its incidents.
 
     Before Streamlit opens an incident's page, it writes that page's query into this page's address (1.67,
     `st.switch_page`). The browser's back button then returns to this address.
@@ -91,7 +97,7 @@ def _named() -> str | None:
 
 @st.fragment(run_every="2s")
 def _awaited(run: str | None) -> None:
-    """Show that there is no data yet; when the run appears, rerun the page."""
+    """Show that there is no data yet, and rerun the page as soon as the run appears."""
     names = shared().run_names()
     if run in names or (names and run is None):
         st.rerun()
@@ -103,7 +109,7 @@ def _awaited(run: str | None) -> None:
 
 
 def _about(row: RunRow, now: float) -> list[str]:
-    """Return the host of the run, its duration, and the age of the numbers shown."""
+    """Return facts about the run: its host, its duration, and the age of the shown numbers."""
     facts = []
     # If incidents name hosts, the verdict counts the hosts.
     if row.host and not any(incident.hosts for incident in row.open_incidents):
@@ -116,7 +122,10 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """Draw a link to the newest attempt: a reused run name gets a number that the address may lack."""
+    """Draw a link to the newest attempt of the run.
+
+    If a run name is used again, the new run gets a number, which the address may lack.
+    """
     newest = later_attempt(run, shared().run_names())
     if newest is not None:
         st.page_link(
@@ -128,7 +137,7 @@ def _later(run: str) -> None:
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
-    """Draw six numbers, each with a second number below for comparison."""
+    """Draw the six main numbers of the run, each with a second number for comparison."""
     over = row.ended_at is not None
     left = None if row.seconds_left is None else say("left", duration(row.seconds_left))
     base_line = say("baseline", duration(row.baseline_seconds)) if row.baseline_seconds else None
@@ -175,7 +184,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 
 
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
-    """Draw the facts about the hosts of a multi-host run; return the host whose ranks are drawn.
+    """Draw the facts about the hosts of a multi-host run, and return the host whose ranks are to be drawn.
 
     This is the host that the user selected, which is stored in the address, otherwise the blamed host.
     """
@@ -213,7 +222,10 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """Draw a row per host with ranks, last response, and folder; hosts that need attention come first."""
+    """Draw a table with a row per host: its ranks, last response, and folder.
+
+    Hosts that need attention come first.
+    """
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():
@@ -245,7 +257,10 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _stacks(incidents: list[Incident]) -> None:
-    """Draw the ranks' positions in the code at each stall, newest first: a sentence, then the stacks."""
+    """Draw where in the code the ranks were at each stall, newest stall first.
+
+    A sentence about the positions precedes the stacks.
+    """
     for incident in sorted(incidents, key=lambda one: -one.opened_at):
         if incident.stacks is None:
             continue
@@ -303,7 +318,10 @@ def _log(run: str) -> None:
 
 
 def _comparison(run: str) -> None:
-    """Draw the selection of a second run, which is stored in the address, and the charts of both runs."""
+    """Draw a selection of a second run, and charts that compare the two runs.
+
+    The address stores the selection.
+    """
     others = [name for name in shared().run_names() if name != run]
     if not others:
         return
@@ -334,7 +352,10 @@ def _compared(run: str, other: str) -> None:
 
 
 def _moment(run: str) -> None:
-    """Draw log lines around a time, with controls. Files are read only when the user opens this section."""
+    """Draw the log lines around a time, and controls for the time.
+
+    Files are read only when the section is open.
+    """
     found = shared().copies(run)
     if not found:
         return
@@ -375,7 +396,10 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time at which progress stopped before an incident; without incidents, the end of the run."""
+    """Return the time at which progress stopped before the incident.
+
+    Without an incident, return the end of the run.
+    """
     if incident is not None:
         return incident.quiet_since
     info = shared().info(run)
@@ -387,7 +411,7 @@ def _local(time: float) -> datetime:
 
 
 def _typed_time(run: str, typed: object) -> float:
-    """Return the last time in the run with this time of day."""
+    """Return the latest moment of the run at which a clock showed the time of day `typed`."""
     end = _local(_beginning(run, None)) + timedelta(minutes=1)
     moment = datetime.combine(end.date(), typed, tzinfo=end.tzinfo)  # type: ignore[arg-type]
     return (moment if moment <= end else moment - timedelta(days=1)).timestamp()

@@ -1,4 +1,7 @@
-"""Draw one row per run, urgent runs first. The address stores the filters, so that users can share it."""
+"""Draw the table of runs, with urgent runs first.
+
+The address stores the filters, so that users can share it.
+"""
 
 from __future__ import annotations
 

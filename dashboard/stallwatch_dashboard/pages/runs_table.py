@@ -1,4 +1,4 @@
-"""Build the table of runs: the content of its cells, their sort values, and the searchable text."""
+"""Build the table of runs: the text of its cells, the values for sorting, and the searchable text."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of words if `field` is empty. The highest number is sorted first."""
+    """A column of the table.
+
+    It contains words if `field` is empty, otherwise numbers, which are sorted from the highest.
+    """
 
     name: str  #: key of the heading's text
     width: int  #: width in pixels
@@ -103,7 +106,10 @@ _ALWAYS = 2  #: number of the first columns that are shown without content, too
 
 
 def draw_table(table: dict[str, Any], *, key: str) -> None:
-    """Draw the data from `table`; the same `key` keeps the table with the user's sorting and search."""
+    """Draw the table with data from the function `table`.
+
+    With the same `key`, it keeps the user's sorting and search.
+    """
     html, css, js = _sources()
     # Registered at each draw, because Streamlit's tests have a registry of components per page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
@@ -111,9 +117,10 @@ def draw_table(table: dict[str, Any], *, key: str) -> None:
 
 
 def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
-    """Return the data for the browser, which searches and sorts; `rows` start with the most urgent.
+    """Return the table's data for the browser, which searches and sorts.
 
-    All data is shown as text, except `key`, which identifies the run to open. Empty columns are omitted.
+    The most urgent of the `rows` come first. All data is shown as text, except `key`, which identifies the
+    run to open. Empty columns are omitted.
     """
     say = reader.say
     drawn = [_row(row, reader, pages) for row in rows]
@@ -147,7 +154,10 @@ def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage])
 
 
 def _width(column: Column, columns: Sequence[Column]) -> str:
-    """Return the width of a column in CSS; one that takes the remaining room depends on the table's width."""
+    """Return the width of a column in CSS.
+
+    A column that takes the remaining room depends on the table's width.
+    """
     if not column.widest:
         return f"{column.width}px"
     names = [one.name for one in COLUMNS]
@@ -206,12 +216,15 @@ def _shown(column: Column, value: float | None, language: str) -> str:
 
 
 def _shown_incidents(row: RunRow) -> Sequence[Incident]:
-    """Return the open incidents; for an ended run, the incident at its end."""
+    """Return the incidents that the row shows.
+
+    These are the open incidents or, for an ended run, the incident at its end.
+    """
     return row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
 
 
 def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
-    """Return the titles of the incidents; if there are none, the cause of the run's end."""
+    """Return the titles of the shown incidents or, if there are none, the cause of the run's end."""
     found = {title_of(one, pages.get(one.rule), reader) for one in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
@@ -219,20 +232,23 @@ def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
 
 
 def _located(row: RunRow, reader: Reader) -> str:
-    """Return the ranks that block the run and their code position if known, in a form for a narrow column."""
+    """Return a short text about the ranks that block the run and, if known, their position in the code."""
     stalls = [one.stacks for one in _shown_incidents(row) if one.kind == "stall" and one.stacks is not None]
     return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
 
 
 def _state(row: RunRow, say: Say) -> str:
-    """Return the state, with the share of completed steps for a run that finished before its last step."""
+    """Return the state. If the run finished before its last step, add the percentage of completed steps."""
     if not (row.ended_early and row.step is not None and row.total_steps):
         return say(row.state)
     return say("finished_early", say(row.state), int(100 * row.step / row.total_steps))
 
 
 def _phase(row: RunRow, say: Say) -> str:
-    """Return the translated phase, or the name of a custom trainer's phase; mark a stalled run."""
+    """Return the phase: its translation, or its name if it is a trainer's own phase.
+
+    A stalled run is marked.
+    """
     phase = say(f"phase_{row.phase}") if row.phase in COLOURS else cell(row.phase)
     if phase and row.state == "stalled":
         phase = say("phase_stalled", phase)
@@ -240,7 +256,7 @@ def _phase(row: RunRow, say: Say) -> str:
 
 
 def _course(values: Sequence[float]) -> str:
-    """Return the heights of the loss curve in percent between the lowest and the highest value."""
+    """Return the heights of the points of the loss curve, in percent from the lowest to the highest value."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -254,7 +270,7 @@ def _searched(row: RunRow) -> tuple[str, ...]:
 
 @functools.cache
 def _sources() -> tuple[str, str, str]:
-    """Return the HTML, CSS, and JavaScript of the table: constant text without any data."""
+    """Return the HTML, CSS, and JavaScript of the table. The texts are constant and contain no data."""
     html, css, js = (
         (_FRONTEND / name).read_text(encoding="utf-8") for name in ("runs.html", "runs.css", "runs.js")
     )

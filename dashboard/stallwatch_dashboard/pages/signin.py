@@ -35,12 +35,15 @@ export default function ({ data }) {
 
 
 def keep_address() -> None:
-    """Draw a component below the sign-in button that makes the browser store the current address."""
+    """Make the browser store the current address while the person signs in.
+
+    This draws an invisible component.
+    """
     _run("stallwatch_keep_address", _KEEP)
 
 
 def go_to_address() -> None:
-    """Redirect a person who just signed in to the requested address."""
+    """Redirect a person who has just signed in to the address that the person had requested."""
     _run("stallwatch_go_to_address", _GO)
 
 
@@ -64,7 +67,7 @@ def role() -> Role | None:
 
 
 def may_operate() -> bool:
-    """Return whether this person is an operator; the server checks this for every action."""
+    """Return whether this person is an operator. The server checks this before every action."""
     return role() == "operator"
 
 
@@ -74,7 +77,7 @@ def offer_uploads() -> None:
 
 
 def admit() -> bool:
-    """Return whether the person has access; if not, draw the sign-in page or the refusal."""
+    """Return whether the person has access. Otherwise, draw the sign-in page, or a refusal."""
     if role() is not None:
         return True
     st.html(theme.STYLE)
@@ -94,7 +97,10 @@ def admit() -> bool:
 
 
 def draw_person() -> None:
-    """Draw the name of the signed-in person, the role, and the sign-out button; nothing without a login."""
+    """Draw the name and role of the signed-in person, and the sign-out button.
+
+    Draw nothing without a login.
+    """
     found = role()
     if not shared().settings.login.on or found is None:
         return

@@ -1,1 +1,1 @@
-"""Accept uploaded files: permissions, limits, and reading."""
+"""Accept and read uploaded files, within permissions and limits."""

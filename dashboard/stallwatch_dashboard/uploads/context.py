@@ -1,4 +1,4 @@
-"""Return the lines around a place in an uploaded log, as they were printed."""
+"""Return the lines around a given line of an uploaded log, as they were printed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, 
 
 
 def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
-    """Return the number of lines skipped without inspection, at most `most`, and the chunks after them.
+    """Skip up to `most` lines quickly. Return the number of skipped lines, and the chunks that follow them.
 
     No line is skipped in encodings with more than one byte per line break.
     """

@@ -1,4 +1,4 @@
-"""Restrict uploads to Streamlit by session and by total size.
+"""Restrict the files that Streamlit accepts, by session and by total size.
 
 Streamlit accepts a file from any open session, even without a login, and keeps the file in memory (streamlit
 1.67, web/server/starlette/starlette_routes.py). With this module, a session can send files only after a page
@@ -30,7 +30,7 @@ class UploadSessions:
             self._kept.setdefault(session, {})
 
     def take(self, session: str, file: str, size: int, most: int, alive: Callable[[str], bool]) -> int:
-        """Register a file before it arrives. Return 0 to accept the file, or the HTTP status of a refusal."""
+        """Register a file before it is received. Return 0 to accept it, or the HTTP status of the refusal."""
         with self._lock:
             if session not in self._kept:
                 return 403

@@ -1,4 +1,4 @@
-"""Read uploaded files in a separate process, so that they can harm only this process and not the pages.
+"""Read uploaded files in a separate process, so that a harmful file can harm only this process.
 
 `reading` starts this process in the folder that holds the files. Standard input holds the `Task` (JSON).
 Standard output receives one JSON line for each progress report, ``[read, of]`` in bytes, and ends with the

@@ -29,7 +29,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """Return the last part of an upload's name as a safe file name with the same rank and extensions."""
+    """Return a safe file name for an upload. It keeps the rank and the extensions of the upload's name."""
     last = _UNSAFE_CHARACTERS.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
@@ -41,7 +41,7 @@ def safe_name(name: str, number: int) -> str:
 
 @contextmanager
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Write the files to a temporary private folder; yield the folder and the files' paths in it.
+    """Write the files to a temporary private folder, and yield the folder and the paths of the files.
 
     Files with the same name are stored in separate folders.
     """
@@ -71,7 +71,7 @@ _RATIO_FROM = 64 * _MIB  # smaller than the default, because any user can upload
 
 
 class ReadingFailed(Exception):
-    """The reading process ended without a result; the message gives its exit code."""
+    """Raised if the reading process ended without a result. The message gives its exit code."""
 
 
 def limits_of(settings: DashboardSettings) -> Limits:
@@ -155,7 +155,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Return a problem if the files (name, bytes) are too large in total; otherwise ``None``."""
+    """Return a message if the files, given as (name, bytes), are too large in total; otherwise ``None``."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None

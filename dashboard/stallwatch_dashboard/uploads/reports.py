@@ -1,4 +1,4 @@
-"""Store reports for later viewing: one file each under ``<home>/reports``, without secrets."""
+"""Store reports for later viewing. Each report is a file under ``<home>/reports``, without secrets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Chat services, one module each: write the requests that a chat documents, and interpret the responses.
+"""Support for individual chat services, in one module each.
 
-Apprise parses the URL. Stallwatch writes the request for chats whose documentation Apprise 2.2.0 does not
-follow. Apprise treats every HTTP 200 of Feishu, Lark, DingTalk and WeCom as a success, although these chats
-also report errors with status 200. It cannot sign requests to Feishu and Lark, discards ``Retry-After`` and
-the error codes of all chats, and sends plain text to chats that support cards.
+A module writes requests as the chat's documentation describes, and interprets the responses. Apprise always
+parses the URL. Stallwatch writes the request itself if Apprise 2.2.0 does not follow the chat's
+documentation. For example, Apprise treats every HTTP 200 of Feishu, Lark, DingTalk and WeCom as a success,
+although these chats also report errors with status 200. It cannot sign requests to Feishu and Lark, discards
+``Retry-After`` and the error codes of all chats, and sends plain text to chats that support cards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from stallwatch_alerts.channels.chats.wecom import WeCom
 
 
 def chat_of(plugin: Any, url: str) -> Chat | None:
-    """Return the chat for the Apprise plugin of a URL; `None` if Apprise itself must send.
+    """Return the chat for the Apprise plugin of a URL; `None` if Apprise must send the message.
 
     Apprise sends to every other service, and to URLs with features that only Apprise supports: a custom
     template, Slack workflows, Slack users by email address, or the search for the owner of a Telegram bot.

@@ -1,4 +1,4 @@
-"""Define the interface of all chats: convert a notice to requests, and a response to an error or `None`."""
+"""Define the interface of a chat, which converts notices to requests and interprets the responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """Writes the requests for a notice, and interprets the chat's responses.
+    """The interface of a chat: it writes the requests for a notice, and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.
@@ -39,7 +39,7 @@ class Chat:
         raise NotImplementedError
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and the description of a refusal; `None` if the message was accepted."""
+        """Return the error code and description of a refusal; `None` if the chat accepted the message."""
         raise NotImplementedError
 
     def place(self, answer: Answer) -> Place | None:  # noqa: ARG002
@@ -47,11 +47,14 @@ class Chat:
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request per place; it replaces the message at that place with the notice."""
+        """Return one request for each place.
+
+        Each request replaces the message at its place with the notice.
+        """
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return the requests for the notice, as replies to the messages at `places` if possible."""
+        """Return requests that send the notice, if possible as replies to the messages at `places`."""
         return self.requests(notice)
 
     def failure(self, answer: Answer) -> ChannelError | None:
@@ -70,13 +73,13 @@ class Chat:
 
 
 class CodedChat(Chat):
-    """A chat that reports errors as a code in the body of an HTTP 200 response; code 0 means success."""
+    """A chat that returns HTTP 200 even for errors, with an error code in the body. Code 0 means success."""
 
     code_keys: ClassVar[Sequence[str]] = ("errcode",)
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message in the body, regardless of the HTTP status; `None` on success."""
+        """Return the error code and message from the body, whatever the HTTP status; `None` on success."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:
@@ -87,7 +90,7 @@ class CodedChat(Chat):
 
 @dataclass(frozen=True)
 class Markdown:
-    """A chat's dialect of Markdown: the escapes, the form of literal lines, and the line break."""
+    """The Markdown dialect of a chat: its escapes, its form of literal lines, and its line break."""
 
     escape: Callable[[str], str]
     code: Callable[[Sequence[str]], str]
@@ -106,7 +109,7 @@ class Markdown:
 
 
 def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
-    """Return the text of all blocks, with a blank line between blocks, except before code."""
+    """Return the text of all blocks, separated by blank lines; no blank line precedes a code block."""
     found = ""
     for block in blocks:
         between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
@@ -117,7 +120,7 @@ def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
 def fit(
     notice: Notice, limit: int, write: Callable[[Sequence[Block]], Written], size: Callable[[Written], int]
 ) -> Written:
-    """Write as much of the notice's text as fits, so that `size` of the result is at most `limit`."""
+    """Return the notice as `write` writes it, shortened until the `size` of the result is at most `limit`."""
     return write(fitted(blocks_of(notice.message.text), limit, lambda blocks: size(write(blocks))))
 
 
@@ -127,5 +130,5 @@ def json_bytes(body: Mapping[str, Any]) -> int:
 
 
 def utf16_units(text: str) -> int:
-    """Return the length of the text in UTF-16 code units, in which some chats count."""
+    """Return the length of the text in UTF-16 code units, because some chats limit this length."""
     return len(text.encode("utf-16-le")) // 2

@@ -47,7 +47,10 @@ class Discord(Chat):
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one PATCH per message. Webhooks cannot reply, so ``replies`` are separate messages."""
+        """Return one PATCH request for each message.
+
+        Webhooks cannot reply to messages, so `replies` sends separate messages.
+        """
         return [
             Request(f"{self._url}/messages/{place['id']}", _body(notice), params=self._thread, method="PATCH")
             for place in places

@@ -51,7 +51,10 @@ class Slack(Chat):
 
     @classmethod
     def of(cls, plugin: Any) -> Slack | None:
-        """Return the chat; `None` if a target is a user's email address, which only Apprise can resolve."""
+        """Return the Slack chat of the Apprise plugin.
+
+        Return `None` if a target is a user's email address, which only Apprise can resolve.
+        """
         targets: list[tuple[str | None, str | None]] = []
         for channel in plugin.channels:
             if channel is None:
@@ -87,7 +90,10 @@ class Slack(Chat):
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return replies to the message's thread and the channel, or to the thread that the URL specifies."""
+        """Return one reply for each message, in the message's thread and in the channel.
+
+        If the URL names a thread, the reply is sent only to that thread.
+        """
         found = []
         for (_, thread), place in zip(self._targets, places, strict=True):
             where = {"channel": place["channel"], "thread_ts": thread or place["ts"]}

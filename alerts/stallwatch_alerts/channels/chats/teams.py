@@ -51,7 +51,10 @@ class Teams(Chat):
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Power Automate's error code; a 202 means that the workflow started, not its success."""
+        """Return Power Automate's error code and message; `None` if the workflow started.
+
+        The response (status 202) does not show whether the workflow succeeds.
+        """
         if answer.status in (200, 202):
             return None
         error = answer.json().get("error")

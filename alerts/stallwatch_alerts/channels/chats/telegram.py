@@ -64,7 +64,10 @@ class Telegram(Chat):
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply per posted message; if that was deleted, Telegram sends a plain message."""
+        """Return one reply for each posted message.
+
+        If a message was deleted, Telegram sends the reply as a plain message.
+        """
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}

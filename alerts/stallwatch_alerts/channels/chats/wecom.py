@@ -45,7 +45,10 @@ class WeCom(CodedChat):
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and the message without WeCom's hint and the requester's address."""
+        """Return WeCom's error code and error message.
+
+        The message omits WeCom's hint and the IP address of the requester.
+        """
         refusal = super().refusal(answer)
         return refusal and (refusal[0], refusal[1].split(", hint")[0])
 
