@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem in a rule page; ``every()`` also returns the other problems found with it."""
+    """A problem in a rule page. ``every()`` returns this problem and all others found in the same page."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -24,7 +24,7 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Return the first problem with the others attached, so that all are raised together."""
+        """Return the first problem with the others attached to it. One exception then reports all of them."""
         first = problems[0]
         first.others = list(problems[1:])
         return first

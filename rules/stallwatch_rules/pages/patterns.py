@@ -61,7 +61,10 @@ cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: compiled pattern
 
 @functools.lru_cache(maxsize=4096)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
-    """Return the reason why the pattern cannot be used, if any; ``quick`` skips hyperscan (2 ms)."""
+    """Return the reason why the pattern cannot be used, or ``None`` if it can be used.
+
+    With ``quick``, the check with hyperscan is skipped, which takes 2 ms for each pattern.
+    """
     if "\n" in pattern:
         return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
     if _LEADING.match(pattern):
