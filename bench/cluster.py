@@ -1,4 +1,4 @@
-"""Simulate hangs of training runs on many hosts; measure the blamed ranks, notifications and delays.
+"""Simulate hangs of training runs on many hosts. Measure the blamed ranks, notifications and delays.
 
     python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
     python bench/cluster.py --pure --faults 500              the reports of all hosts, in one process python

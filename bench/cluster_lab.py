@@ -1,4 +1,4 @@
-"""Break real training runs on several hosts; check the notifications and the rank that they name.
+"""Break real training runs on several hosts. Check the notifications and the ranks that they name.
 
     python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
 

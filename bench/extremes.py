@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """Write a million lines, each of a different rank; some ranks do not exist."""
+    """Write a million lines, each with the number of a different rank. Some of these ranks do not exist."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))

@@ -1,4 +1,4 @@
-"""A chat that can be down, slow or faulty; it stores accepted messages in their order."""
+"""A chat that can be down, slow or faulty. It stores the accepted messages in their order."""
 
 from __future__ import annotations
 

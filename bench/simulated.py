@@ -65,7 +65,7 @@ class Course:
         yield from self.steps(1, lambda: self.between(1, LONGEST_STEP), "compile")
 
     def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Report]:
-        """Yield `count` training steps."""
+        """Yield the signals of `count` training steps."""
         waited = 0.0
         for _ in range(count):
             self.step += 1

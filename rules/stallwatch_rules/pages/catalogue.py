@@ -212,7 +212,7 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile all patterns of the matcher together; if that fails, remove pages with invalid patterns.
+    """Compile all patterns of the matcher together. If this fails, remove pages with invalid patterns.
 
     This starts with the last pages, which are the user's pages, and stops as soon as the remaining patterns
     can be compiled, because checking all packaged pages takes seconds.

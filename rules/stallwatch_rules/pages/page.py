@@ -110,7 +110,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Stack frames that tell apart exceptions with the same text; see ``diagnosis.unrelated``."""
+    """Stack frames that distinguish exceptions with the same text; see ``diagnosis.unrelated``."""
 
     words: str  #: a pattern that the exception's text matches: "KeyError: 'optimizer'$"
     calls: str = ""  #: a pattern that one of the frames must match, such as "torch/serialization.py in load"

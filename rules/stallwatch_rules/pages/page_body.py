@@ -209,7 +209,10 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered items of a Fix section; report a problem if the section has other content."""
+    """Return the numbered items of a Fix section.
+
+    Any other content of the section is reported as a problem.
+    """
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:
@@ -234,7 +237,7 @@ def _items(section: _Section, problem: _Report) -> list[Item]:
 
 
 def _unwrap(lines: list[str]) -> str:
-    """Join the lines of each paragraph; keep blank lines, list items and fenced blocks as they are."""
+    """Join the lines of each paragraph. Blank lines, list items and fenced blocks are not changed."""
     out: list[str] = []
     fenced = False
     fresh = True  # True if the next line starts a new paragraph
@@ -257,7 +260,7 @@ def _unwrap(lines: list[str]) -> str:
 
 
 def _join(left: str, right: str) -> str:
-    """Join two lines, with a space unless both adjacent characters are Chinese."""
+    """Join two lines. A space is inserted, unless the characters on both sides are Chinese."""
     wide = "\u3000" <= left[-1] <= "\u9fff" or left[-1] >= "\uff00"
     wide_right = "\u3000" <= right[0] <= "\u9fff" or right[0] >= "\uff00"
     return left + right if wide and wide_right else f"{left} {right}"

@@ -50,7 +50,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
-    """Compile a google-re2 pattern for UTF-8 bytes, or for text; raise ``re2.error`` if it is invalid."""
+    """Compile a google-re2 pattern for text, or for UTF-8 bytes if `encoded` is true.
+
+    Raise ``re2.error`` if the pattern is invalid.
+    """
     options = re2.Options()
     options.log_errors = False  # Stallwatch itself reports rejected patterns
     return re2.compile(pattern.encode() if encoded else pattern, options)

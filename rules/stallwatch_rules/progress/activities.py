@@ -62,7 +62,10 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity after a line, given the activity before the line; ``None`` if there is none."""
+    """Return the activity of a rank after a line; ``None`` if the rank has no activity.
+
+    The argument `before` is the activity before the line.
+    """
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

@@ -63,7 +63,7 @@ class BoundedSeries(Generic[_T]):
 
 
 class Point(NamedTuple):
-    """The metrics in one line."""
+    """The metrics in one line, with the step or epoch of the line."""
 
     step: float | None  #: the step, or the epoch if the line has no step number
     loss: float | None

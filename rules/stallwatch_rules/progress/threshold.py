@@ -120,7 +120,7 @@ class QuietTimes(Sequence[float]):
 
 
 class Limits(NamedTuple):
-    """The settings of ``[stall]``."""
+    """The settings in the section ``[stall]`` of the configuration."""
 
     floor: float = 30.0  #: minimum threshold in seconds
     start: float = 1800.0  #: threshold in seconds while too little is known
@@ -172,7 +172,7 @@ class PhaseWaits:
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
-        """Return the number of quiet seconds above which the phase is stalled; 0 before the first wait.
+        """Return after how many quiet seconds the phase counts as stalled; 0 before the first wait.
 
         If the threshold is only an estimate from the spread of the waits, it is at most `cap`. For a phase of
         `steps`, no such estimate is made from the waits before another phase, because a phase of steps ends
@@ -405,7 +405,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95 % confidence) of the 99th percentile of few waits; 0 for nearly equal waits.
+    """Return an upper limit (95 % confidence) of the 99th percentile of waits; 0 if they are nearly equal.
 
     The 99th percentile of 20 steps is the slowest of these steps, but one in 21 further steps is slower. So
     the percentile is estimated from all steps. Normally distributed logarithms are assumed, and the usual

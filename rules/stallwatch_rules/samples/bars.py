@@ -152,7 +152,7 @@ def may_be_counted(text: str) -> bool:
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Read a bar for the steps of an epoch, as Keras prints it; each epoch starts a new bar.
+    """Return the numbers of a bar that shows the steps of one epoch, as Keras prints it for each epoch.
 
     Only bars with a training loss are read, because downloads, evaluations and predictions have similar bars.
     """

@@ -159,7 +159,7 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
 
 
 def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
-    """Return the value of a number in the changed line; ``None`` if its text is not a number any more."""
+    """Return the value of a number in the changed line; ``None`` if its text is no longer a number."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     return None if moved is None else _number(moved[0])
 

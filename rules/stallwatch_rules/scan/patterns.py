@@ -106,7 +106,7 @@ class Target(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """The hits in a chunk."""
+    """Where the patterns of a scan were found in a chunk."""
 
     found: list[tuple[int, int]]  #: pattern and segment of each hit; can contain duplicates
     worded: set[int]  #: segments with a severe word

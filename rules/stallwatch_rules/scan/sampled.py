@@ -1,4 +1,4 @@
-"""Select the parts of each chunk of a long log to read, from the bytes of the chunk; count the other lines.
+"""Select which parts of a long log are read, from the bytes of each chunk. The other lines are counted.
 
 Reading a line takes thousands of times as long as searching it for patterns. So only informative lines are
 read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of the run, a

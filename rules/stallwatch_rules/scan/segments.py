@@ -55,7 +55,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return the positions of line feeds in a slice; with ``redrawn``, also those of carriage returns."""
+    """Return the positions of line feeds in a slice. With ``redrawn``, carriage returns are included."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]

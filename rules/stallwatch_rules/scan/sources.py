@@ -122,7 +122,7 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """Convert UTF-16 to UTF-8, so that line ends can be found; return other bytes unchanged."""
+        """Convert UTF-16 to UTF-8, so that line ends can be found. Other bytes are returned unchanged."""
         if not self._decided:
             data = self._begun + data
             if len(data) < 3 and not final:

@@ -203,7 +203,7 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks that are at the same place as others, but have joined another number of collectives.
+    """Return the ranks that are at the same place as others, but joined a different number of collectives.
 
     Only collectives of the same kind of group are compared. Ranks of the same stage are compared first,
     because they run the same program. Other stages are compared only if they confirm all other ranks of

@@ -143,7 +143,10 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Return an integer, given as such or as digits. ``None`` for other values, or if below `least`."""
+    """Convert an integer, or a text of digits, to an integer.
+
+    Return ``None`` for other values, and for numbers below `least`.
+    """
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)
