@@ -1,4 +1,4 @@
-"""Run tools that name the cause of a failed run: each tool takes the run's folder and returns an `Answer`.
+"""Adapters for tools that name the cause of a failed run. A tool gets the run's folder.
 
 To compare another tool, give its command (``--tool NAME=COMMAND``, see docs/benchmark.md). The tools below
 run in this process.
@@ -22,7 +22,7 @@ CAUSES: dict[str, dict[str, Any]] = json.loads((HERE / "causes.json").read_text(
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of one tool for one run."""
+    """The answer that a tool gives for one run."""
 
     failed: bool = False  #: True if the tool would raise an alarm
     cause: tuple[str, ...] = ()  #: the classes of causes.json that the tool names; empty if it names none
@@ -49,7 +49,10 @@ def exit_code_of(folder: Path) -> int | None:
 
 
 def classes(tool: str, name: str) -> tuple[str, ...]:
-    """Map a tool's name of a cause to the classes of causes.json; return an unmapped name unchanged."""
+    """Map a tool's name of a cause to classes of causes.json.
+
+    A name without a mapping is returned unchanged.
+    """
     found = tuple(cause for cause, one in CAUSES.items() if name in one.get(tool, ()))
     return found or (f"{tool}:{name}",)
 
@@ -97,12 +100,12 @@ def of_diagnosis(diagnosis: Any) -> Answer:
 
 
 def exit_code(folder: Path) -> Answer:
-    """Answer from the exit code alone, as a scheduler does."""
+    """Return the answer that follows from the exit code alone. A scheduler knows no more than this."""
     return Answer(exit_code_of(folder) not in (0, None))
 
 
 def last_line(folder: Path) -> Answer:
-    """Answer with the last line of the logs, which most people read first."""
+    """Return the last line of the logs as the answer. Most people read this line first."""
     lines = lines_of(folder)
     return Answer(exit_code_of(folder) not in (0, None), (), lines[-1] if lines else "")
 
@@ -111,7 +114,7 @@ _ERROR = re.compile(r"error", re.IGNORECASE)
 
 
 def grep_error(folder: Path) -> Answer:
-    """Answer with the first line that ``grep -i error`` finds."""
+    """Return the first line that ``grep -i error`` finds as the answer."""
     found = next((line for line in lines_of(folder) if _ERROR.search(line)), "")
     return Answer(bool(found), (), found)
 
@@ -150,7 +153,7 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Return an adapter that shows the first of the last lines with templates that are new to Drain3.
+    """Return an adapter that shows the first line near the end whose template is new to Drain3.
 
     Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
     a template that no healthy run has.

@@ -81,7 +81,10 @@ class Webhook:
 
 
 class Writers:
-    """Write eight logs at a steady pace. They have no steps: a step after a failure is a recovery."""
+    """Writers of eight logs at a steady pace.
+
+    The logs have no steps, because a step after a failure would count as a recovery.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.files = [(folder / f"rank{rank}.log").open("a", buffering=1) for rank in range(SOURCES)]
@@ -129,7 +132,10 @@ def tellable(catalogue: Catalogue) -> list[RulePage]:
 
 
 def embedded(count: int) -> tuple[list[float], int, float]:
-    """Return delays in seconds, the number of lines without a notification, and lines per second."""
+    """Measure the embedded path.
+
+    Return the delays in seconds, the number of lines without a notification, and the lines per second.
+    """
     pages = tellable(load_catalogue())
     random.Random(7).shuffle(pages)
     webhook = Webhook()
@@ -185,7 +191,10 @@ def _until_up(record: Path) -> None:
 
 
 def through_prometheus(count: int) -> list[float] | None:
-    """Return the delays in seconds from a crash to the chat, or ``None`` if the servers are not installed."""
+    """Return the delays in seconds from a crash to the chat.
+
+    Return ``None`` if Prometheus, Alertmanager or the relay is not installed.
+    """
     found = importlib.util.spec_from_file_location("servers", ROOT / "tests" / "acceptance" / "servers.py")
     assert found is not None and found.loader is not None
     servers = importlib.util.module_from_spec(found)
@@ -219,7 +228,7 @@ def _crash(stack: Any, name: str) -> float:
 
 
 class Robot:
-    """Chat that takes 20 messages a minute, and counts the incidents in the messages that it accepted."""
+    """Chat that accepts 20 messages a minute. It counts the incidents in the accepted messages."""
 
     name = "robot"
 
@@ -237,7 +246,7 @@ class Robot:
 
 
 def burst(count: int, seconds: float) -> list[tuple[str, str]]:
-    """Raise `count` incidents within `seconds`; return rows (name, value) about the store and the chat."""
+    """Raise `count` incidents within `seconds`, and return table rows about the store and the chat."""
     robot, catalogue = Robot(), Catalogue.of([])
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as name:
         home = Path(name)

@@ -37,7 +37,7 @@ import generate  # noqa: E402 - in cases/
 
 @dataclass(frozen=True)
 class Case:
-    """One run and its correct answer: a row of ``cases/cases.jsonl``."""
+    """One run and its correct answer. This is a row of ``cases/cases.jsonl``."""
 
     id: str
     kind: str  #: real run, re-enacted or generated
@@ -74,7 +74,7 @@ class Case:
         return content
 
     def unpack(self, folder: Path) -> None:
-        """Write the input of a tool into the folder: the logs, and ``run.json`` with the exit code."""
+        """Write what a tool gets into the folder: the logs, and ``run.json`` with the exit code."""
         folder.mkdir(parents=True)
         content = self.content()
         if self.hangs:
@@ -91,7 +91,10 @@ def read_cases() -> list[Case]:
 
 
 def judge(case: Case, answer: adapters.Answer) -> str:
-    """Return "right", "wrong" or "none" for a failed run; "quiet" or "alarm" for any other run."""
+    """Compare an answer with the correct one.
+
+    Return "right", "wrong" or "none" for a failed run. For any other run, return "quiet" or "alarm".
+    """
     if not case.failed:
         return "alarm" if answer.failed else "quiet"
     shown = _shows(case, answer.text)
@@ -185,7 +188,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """Return the adapter of a tool; a tool that needs training is trained on the open healthy runs."""
+    """Return the adapter of a tool. If the tool needs training, it is trained on the open healthy runs."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":

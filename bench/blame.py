@@ -50,7 +50,7 @@ LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One operation of a rank's program: a collective of a group, or a message from or to another stage."""
+    """One operation of a rank: a collective of a group, or a message from or to another stage."""
 
     name: str
     group: str = ""
@@ -91,7 +91,10 @@ class Layout:
                 self.of[rank][axis] = id
 
     def program(self, rank: int) -> list[Operation]:
-        """Return the operations of one step: all forward passes, all backward passes, then the gradients."""
+        """Return the operations of one step in their order.
+
+        All forward passes come first, then all backward passes, then the reduction of the gradients.
+        """
         own, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
         at = stages.index(rank)
         before, after = ([stages[at - 1]] if at else []), stages[at + 1 : at + 2]
@@ -111,7 +114,7 @@ class Layout:
 
 
 class Trial:
-    """One fault in one run, which has stopped."""
+    """A run that has stopped because of one fault."""
 
     def __init__(self, layout: Layout, fault: str, chance: random.Random) -> None:
         self.layout, self.fault = layout, fault
@@ -204,7 +207,7 @@ class Trial:
         return program[self.call].group == group and number == before + 1
 
     def hosts(self, known: str) -> tuple[dict[str, StallStacks], list[str]]:
-        """Return what the agent of each host reports, and the hosts that are silent."""
+        """Return the report of each host's agent, and the hosts whose agents do not respond."""
         parts = {}
         for first in range(0, self.layout.ranks, PER_HOST):
             ranks = range(first, first + PER_HOST)
@@ -273,7 +276,10 @@ def judged(trial: Trial, found: StallStacks) -> str:
 
 
 def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
-    """Draw trials until a run hangs, and return that trial; some changes of order are harmless."""
+    """Draw trials until the run of one hangs, and return that trial.
+
+    More than one can be necessary, because some changes of order are harmless.
+    """
     while True:
         trial = Trial(layout, fault, chance)
         if fault in ("store", "frozen") or not trial.is_complete:
@@ -325,7 +331,7 @@ def main() -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return the shares of the verdicts, and the longest time that the evaluation of a hang took."""
+    """Return a line with the shares of right and wrong results, and the longest time of an evaluation."""
     shares = Counter(one.verdict for one in results)
     sure = sum(one.verdict == "wrong" and one.confidence >= 0.9 for one in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))

@@ -1,4 +1,4 @@
-"""Simulate hangs of training runs on many hosts; measure the blamed ranks, notifications and delays.
+"""Simulate hangs of training runs on many hosts. Measure the blamed ranks, notifications and delays.
 
     python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
     python bench/cluster.py --pure --faults 500              the reports of all hosts, in one process python
@@ -74,7 +74,7 @@ class Trial:
 
 
 class Simulation:
-    """Two coordinators to which agents report, and a chat."""
+    """Two coordinators to which agents report, and a chat that receives their notifications."""
 
     def __init__(self, folder: Path) -> None:
         self.receiver = Receiver()
@@ -91,7 +91,7 @@ class Simulation:
         self.receiver.__exit__()
 
     def messages(self, run: str) -> list[tuple[float, bool, str]]:
-        """Return the notifications of a run: (time, True if it opens an incident, title)."""
+        """Return the notifications of a run as tuples: time, whether it opens an incident, and title."""
         return [
             (at, opens(body), str(body.get("title")))
             for at, body in self.receiver.messages
@@ -99,7 +99,7 @@ class Simulation:
         ]
 
     def trial(self, number: int, seed: int, fault: str, hosts: int, per_host: int, lost: float) -> Trial:
-        """Inject one fault, and return the outcome; for `lost`, see `Fleet`."""
+        """Inject one fault and return the outcome. The argument `lost` is described at `Fleet`."""
         draw = random.Random(f"{seed}/{number}/{fault}/watchers")
         for service in self.services:
             service.start()
@@ -172,7 +172,7 @@ class Simulation:
 def simulated(
     planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int, jobs: int, lost: float = 1.0
 ) -> Iterator[Trial]:
-    """Run `jobs` trials at a time, each with its own coordinators; yield each trial when it ends."""
+    """Run `jobs` trials at a time. Each trial has its own coordinators and is yielded when it ends."""
     free: list[Simulation] = []
     lock = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="stallwatch-simulated-") as folder:
@@ -205,7 +205,10 @@ def simulated(
 
 
 def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
-    """Yield table rows of a coordinator's cost: one for each run and phase (healthy, hanging, recovered)."""
+    """Yield table rows with the cost of a coordinator.
+
+    There is a row for each run in each of its phases: healthy, hanging and recovered.
+    """
     yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"
     with (

@@ -64,7 +64,7 @@ class Service:
         self.start()
 
     def start(self) -> None:
-        """Start the coordinator unless it is running, and wait until it listens."""
+        """Start the coordinator, unless it is running already. Wait until it accepts connections."""
         if self._process is not None and self._process.poll() is None:
             return
         command = [sys.executable, "-m", "stallwatch", "coordinator", "--host", "127.0.0.1"]
@@ -122,7 +122,7 @@ class Service:
 
 
 class Carrier:
-    """Posts the reports of one agent to the first coordinator that it reaches."""
+    """Sender of one agent's reports. It tries the coordinators in order until it reaches one."""
 
     def __init__(
         self, key: str, agent: str, services: Sequence[Service], draw: random.Random, lost: float = 1.0
@@ -141,7 +141,7 @@ class Carrier:
         ]
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report and return the reply, or ``None`` if the report is lost on the way."""
+        """Send a report and return the reply; ``None`` if the report does not arrive."""
         self.posts += 1
         chance = self._draw.random()
         if chance < LOST * self._lost:
@@ -169,7 +169,7 @@ class Carrier:
 
 
 class Host:
-    """One host of the run, with the observations, reports, and notifications of its agent."""
+    """One host of the run, with everything that its agent observes, reports and sends to the chat."""
 
     def __init__(self, run: Fleet, name: str, draw: random.Random) -> None:
         hang = run.hang
@@ -267,7 +267,10 @@ _RULE = sorted(STANDSTILLS)[0]
 
 
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
-    """Return a host's assessment of its own ranks, a simplified form of ``stacks/quiet_periods.py``."""
+    """Return what a host decides about its own ranks alone.
+
+    This is a simplified form of ``stacks/quiet_periods.py``.
+    """
     if stacks is None:
         return None
     for group in stacks.groups:
@@ -297,7 +300,10 @@ class Fleet:
         lost: float = 1.0,
         late: float = 0.1,
     ) -> None:
-        """Create the agents; `lost` multiplies the lost reports, `late` is the share of late agents."""
+        """Create the agents.
+
+        `lost` multiplies the rate of lost reports; `late` is the share of agents that start late.
+        """
         self.run = run
         self.hang = hang
         self.services = services
@@ -313,7 +319,7 @@ class Fleet:
 
     @property
     def due_at(self) -> float | None:
-        """Time at which the first agent found that its threshold had passed, or ``None``."""
+        """The first time at which an agent found that its threshold had passed; ``None`` if none has."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
@@ -323,11 +329,11 @@ class Fleet:
 
     @property
     def alone(self) -> list[Incident]:
-        """Incidents about which agents notified people without a coordinator."""
+        """The incidents about which an agent notified people itself, because it reached no coordinator."""
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Wait until the condition holds or `seconds` have passed; return True if the condition holds."""
+        """Wait until the condition holds, but at most `seconds`. Return whether it holds."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):
@@ -355,7 +361,10 @@ class Fleet:
 
 
 def merged(services: Sequence[Service], run: str) -> list[Incident]:
-    """Return the run's incidents from all coordinators, the most complete first."""
+    """Return the run's incidents from all coordinators.
+
+    The most complete record of an incident comes first.
+    """
     found: dict[str, Incident] = {}
     for service in services:
         for incident in service.incidents(run):

@@ -1,4 +1,4 @@
-"""Break real training runs on several hosts; check the notifications and the rank that they name.
+"""Break real training runs on several hosts. Check the notifications and the ranks that they name.
 
     python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
 
@@ -55,7 +55,7 @@ LONGER_SECONDS = 40.0  #: seconds added to the limit for each earlier hang, whic
 
 @dataclass
 class Hang:
-    """One hang: one line of the file that ``--resume`` names."""
+    """The outcome of one hang, which is one line of the file that ``--resume`` names."""
 
     hang: int
     seed: int
@@ -95,7 +95,7 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Return enough starts for all hangs, with at most `each` hangs per start; deterministic by seed."""
+    """Return enough starts for all hangs. A start has at most `each` hangs; the seed determines the draw."""
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -118,7 +118,7 @@ def planned(
 
 
 class Cluster:
-    """One start: hosts, a training run on them, agents, and a chat that receives their messages."""
+    """One start of a training run on several hosts, with its agents and a chat for their messages."""
 
     def __init__(self, start: Start, seed: int, hosts: int, first: int, settle: float) -> None:
         self.start = start
@@ -203,14 +203,14 @@ class Cluster:
 
     @property
     def step(self) -> int:
-        """Step that the training has reached."""
+        """The step that the training has reached."""
         try:
             return int((self.control / "step").read_text())
         except (OSError, ValueError):
             return 0
 
     def reach(self, step: int, seconds: float) -> bool:
-        """Wait until the training reaches a step; return True if it does within `seconds`."""
+        """Wait until the training reaches a step, but at most `seconds`. Return whether it was reached."""
         until = time.monotonic() + seconds
         while self.step < step and time.monotonic() < until:
             time.sleep(0.2)
@@ -324,7 +324,7 @@ class Cluster:
 
 
 def _kept(folder: Path) -> list[Incident]:
-    """Return the stored incidents of the entire run, or of this agent if it merged none."""
+    """Return the incidents of the run that the agents merged. Without any, return those of this agent."""
     found: dict[str, Incident] = {}
     with contextlib.suppress(FileNotFoundError), (folder / RUN_INCIDENTS).open("rb") as lines:
         for line in lines:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Receiver:
-    """HTTP server that stores the JSON bodies of requests with their times."""
+    """HTTP server that stores the JSON bodies of requests, with the times at which they arrived."""
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.messages: list[tuple[float, dict[str, Any]]] = []

@@ -56,7 +56,10 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """Ranks and hosts at fault; the ranks are empty if no rank is at fault or the ranks are unknowable."""
+    """The ranks and hosts that are at fault.
+
+    No ranks are listed if no rank is at fault, or if the stacks cannot show which rank is.
+    """
 
     fault: str
     ranks: frozenset[int]
@@ -67,7 +70,7 @@ class Truth:
 
 @dataclass
 class State:
-    """State of one rank at the hang."""
+    """What one rank does when the run hangs."""
 
     step: int  #: newest step that the rank finished
     op: Op
@@ -118,7 +121,7 @@ class Training:
             self._groups_of[rank].append(name)
 
     def _three_dimensions(self) -> None:
-        """Lay out the ranks as Megatron does: tensor innermost, pipeline outermost."""
+        """Assign ranks to groups as Megatron does: tensor parallelism varies fastest, pipeline slowest."""
         self.tp = self.draw.choice([size for size in (2, 4, 8) if self.per_host % size == 0] or [1])
         self.pp = self.draw.choice([size for size in (2, 4, 8) if self.world % (self.tp * size) == 0] or [1])
         self.dp = self.world // self.tp // self.pp
@@ -306,7 +309,7 @@ def spans(ranks: Sequence[int]) -> str:
 
 @dataclass
 class _Deviation:
-    """Deviation of one rank from its program: it skips from `at` to `other`, or swaps the two."""
+    """How one rank departs from its program. It skips from `at` to `other`, or swaps these two operations."""
 
     rank: int
     at: int  #: index of the operation in the first step
@@ -315,7 +318,7 @@ class _Deviation:
 
 
 class _Run:
-    """Progress of all ranks from the step of the fault on."""
+    """The progress of all ranks, starting at the step of the fault."""
 
     def __init__(self, training: Training, deviations: Mapping[int, _Deviation]) -> None:
         self.training = training
@@ -352,7 +355,7 @@ class _Run:
         self.unfinished, self._unfinished_number = (group, ranks), number
 
     def go(self) -> bool:
-        """Run until no rank can continue; return True if all ranks are stuck or wait."""
+        """Run until no rank can continue. Return True if all ranks are stuck or wait for others."""
         todo = deque(range(self.training.world))
         while todo:
             todo.extend(self._advance(todo.popleft()))
@@ -399,7 +402,10 @@ class _Run:
     _through: frozenset[int] = frozenset()
 
     def _join(self, rank: int, op: Op) -> list[int] | None:
-        """Join a collective; return the other ranks that may continue, or ``None`` if it is not complete."""
+        """Let a rank join a collective. Return the other ranks that can now continue.
+
+        Return ``None`` if the collective is not complete.
+        """
         number = self.joined[rank][op.group] + 1
         self.joined[rank][op.group] = number
         arrived = self._arrived[op.group, number]
@@ -520,7 +526,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
 
 
 def parts(found: Hang, time: float = 0.0) -> dict[str, StallStacks]:
-    """Return the stacks by host, for the hosts whose agents answer."""
+    """Return the stacks of each host whose agent responds."""
     return {host: found.stacks(host, time) for host in found.training.hosts if host not in found.truth.silent}
 
 

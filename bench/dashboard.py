@@ -59,7 +59,7 @@ def run_page(source: Source, begin: float) -> None:
 
 
 def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = lambda: None) -> str:
-    """Return medians in milliseconds: this process's processor time and the elapsed time."""
+    """Return median times of a function: this process's processor time and the elapsed time."""
     took = []
     for _ in range(times):
         before()
@@ -79,7 +79,7 @@ def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
 
 
 def refreshed(source: Source, begin: float, times: int, before: Callable[[], None]) -> None:
-    """Print the memory over `times` refreshes of both pages."""
+    """Print the memory use during `times` refreshes of both pages."""
     process, sizes = psutil.Process(), []
     for number in range(times):
         before()

@@ -62,7 +62,10 @@ class Visited:
 
 
 def visits(home: Path, name: str, **variables: str) -> None:
-    """Print the times of a browser's first and later visits to both pages and to two bare pages."""
+    """Print the times of a browser's visits to both pages of the dashboard and to two bare pages.
+
+    The first visit and the later visits are listed separately.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -102,7 +105,10 @@ def visits(home: Path, name: str, **variables: str) -> None:
 
 
 def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
-    """Return seconds from the address to a usable page, and processor seconds of server and browser."""
+    """Visit a page.
+
+    Return the seconds until it is usable, and the processor seconds of server and browser.
+    """
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
     before = _used(visited.server)
@@ -122,7 +128,7 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
 
 
 def _used(server: psutil.Process) -> tuple[dict[int, float], dict[int, float]]:
-    """Return processor seconds by process: of the server and of Chromium."""
+    """Return the processor seconds of each process, for the server and for Chromium."""
     by_process: tuple[dict[int, float], dict[int, float]] = ({}, {})
     ours = [server, *server.children(recursive=True)]
     chromium = [one for one in psutil.Process().children(recursive=True) if one not in ours]
@@ -157,7 +163,7 @@ def _run_ready(page: Any) -> None:
 
 @contextlib.contextmanager
 def _serving(home: Path, variables: dict[str, str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the real dashboard on this state folder; yield its address and its process."""
+    """Start the real dashboard on this state folder. Yield its address and its process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     env |= {"STALLWATCH_HOME": str(home), "STALLWATCH_CONFIG": os.devnull, **variables}
     words = [sys.executable, "-c", "from stallwatch.cli import main; main()", "dashboard", "--port", "0"]

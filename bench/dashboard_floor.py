@@ -40,7 +40,7 @@ _START_SECONDS, _TRIES = 60.0, 3
 
 @contextlib.contextmanager
 def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Start Streamlit with this script alone; yield its address and its process."""
+    """Start Streamlit with only this script. Yield its address and its process."""
     file = folder / "bare.py"
     file.write_text(script)
     for _ in range(_TRIES):

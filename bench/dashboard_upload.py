@@ -20,7 +20,10 @@ _FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
 def compare(megabytes: int, rounds: int = 3) -> None:
-    """Print the best times of upload and command in alternating rounds, and the page's progress updates."""
+    """Print the best times of an upload and of the command, and the number of progress updates on the page.
+
+    Uploads and commands alternate for `rounds` rounds.
+    """
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
         home = Path(folder)
         log = home / "rank0.log"

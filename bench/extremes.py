@@ -27,7 +27,7 @@ Make = Callable[[Path, float], None]
 
 
 def one_line(path: Path, scale: float) -> None:
-    """Write a line of 1 GB, followed by the failure."""
+    """Write a line of 1 GB, and the lines of a failure after it."""
     with path.open("wb") as out:
         for _ in range(max(1, int(1000 * scale))):
             out.write(b"x" * 1_000_000)
@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """Write a million lines, each of a different rank; some ranks do not exist."""
+    """Write a million lines, each with the number of a different rank. Some of these ranks do not exist."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))
@@ -133,7 +133,10 @@ def countless_templates(path: Path, scale: float) -> None:
 
 
 def stretched(size: int) -> Make:
-    """Return a function that writes a log of `size` bytes: memory must not grow with the size."""
+    """Return a function that writes a log of `size` bytes.
+
+    Such logs show whether memory grows with the size.
+    """
 
     def make(path: Path, scale: float) -> None:
         block = b"".join(LINE % step for step in range(50_000))

@@ -1,4 +1,4 @@
-"""A chat that can be down, slow or faulty; it stores accepted messages in their order."""
+"""A chat that can be down, slow or faulty. It stores the accepted messages in their order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANSWERS = {
 
 
 class Chat:
-    """HTTP server on a port of 127.0.0.1 that stays reserved while the chat is down.
+    """HTTP server that acts as a chat. Its port on 127.0.0.1 stays reserved while the chat is down.
 
     `script` lists the outcomes of the next requests; later requests succeed: ``ok``, ``500``, ``429``,
     ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the middle of the request), ``taken-reset``

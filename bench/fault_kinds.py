@@ -30,7 +30,7 @@ _LONGEST_AWAY = 3.0
 
 
 def nothing(_: Trial) -> None:
-    """Inject no fault, as a control: a promise that is broken here does not depend on a fault."""
+    """Inject no fault. The trial shows whether a promise is broken even without a fault."""
 
 
 # ---- the agent
@@ -93,7 +93,7 @@ def agent_stopped(trial: Trial) -> None:
 
 
 def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
-    """Mount a file system at the state folder; return a function that remounts it with other options."""
+    """Mount a file system at the state folder. Return a function that remounts it with other options."""
     trial.home.mkdir(exist_ok=True)
     _call("mount", "-t", "tmpfs", "-o", options, "faults", str(trial.home))
     trial.closing.append(lambda: _call("umount", "-l", str(trial.home)))
@@ -101,7 +101,7 @@ def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
 
 
 def disk_full(trial: Trial) -> None:
-    """Limit the state folder's file system to n more pages or n files; n differs between trials."""
+    """Limit the file system of the state folder to n more pages or n files. Each trial has another n."""
     pages = trial.index * 7 % 150 + 1
     kind = trial.random.choice(("size", "size", "size", "inodes"))
     if kind == "size":
@@ -118,7 +118,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Make the agent's n-th write call fail, alone or with all later calls; n grows with each trial."""
+    """Make the agent's n-th write call fail, alone or with all later calls. n grows from trial to trial."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -265,7 +265,7 @@ def postgres() -> Postgres:
 
 
 def _missing(name: str) -> str:
-    """Return the requirement of a fault that this machine lacks, or an empty text."""
+    """Return what this machine lacks for a fault; an empty string if it lacks nothing."""
     if name in ("disk full", "read-only") and os.geteuid() != 0:
         return "root, to mount a file system"
     if name == "PostgreSQL killed" and programs() is None:
@@ -274,7 +274,7 @@ def _missing(name: str) -> str:
 
 
 def left_out() -> dict[str, str]:
-    """Return the faults that cannot be tried on this machine, with the missing requirement of each."""
+    """Return the faults that cannot be tried on this machine, with the reason for each."""
     return {name: lacks for name in FAULTS if (lacks := _missing(name))}
 
 
@@ -362,7 +362,7 @@ def two_agents(trial: Trial) -> None:
 
 
 class Relay:
-    """``stallwatch relay``, and an Alertmanager that resends alerts until they are accepted."""
+    """``stallwatch relay``, and a simulated Alertmanager that sends alerts until the relay accepts them."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial

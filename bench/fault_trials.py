@@ -57,7 +57,7 @@ _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
 
 @dataclass
 class Result:
-    """Outcome of one trial: one line of the file that ``--resume`` names."""
+    """The outcome of one trial. It is one line of the file that ``--resume`` names."""
 
     trial: int
     seed: int
@@ -79,7 +79,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Reference:
-    """Output and exit code of the same training without a watcher."""
+    """The output and the exit code of the same training without a watcher."""
 
     stdout: bytes
     stderr: list[str]
@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """A random time, from the start of the command to some time after the end of the training."""
+        """A random time between the start of the command and some time after the end of the training."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -194,7 +194,7 @@ class Trial:
         self.problems += [f"{one} was sent {seen[one]} times" for one in wanted if seen[one] > 2]
 
     def hook(self, name: str, value: str) -> None:
-        """Set a variable that injects a fault into the agent's process: see ``fault_programs/hook``."""
+        """Set a variable of the agent's process that injects a fault. See ``fault_programs/hook``."""
         self.agent_environ |= {name: value, "PYTHONPATH": self.hooked_path()}
 
     def hooked_path(self) -> str:
@@ -321,7 +321,10 @@ class Trial:
             return process.wait()
 
     def _wait_for_training(self) -> None:
-        """Wait for the training, which continues without its agent: another process forwards its output."""
+        """Wait for the end of a training whose agent has died.
+
+        The training continues, because another process forwards its output.
+        """
         deadline = time.monotonic() + 3 * SECONDS[self.scenario] + 20
         started = self.stdout.stat().st_size > 0
         while time.monotonic() < deadline and not self.note.exists():
@@ -444,7 +447,7 @@ class Trial:
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 
     def _awake_before_the_end(self) -> float:
-        """Return the seconds for which the agent ran while the training was quiet."""
+        """Return for how many seconds the agent ran while the training printed nothing."""
         if not self.note.exists():
             return math.inf
         end = self.note.stat().st_mtime
@@ -471,7 +474,10 @@ class Trial:
             (opened if status == "open" else closed).add(name)
 
     def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
-        """Count each missing message as reported or as silently lost."""
+        """Count each missing message as reported or as silently lost.
+
+        A loss is reported if Stallwatch says that the message was lost.
+        """
         if self._was_stopped:
             self.result.expected -= len(lost)  # the training was ended before these events
             return
@@ -515,7 +521,7 @@ class Trial:
 
 
 def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return (incident, status) for the incidents of each message, in order; one message may hold several."""
+    """Return pairs of incident and status for all messages, in order. One message can contain several."""
     found: list[tuple[str, str]] = []
     for body in bodies:
         names = str(body.get("incidents") or body["id"]).split(",")

@@ -30,7 +30,10 @@ _Z = 1.96  # quantile of the normal distribution for 95 %
 
 
 def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
-    """Return (number, fault, earlier trials of that fault) for each trial; faults are spread evenly."""
+    """Return a tuple for each trial: its number, its fault, and how many earlier trials have this fault.
+
+    The faults are spread evenly.
+    """
     lacking = left_out()
     names = [name for name in FAULTS if name not in lacking]
     names = [name for name in names if not only or any(word in name for word in only)]
@@ -64,7 +67,7 @@ def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
 def run(
     planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
 ) -> Iterator[Result]:
-    """Run the trials and yield their results; start no trial after `minutes`."""
+    """Run the trials and yield their results. After `minutes`, no further trial is started."""
     end = time.monotonic() + minutes * 60 if minutes else math.inf
     ended = threading.Event()
 

@@ -48,7 +48,7 @@ _VALUE = "CASE kind " + " ".join(f"WHEN {n} THEN {value}" for n, (*_, value) in 
 
 
 def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> None:
-    """Create a table of all series."""
+    """Create a table with a row for each time series."""
     connection.execute(
         "CREATE TEMP TABLE kinds (metric VARCHAR, labels VARCHAR, of_rank BOOLEAN, kind INTEGER)"
     )
@@ -66,7 +66,10 @@ def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> Non
 
 
 def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: float) -> int:
-    """Write the store's file; return the number of points. The last scrape is at `end`."""
+    """Write the file of the embedded store and return the number of its points.
+
+    The last scrape is at `end`.
+    """
     MetricStore(path).close()  # creates the tables
     connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "2GB"})
     _places(connection, runs, ranks)
@@ -93,7 +96,7 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
 
 
 class Scrapes:
-    """Responses of the runs' agents to scrapes."""
+    """The responses of all agents to the scrapes of a day."""
 
     def __init__(self, runs: int, ranks: int) -> None:
         self._connection = duckdb.connect()

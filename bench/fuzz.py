@@ -36,7 +36,7 @@ _PART = 3.0  # seconds for one part of a target's inputs; parts keep all targets
 
 
 def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
-    """Return the number of inputs for each target: more for cheap targets, at least one for each."""
+    """Return how many inputs each target gets. Every target gets at least one, and cheap targets get more."""
     weights = {target.name: 1 / (30 + target.cost) for target in targets}
     every = sum(weights.values())
     return {name: max(1, round(inputs * weight / every)) for name, weight in weights.items()}
@@ -104,7 +104,7 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Run a total of `inputs` inputs over the targets; write each failure when it is found."""
+    """Run `inputs` inputs in total, spread over the targets. Each failure is written when it is found."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []
@@ -150,7 +150,7 @@ def _add(total: Result, part: Result) -> None:
 
 
 def _kept(state: Path | None, seed: int) -> dict[str, Result]:
-    """Return the stored results of earlier calls. Raises `ClickException` if they had another seed."""
+    """Return the stored results of earlier calls. Raise `ClickException` if their seed was another one."""
     if state is None or not state.exists():
         return {}
     before: dict[str, Any] = json.loads(state.read_text())

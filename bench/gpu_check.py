@@ -1,4 +1,4 @@
-"""Check on a GPU that Stallwatch recognizes waits for the device; the check takes ten minutes.
+"""Check on a GPU that Stallwatch recognizes when a rank waits for the device. This takes ten minutes.
 
     make gpu-check
 

@@ -55,7 +55,10 @@ class Task:
 
 
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
-    """Return a task per seed of each healthy program, and one per failing program; long ones come first."""
+    """Return the tasks: one per seed for each healthy program, and one for each failing program.
+
+    Long tasks come first.
+    """
     listed = [
         Task(program, seed)
         for program in programs
@@ -66,7 +69,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """Run tasks side by side and store one line of JSON for each."""
+    """Runner of tasks, several at a time. It stores one line of JSON for each task."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs

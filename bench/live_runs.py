@@ -68,7 +68,7 @@ class Webhook:
 
 
 def missing(program: Program) -> list[str]:
-    """Return the packages that the program needs and that are not installed."""
+    """Return the packages that the program needs but that are not installed."""
     return [name for name in program.needs if importlib.util.find_spec(name) is None]
 
 
@@ -147,7 +147,7 @@ class Run:
             )
 
     def _watch(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """Wait for the program's end; end a hanging program after its report, or when it is too late."""
+        """Wait until the program ends. If it hangs, end it after it was reported, or when it is too late."""
         expected, training = self.program.expected, processes[-1]
         hard = time.monotonic() + 2 * self.program.seconds + LONGEST
         sent = 0
@@ -221,7 +221,7 @@ class Run:
         return verdict, (agent.get("ending") or {}).get("kind") or agent.get("state", "")
 
     def _threshold(self) -> float | None:
-        """Return the longest stall threshold of the run's incidents, or ``None``."""
+        """Return the longest stall threshold in the run's incidents; ``None`` if there is no incident."""
         allowed = [
             json.loads(line).get("threshold_seconds") for line in self._read("incidents.jsonl").splitlines()
         ]
@@ -241,7 +241,7 @@ def _free_port() -> int:
 
 
 def quiet(cores: int, limit: float, given_up: Callable[[], bool]) -> float:
-    """Wait until the machine has capacity for another program; return the load per core."""
+    """Wait until the machine has capacity for another program. Return the load per core."""
     while (load := os.getloadavg()[0] / cores) >= limit and not given_up():
         time.sleep(2)
     return load

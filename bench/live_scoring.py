@@ -82,7 +82,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Observed:
-    """Observations of one run of a program."""
+    """What was observed during one run of a program."""
 
     started: float
     event: float | None  #: Unix time; ``None`` if the event never happened
@@ -164,7 +164,7 @@ def _failing(expected: Expected, seen: Observed, event: float, alarms: Sequence[
 
 
 def _lacks(expected: Expected, message: Message) -> str:
-    """Return a description of what the message lacks; empty if it is complete."""
+    """Return what is missing in the message; an empty string if it is complete."""
     text = f"{message.text}\n{message.body.get('rule', '')}"
     if message.body.get("severity") not in expected.severities:
         return f"severity {' or '.join(expected.severities)}"

@@ -15,7 +15,7 @@ _HEAD = (
 
 
 def counted(rows: Iterable[Row]) -> list[Row]:
-    """Return one row for each program and seed; a repetition replaces the first result."""
+    """Return one row for each program and seed. If a run was repeated, only the repetition counts."""
     last: dict[tuple[str, int], Row] = {}
     for row in rows:
         key = (row["name"], row["seed"])
@@ -40,7 +40,10 @@ def _by_family(rows: Sequence[Row]) -> list[str]:
 
 
 def tables(rows: Iterable[Row]) -> str:
-    """Return tables by family, those of frozen programs separately, then the results that are not right."""
+    """Return tables by family, and a list of the results that are not right.
+
+    Frozen programs have tables of their own.
+    """
     known = counted(rows)
     lines = []
     for frozen, title in ((False, "development"), (True, "frozen")):

@@ -34,7 +34,7 @@ DIED = "Some ranks stopped taking part in collectives: this process ends so that
 
 
 def written(path: Path, rank: int, size: int, rng: random.Random) -> datetime:
-    """Write `size` bytes of step lines of a rank; return the time of the last line."""
+    """Write lines of a rank's steps, `size` bytes in total. Return the time of the last line."""
     at, step, held = BEGUN + timedelta(seconds=rng.uniform(-2, 2)), 0, 0
     with path.open("w") as out:
         while held < size:
@@ -74,7 +74,10 @@ def timed_out(rank: int, last: datetime) -> str:
 
 
 def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with logs of ranks, eight per host; return the folder and the rank that fails first."""
+    """Write a folder with logs of ranks, with eight ranks per host.
+
+    Return the folder and the failing rank.
+    """
     rng, first = random.Random(ranks), ranks * 3 // 5
     out = folder / f"{ranks}-logs"
     for rank in range(ranks):
@@ -87,7 +90,7 @@ def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
 
 
 def small_folder(files: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with `files` logs of 2 kB, one of which fails; return the folder and the failed rank."""
+    """Write a folder with `files` logs of 2 kB, one of which fails. Return the folder and the failed rank."""
     rng, failed = random.Random(files), files * 3 // 5
     out = folder / f"{files}-small"
     for rank in range(files):
@@ -133,7 +136,7 @@ Row = list[tuple[float, int, int | None]]
 
 
 class Version:
-    """One installed stallwatch, with its own caches."""
+    """An installed version of stallwatch, with its own caches."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self.command = command
@@ -218,7 +221,7 @@ def main() -> None:
 
 
 def measured(versions: list[Version], path: Path, rounds: int) -> Sequence[Row]:
-    """Diagnose the same logs by each version, and return a row for each round."""
+    """Diagnose the same logs with each version. Return a row for each round."""
     return [[version.diagnose(path) for version in versions] for _ in range(rounds)]
 
 
@@ -229,7 +232,7 @@ def show(
     base: list[float] | None = None,
     rank: int | None = None,
 ) -> list[float]:
-    """Print a row for each version; return the minimum of the seconds of each version."""
+    """Print a row for each version. Return the fastest time of each version in seconds."""
     least = [min(seconds for seconds, *_ in column) for column in zip(*found, strict=True)]
     for order, version in enumerate(versions):
         peak = max(row[order][1] for row in found) / MB

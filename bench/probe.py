@@ -65,7 +65,10 @@ def probe(folder: Path) -> Step:
 
 
 def empty(_: Path) -> Step:
-    """Return a step that passes ten values to an empty function: the cost of the measurement itself."""
+    """Return a step that passes ten values to an empty function.
+
+    It shows the cost of the measurement itself.
+    """
     return reporting_step(nothing)
 
 
@@ -222,7 +225,10 @@ def import_milliseconds(folder: Path) -> tuple[float, float]:
 
 
 def serve_turns(row: str, folder: Path, requests: Connection) -> None:
-    """Measure one row whenever the parent requests it, in a process that isolates a logger's threads."""
+    """Measure one row each time the parent process requests it.
+
+    Each row has its own process, so that the threads of a logger affect no other row.
+    """
     try:
         step = ROWS[row][1](folder)
     except Exception as error:
@@ -237,7 +243,10 @@ def serve_turns(row: str, folder: Path, requests: Connection) -> None:
 
 
 def steps(folder: Path) -> dict[str, list[float]]:
-    """Return microseconds of ten values in batches, for each row that starts; rows alternate."""
+    """Return, for each row that can be measured, the microseconds of ten values in batches.
+
+    Rows alternate.
+    """
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     for row, (package, _) in ROWS.items():

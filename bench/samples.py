@@ -70,7 +70,7 @@ def generate(path: Path) -> None:
 
 
 def samples(log: Path) -> int:
-    """Read all samples as rows, and return their number."""
+    """Read all samples of a log as rows. Return their number."""
     return sum(map(len, Sampling([log]).rows()))
 
 
@@ -84,7 +84,10 @@ def ripgrep(log: Path, patterns: Path) -> int:
 
 
 def unnamed(pattern: str) -> str:
-    """Return the pattern with unnamed groups: rg joins all patterns, so a name would occur twice."""
+    """Return the pattern without the names of its groups.
+
+    ripgrep joins all patterns, so a name would occur twice.
+    """
     return NAME.sub("(", pattern)
 
 

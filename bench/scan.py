@@ -88,7 +88,7 @@ def main(
 
 
 def _sample(files: Sequence[Path], folder: Path) -> dict[float, Path]:
-    """Write beginnings of the first file, for readers that get only a share of the log."""
+    """Write the beginnings of the first file. Some readers get only these, because they are slow."""
     total = sum(path.stat().st_size for path in files)
     made = {}
     for share in (0.01, 0.02, 0.1):
@@ -122,7 +122,7 @@ def _check(
     known: int,
     console: Console,
 ) -> None:
-    """Exclude readers that do not find the same lines."""
+    """Exclude readers that do not find the same lines as the others."""
     counted = {r.name: r.run(files) for r in readers if r.counts and r.share == 1.0}
     console.print(f"matching lines: {counted}")
     if len({*counted.values(), *([known] if known >= 0 else [])}) != 1:

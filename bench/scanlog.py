@@ -23,7 +23,7 @@ BAR = " {percent:3d}%|{fill:<10}| {step}/900000 [1:02:03<4:05:06,  {pace:5.2f}s/
 def write_rank(
     path: Path, rank: int, size: int, faults: Sequence[str], density: float, bars: float
 ) -> tuple[int, int]:
-    """Write a rank's log; return its bytes and its number of signature lines.
+    """Write the log of a rank. Return its number of bytes and its number of signature lines.
 
     ``density`` is the share of lines that are signatures, ``bars`` the share of lines that follow redraws of
     a bar.

@@ -35,7 +35,7 @@ class Contender(NamedTuple):
 
 
 def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple[Catalogue, list[str]]:
-    """Return the catalogue's patterns that every tool can read at full speed, and lines that match them.
+    """Return the catalogue's patterns that every tool reads at full speed, and lines that match them.
 
     Counted repeats need automata of thousands of states; ripgrep falls back to an automaton that is 500 times
     slower.
@@ -59,7 +59,7 @@ def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple
 
 
 def patterns_of(catalogue: Catalogue) -> list[str]:
-    """Return the patterns with unnamed groups, because names would repeat."""
+    """Return the patterns without the names of their groups, because the names would repeat."""
     return [
         re.sub(r"\(\?P<\w+>", "(?:", pattern)
         for page in catalogue.pages.values()
@@ -76,7 +76,7 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
     alternation = re.compile("|".join(patterns).encode())
 
     def signatures(files: Sequence[Path]) -> int:
-        """Return the number of matching lines; extract each match with its line, captures and time."""
+        """Return the number of matching lines. Each match is extracted with its line, captures and time."""
         lines, segments = set(), Counter[tuple[str, float | None]]()
         for match in Matching(files, matcher).matches():
             lines.add((match.line.source, match.line.number))

@@ -68,7 +68,7 @@ def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
 
 
 def _unseen(row: dict[str, Any]) -> str:
-    """Return the label of a whole log from its labeled verdict."""
+    """Return the label of a whole log, derived from the verdict in its row."""
     if row["benign"] or row["verdict"] in ("finished", "unfinished", "no-evidence"):
         return f"benign:{row['class'] or row['verdict']}"
     return row["class"] or "unknown"
@@ -145,7 +145,10 @@ def calibrated(claimed: list[Claim]) -> list[str]:
 
 
 def levels(claimed: list[Claim]) -> list[str]:
-    """Return how often each single confidence is right, on the development half: the data for calibration."""
+    """Return, for each confidence, how often causes with it are right.
+
+    Only the development half is used; confidences are calibrated with it.
+    """
     lines = ["| confidence | right, development half |", "|---|---|"]
     half = [one for one in claimed if not one.frozen]
     for level in sorted({one.confidence for one in half}, reverse=True):

@@ -22,7 +22,7 @@ BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))
 
 @dataclass(frozen=True)
 class Outcome:
-    """Diagnosis of one case, with its label."""
+    """The diagnosis of one case, with the label of the case."""
 
     case: str
     label: str
@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def quiet(self) -> bool:
-        """Return True if the label describes a case without a failure."""
+        """Return True if the label is for a case without a failure."""
         return self.label == "healthy" or self.label.startswith("benign")
 
     @property
@@ -74,7 +74,7 @@ _Z = 1.959964  #: quantile of the normal distribution for 95 %
 
 @dataclass(frozen=True)
 class Share:
-    """Share of a total: a count of right cases and the count of all cases."""
+    """The share of right cases, as a count of these and of all cases."""
 
     right: int
     all: int
@@ -108,12 +108,12 @@ def share(outcomes: Iterable[Outcome]) -> Share:
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes of cases with a failure that a rule should name."""
+    """Return the outcomes of cases whose failure a rule should name."""
     return [one for one in outcomes if not one.quiet and one.label != "failed"]
 
 
 def wrong_alarms(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes of quiet cases with a failure verdict."""
+    """Return the outcomes of cases without a failure for which the verdict is a failure."""
     return [one for one in outcomes if one.quiet and not one.right]
 
 
@@ -127,7 +127,10 @@ class FamilyScore:
 
 
 def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[FamilyScore]:
-    """Return scores by family; precision also counts primary causes named on quiet cases."""
+    """Return the scores of each family.
+
+    Causes that are named for cases without a failure reduce the precision.
+    """
     claimed: dict[str, list[bool]] = defaultdict(list)
     labelled: dict[str, list[bool]] = defaultdict(list)
     for outcome in outcomes:
@@ -149,7 +152,7 @@ def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[
 
 @dataclass(frozen=True)
 class Claim:
-    """A named cause, its confidence, and whether it was right."""
+    """A cause that a diagnosis named, its confidence, and whether it was right."""
 
     case: str
     confidence: float
@@ -157,12 +160,15 @@ class Claim:
 
     @property
     def frozen(self) -> bool:
-        """Return True if the case is in the half without calibration, by the hash of its name."""
+        """Return True if the case is in the half that is not used for calibration.
+
+        The hash of its name decides this.
+        """
         return hashlib.sha256(self.case.encode()).digest()[0] % 2 == 1
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Return the causes that were named for failures; wrong alarms count."""
+    """Return the causes that were named for failures. A cause for a case without a failure counts, too."""
     return [
         Claim(one.case, one.confidence, one.right)
         for one in outcomes
@@ -172,7 +178,7 @@ def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Bin:
-    """The claims made with a confidence in a range."""
+    """The claims whose confidence is in the same range."""
 
     low: float
     high: float
@@ -204,7 +210,10 @@ def expected_error(claimed: Iterable[Claim]) -> float:
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
-    """Return (label, what the diagnosis named instead, count), most frequent first."""
+    """Return tuples of label, the name that the diagnosis gave instead, and count.
+
+    The most frequent comes first.
+    """
     counts = Counter((one.label, one.named_cause) for one in outcomes if not one.right)
     return [
         (label, named_cause, count)

@@ -1,4 +1,4 @@
-"""Simulated runs: the signals of each run and their times. Each run is healthy until it ends in a hang.
+"""Simulated runs, as the signals that they send and the times of these signals.
 
 Every run is drawn at random: its step time, the variation of its steps, and the durations of its evaluations,
 saves and rollouts. A healthy step takes ten minutes at most (longer steps end in the timeout of a
@@ -20,7 +20,7 @@ EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to
 
 @dataclass(frozen=True)
 class Report:
-    """One signal of a run, `wait` seconds after the previous signal."""
+    """One signal of a run. It comes `wait` seconds after the previous signal."""
 
     wait: float
     what: What
@@ -44,7 +44,7 @@ Steps = Callable[[], float]  # returns the seconds of the next step
 
 @dataclass
 class Course:
-    """Parameters of a run that its parts share."""
+    """The parameters of a run that all of its parts use."""
 
     draw: random.Random
     hooked: bool = True
@@ -56,13 +56,16 @@ class Course:
         return low * (high / low) ** self.draw.random()
 
     def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Report]:
-        """Yield imports until the probe's first signal, then loading, and a first step that compiles."""
+        """Yield the start of a run.
+
+        Imports come before the first signal of the probe. Loading and a first step with compilation follow.
+        """
         yield Report(self.between(5, 60), "phase" if self.hooked else "log-line", "init", "load")
         yield Report(self.between(low, high), "log-line", "loaded", "load")
         yield from self.steps(1, lambda: self.between(1, LONGEST_STEP), "compile")
 
     def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Report]:
-        """Yield `count` training steps."""
+        """Yield the signals of `count` training steps."""
         waited = 0.0
         for _ in range(count):
             self.step += 1
@@ -72,7 +75,7 @@ class Course:
                 waited = 0.0
 
     def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Report]:
-        """Yield an evaluation: its batches are activity that a probe sees, then its metrics are computed."""
+        """Yield an evaluation. A probe sees its batches as activity; the metrics are computed after them."""
         if self.hooked:
             yield Report(0.1, "phase", "eval")
             for _ in range(batches):
@@ -114,31 +117,31 @@ def trained(
 
 
 def even(course: Course) -> Steps:
-    """Return even steps, as in synchronous pre-training."""
+    """Yield steps of equal duration, as in synchronous pre-training."""
     usual, spread = course.between(3, 120), course.between(0.01, 0.1)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
 
 def lognormal(course: Course) -> Steps:
-    """Return log-normal steps, as with sequences of any length."""
+    """Yield steps with log-normal durations, as with sequences of any length."""
     usual, spread = course.between(3, 40), course.between(0.2, 1.0)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
 
 def pareto(course: Course) -> Steps:
-    """Return Pareto steps, as with shared storage or a shared network."""
+    """Yield steps with Pareto durations, as with a shared file system or network."""
     least, index = course.between(2, 20), course.draw.uniform(1.5, 5)
     return lambda: least * course.draw.paretovariate(index)
 
 
 def weibull(course: Course) -> Steps:
-    """Return Weibull steps, another heavy-tailed distribution."""
+    """Yield steps with Weibull durations, which also have a heavy tail."""
     usual, shape = course.between(3, 40), course.draw.uniform(0.5, 1.0)
     return lambda: 0.2 * usual + course.draw.weibullvariate(usual, shape)
 
 
 def stragglers(course: Course) -> Steps:
-    """Return even steps, some of which wait for one slow rank."""
+    """Yield steps of equal duration, except that some wait for a slow rank."""
     usual, share, delay = course.between(3, 60), course.between(0.02, 0.1), course.between(1, 60)
 
     def seconds() -> float:
@@ -149,7 +152,7 @@ def stragglers(course: Course) -> Steps:
 
 
 def drifting(course: Course) -> Steps:
-    """Return steps that become three times as long over some hundreds of steps, and then short again."""
+    """Yield steps that slowly become three times as long, and then short again."""
     usual, length = course.between(3, 60), course.draw.randint(200, 2000)
 
     def seconds() -> float:
@@ -193,7 +196,7 @@ def restarted(course: Course) -> Iterator[Report]:
 
 
 def compiled(course: Course) -> Iterator[Report]:
-    """Yield a run with new shapes from time to time, each of which takes minutes to compile."""
+    """Yield a run with new input shapes from time to time. Each new shape takes minutes to compile."""
     draw, seconds = course.draw, even(course)
     yield from course.begin()
     while True:
@@ -211,7 +214,7 @@ def logged_every_half_hour(course: Course) -> Iterator[Report]:
 
 
 def logged_rollouts(course: Course) -> Iterator[Report]:
-    """Yield reinforcement learning whose log holds only steps."""
+    """Yield a run of reinforcement learning whose log contains only the steps."""
     usual, spread = course.between(60, 2400), course.draw.uniform(0.05, 0.4)
     yield from course.begin(20, 600)
     while True:
@@ -228,7 +231,7 @@ def logged(course: Course) -> Iterator[Report]:
 
 
 def untold(course: Course) -> Iterator[Report]:
-    """Yield a log without a line for the start of an evaluation."""
+    """Yield a run whose log does not announce evaluations."""
     seconds, pause, every = even(course), course.between(60, 1200), course.draw.randint(50, 500)
     yield from course.begin()
     while True:

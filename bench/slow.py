@@ -97,7 +97,7 @@ def main() -> None:
 
 
 class Kept:
-    """Results by simulation, in a file of JSON lines if a path is given."""
+    """Results by simulation. If a path is given, they are stored in this file as JSON lines."""
 
     def __init__(self, path: Path | None, given: list[int]) -> None:
         self._path, self._given = path, given
@@ -116,7 +116,7 @@ class Kept:
 
 
 def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
-    """Return the steps that any test needs for a certainty of `Z` standard errors, plus `errors` more.
+    """Return how many steps any test needs for a certainty of `Z` standard errors, plus `errors` more.
 
     The first slow step, minus its expectation from the step before, shows the whole slow-down. Each later
     step shows only the part that the correlation leaves.
@@ -140,7 +140,7 @@ def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
 
 
 def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Iterator[Array]:
-    """Yield for each step the factor by which each host's own part takes longer."""
+    """Yield factors for each step, by which the own part of each host takes longer than usual."""
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     state = draw.standard_normal(shape)
     while True:
@@ -152,7 +152,10 @@ def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Ite
 
 
 def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> list[int | None]:
-    """Return the steps until each slow-down was found; ``None`` if no host or another host was blamed."""
+    """Return after how many steps each slow-down was found.
+
+    It is ``None`` if no host or another host was blamed.
+    """
     draw = np.random.default_rng([seed, NOISES.index(noise), round(1000 * sigma)])
     return [
         slow_down(noise_of(noise, sigma, (hosts,), draw), int(draw.integers(hosts))) for _ in range(trials)
@@ -160,7 +163,7 @@ def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> 
 
 
 def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
-    """Return the steps until the guilty host was found to be slow, or ``None``."""
+    """Return after how many steps the guilty host was found to be slow; ``None`` if it was not found."""
     watched = SlowHosts()
     for step in range(WARM + MOST):
         own = OWN_SECONDS * next(factors)
@@ -178,7 +181,10 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
 
 
 class Twin:
-    """``Comparison`` for many runs at once: returns for each run whether it alarms in this step."""
+    """Version of ``Comparison`` for many runs at once.
+
+    It returns which of the runs raise an alarm in a step.
+    """
 
     def __init__(self, runs: int, hosts: int) -> None:
         self.shape = runs, hosts
@@ -267,7 +273,7 @@ class Twin:
 
 
 def others_median(values: Array) -> Array:
-    """Return for each value of a run the median of the other values."""
+    """Return, for each value, the median of the other values of the same run."""
     others = values.shape[1] - 1
     half, odd = divmod(others, 2)
     wanted = [half - 1, half, half + 1] if half else [half, half + 1]
@@ -285,7 +291,7 @@ def middle(values: Array) -> Array:
 
 
 def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
-    """Apply `Twin` and ``Comparison`` to the same runs, some with a slow host; count the equal results.
+    """Apply `Twin` and ``Comparison`` to the same runs, some with a slow host. Count the equal results.
 
     Raises `AssertionError` at the first difference.
     """
@@ -317,7 +323,7 @@ def false_alarms(
     seed: int,
     note: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, float]:
-    """Return the number of alarms in healthy runs, and the number of simulated hours."""
+    """Return the number of alarms in healthy runs, and how many hours were simulated."""
     draw = np.random.default_rng([seed, 7, NOISES.index(noise), round(1000 * sigma)])
     twin, factors = Twin(runs, hosts), noise_of(noise, sigma, (runs, hosts), draw)
     alarms, last = 0, np.full(runs, -_APART)

@@ -21,7 +21,7 @@ SPREADS = (0.1, 0.4, 0.8, 1.0)  #: standard deviations of the logarithms of step
 def series(
     draw: random.Random, spread: float, alike: float = 0.0, slower_at: int | None = None
 ) -> list[float]:
-    """Return log-normal step times; ``alike`` is the correlation of each step with the step before."""
+    """Return log-normal step times. ``alike`` is the correlation between a step and the step before it."""
     paces, last = [], draw.gauss(0, 1)
     for step in range(STEPS):
         last = alike * last + math.sqrt(1 - alike * alike) * draw.gauss(0, 1)
@@ -36,7 +36,7 @@ def ramp(draw: random.Random, spread: float) -> list[float]:
 
 
 def alarms(paces: list[float]) -> Iterator[int]:
-    """Yield the step counts after which the test finds the run slow."""
+    """Yield the number of steps at each time at which the test finds the run slow."""
     return (seen for seen in range(1, len(paces) + 1) if slowdown(paces[:seen]) is not None)
 
 

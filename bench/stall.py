@@ -60,7 +60,10 @@ def main() -> None:
 
 
 def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
-    """Return verdicts on runs of each kind until their hours are full; every run ends in a hang."""
+    """Watch runs of each kind until the given hours are reached. Every run ends in a hang.
+
+    Return a verdict for each run.
+    """
     found: list[Verdict] = []
     for kind in track(kinds, "simulating", console=Console(stderr=True), transient=True):
         draw = random.Random(f"{seed} {kind}")
@@ -78,7 +81,7 @@ def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
 
 
 def final(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return the final verdict on each run: with stack samples, if the run allows them."""
+    """Return the final verdict on each run. It includes stack samples, if the run has any."""
     return [verdict.looked or verdict for verdict in verdicts]
 
 
@@ -91,7 +94,7 @@ def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
 
 
 def false_stalls(verdicts: list[Verdict]) -> str:
-    """Return one line for each kind of run: stalls that were reported in healthy time."""
+    """Return a line for each kind of run, with the stalls that were reported while the run was healthy."""
     lines = [
         f"{'false stalls':34}{'hours':>8}{'looks':>8}{'none':>8}"
         + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
@@ -104,7 +107,7 @@ def false_stalls(verdicts: list[Verdict]) -> str:
 
 
 def hangs(verdicts: list[Verdict]) -> str:
-    """Return one line for each kind of run: seconds from the last sign of life to the stall's report."""
+    """Return a line for each kind of run, with the seconds between the last sign of life and the report."""
     lines = [
         f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
         f"{'without looks: median':>23}{'longest':>9}"
@@ -119,7 +122,7 @@ def hangs(verdicts: list[Verdict]) -> str:
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """Return the number of false stalls in 1,000 run-hours, and the delay of detection at that rate."""
+    """Return the number of false stalls in 1,000 hours, and the delay with which hangs were found."""
     hours, final_verdicts = sum(verdict.hours for verdict in verdicts), final(verdicts)
     rate = 1000 * sum(verdict.false_learnt for verdict in final_verdicts) / hours
     median = statistics.median(verdict.found_after for verdict in final_verdicts)

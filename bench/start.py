@@ -31,7 +31,7 @@ time.sleep(float(sys.argv[1]))
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment with its own folders, and with cached bytecode as in an installation."""
+    """Return an environment with its own folders. Bytecode is cached, as in an installation."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**environ, "STALLWATCH_HOME": str(folder / "home"), "STALLWATCH_CACHE": str(folder / "cache")}
 
@@ -46,7 +46,7 @@ def start(stallwatch: str, folder: Path) -> float:
 
 
 def watch(stallwatch: str, folder: Path, seconds: float, warm_up: float = 10.0) -> tuple[float, float]:
-    """Return the share of a core that the agent takes, and its resident megabytes."""
+    """Return the share of a core that the agent uses, and its resident memory in MB."""
     command = [stallwatch, "run", "--port", "0", "--", sys.executable, "-c", RANKS]
     command.append(str(warm_up + seconds + 10))
     with subprocess.Popen(

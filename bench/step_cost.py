@@ -32,7 +32,7 @@ WARM_UP = 300  # number of warm-up steps: the first steps write a record each
 
 
 class Costs(NamedTuple):
-    """Added processor time per step in microseconds, and the error of that value."""
+    """The processor time that is added to a step, in microseconds, and the error of this value."""
 
     mean: float
     error: float
@@ -53,7 +53,7 @@ def costs(differences: list[float]) -> Costs:
 
 
 class Work:
-    """The work of training code between two calls of the probe: arithmetic and copies.
+    """Work that training code does between two calls of the probe. It consists of arithmetic and copies.
 
     The work is not a sleep, which would hide added time.
     """
@@ -75,7 +75,7 @@ class Work:
 
 
 class Library:
-    """Stand-ins for the parts of torch that a step calls."""
+    """Replacements for the parts of torch that a step calls. They have the same interface."""
 
     def __init__(self) -> None:
         hooks: list[Callable[..., None]] = []
@@ -146,11 +146,11 @@ class Library:
 
 
 def collective() -> None:
-    """Stand in for a collective, which has no hook: torch counts collectives itself."""
+    """Do nothing in place of a collective. It has no hook, because torch counts collectives itself."""
 
 
 def watched(probe: Probe) -> Library:
-    """Return a library with the hooks of the probe; an older probe may lack some of them."""
+    """Return a library with the hooks of the probe. In an older version, some of the hooks can be missing."""
     library, package = Library(), "stallwatch_exporter.probe.hooks"
     for name in ("losses", "batches", "model_modes"):
         try:
@@ -165,7 +165,7 @@ def watched(probe: Probe) -> Library:
 
 
 def step_costs(folder: Path) -> dict[str, Costs]:
-    """Return the hooks' cost per step: between two records, with a record, and per further batch."""
+    """Return the cost of the hooks per step: without a record, with a record, and per additional batch."""
     probe = Probe(folder, {"RANK": "0"})
     ours, plain, work = watched(probe), Library(), Work()
     ours.start()

@@ -29,7 +29,10 @@ READERS = {
 
 
 def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
-    """Act as a checkout's process: read the logs for each input line, and print the seconds."""
+    """Read the logs each time a line is received, and print the seconds.
+
+    One process does this per checkout.
+    """
     sys.path[:0] = [str(Path(checkout, part)) for part in PARTS]
     from scanners import contenders, plain_rules
 
@@ -48,7 +51,10 @@ def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) 
 
 
 def taken(run: Callable[[], object]) -> tuple[float, float]:
-    """Return processor seconds, including those of finished child processes, and elapsed seconds."""
+    """Run a function.
+
+    Return processor seconds, with those of finished child processes, and elapsed seconds.
+    """
     used, start = _used(), time.perf_counter()
     run()
     return _used() - used, time.perf_counter() - start

@@ -61,7 +61,10 @@ def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the differences of two rows as ``key: a -> b``: those in the verdict's parts, and all others."""
+    """Return the differences of two rows as ``key: a -> b``.
+
+    The first list has the differences in the parts of the verdict, the second list all others.
+    """
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
     major += [("run", before["run"], after["run"])] if "run" in before else []  # older files lack this field
@@ -119,7 +122,7 @@ def write(path: Path, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: in
 @click.option("--all", "every", is_flag=True, help=f"Show more than {MINOR_SHOWN} lesser differences.")
 @_common
 def compare(path: Path, every: bool, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> None:
-    """Print the differences between the cases and the rows in PATH."""
+    """Print how the diagnoses of the cases differ from the rows in PATH."""
     before = {row["case"]: row for row in map(json.loads, path.read_text().rstrip("\n").split("\n"))}
     verdicts, lesser, new = 0, 0, 0
     for row in _rows(corpus, logs, jobs):

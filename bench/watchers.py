@@ -1,4 +1,4 @@
-"""Stall watches to compare: the agent's, with and without stack samples, and fixed timeouts."""
+"""Watches that detect stalls: the agent's, with and without stack samples, and fixed timeouts."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ class Watched:
         self._suspicion = Suspicion(settings, self.watch, looks) if looks is not None else None  # type: ignore[arg-type]
 
     def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
-        """Simulate a wait from `now` on; return the time at which a stall is reported, if before `until`."""
+        """Simulate a wait that begins at `now`.
+
+        Return when a stall is reported; ``None`` if not before `until`.
+        """
         if self._suspicion is None or self._looks is None:
             return until if self.stalled(until) else None
         self._looks.doing = doing
@@ -129,7 +132,7 @@ class Watched:
         return None
 
     def _tick(self, now: float, *, exact: bool) -> float:
-        """Return the seconds until the next check: in a long wait, checks are as rare as in the agent."""
+        """Return the seconds until the next check. In a long wait, checks are as rare as in the agent."""
         return LOOK_TICK if exact else max(LOOK_TICK, (now - self.watch.last_sign) / 20)
 
     def stalled(self, now: float) -> bool:
@@ -140,7 +143,7 @@ class Watched:
         return quiet > 30.0 and quiet > self.watch.longest and self.watch.check(now).stalled
 
     def take(self, now: float, report: Report, ranks: int) -> None:
-        """Feed a signal of the run at `now`."""
+        """Pass a signal of the run to the agent's parts, at the time `now`."""
         if report.what == "gone":
             self.progress.ended(now)
             self.advance.seen(now)
@@ -169,7 +172,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Follow the run until its time is over, then let it hang in its current activity."""
+    """Watch a run until its time is over. Then let it hang in its current activity."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:
@@ -202,7 +205,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
 
 
 def found_after(watched: Watched, last: float) -> float:
-    """Return the seconds after `last` at which a check finds the stall, with one check per second."""
+    """Return how many seconds after `last` a check finds the stall. There is one check per second."""
     seconds = TICK
     while not watched.watch.check(last + seconds).stalled:
         seconds += TICK
@@ -210,7 +213,7 @@ def found_after(watched: Watched, last: float) -> float:
 
 
 def watch_recording(path: Path) -> Verdict | None:
-    """Follow a log by the times of its lines; return ``None`` if it has no times or no step."""
+    """Watch a log by the times of its lines. Return ``None`` if it has no times or no step."""
     from recorded import timed_runs
 
     verdict = Verdict(path.name, 0.0)
@@ -219,7 +222,7 @@ def watch_recording(path: Path) -> Verdict | None:
 
 
 def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) -> bool:
-    """Add the stalls of one run to the verdict; return True if the run has a step."""
+    """Add the stalls of one run to the verdict. Return True if the run has a step."""
     first = sign = lines[0][0]
     watched, episode = Watched(first), 0
     for now, sample, line in lines:

@@ -1,4 +1,4 @@
-"""Build pages of the documentation site from other files: a hook of mkdocs.
+"""Hook of mkdocs that builds pages of the documentation site from other files of the repository.
 
 The catalogue has a page per rule and language, with the lines that the rule recognizes. README, CHANGELOG and
 other files at the top of the repository are also pages of the site. Links to files without a page lead to
@@ -117,7 +117,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
 
 
 def relinked(text: str, path: str, name: str, repo_url: str | None) -> str:
-    """Return the text of the repository's file `path` with links that work on the site's page `name`."""
+    """Return the text of the file `path` with its links changed, so that they work on the page `name`.
+
+    The path is relative to the repository. The name is that of a page of the site.
+    """
 
     def link(found: re.Match[str]) -> str:
         target = found["target"]
@@ -171,7 +174,10 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the JSON in which docs/javascripts/rules.js searches for rules, with causes first."""
+    """Return the JSON with which docs/javascripts/rules.js finds the rules that match a line.
+
+    Rules that describe causes come first.
+    """
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))
@@ -253,7 +259,7 @@ def _cited(reference: str) -> str:
 
 
 def options_of(words: list[str]) -> str:
-    """Return the options of a command as a table; for a group, those of each of its commands."""
+    """Return a table of a command's options. For a group of commands, return a table for each command."""
     from stallwatch.cli import cli
 
     command: click.Command = cli

@@ -57,7 +57,10 @@ class Word:
     enforced: tuple[str, ...]  #: the kinds of text that must be free of it
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the places of the word in a text, except those in usual senses."""
+        """Yield the places of the word in a text.
+
+        Places in the contexts where the word is correct are omitted.
+        """
         for found in self.pattern.finditer(text):
             usual = (place.span() for sense in self.right for place in sense.finditer(text))
             if not any(start <= found.start() and found.end() <= end for start, end in usual):
@@ -65,7 +68,7 @@ class Word:
 
 
 class Text(NamedTuple):
-    """A paragraph or a name, with the number of each of its lines in the file."""
+    """A paragraph or a name. Each of its lines has the number of this line in the file."""
 
     kind: str
     lines: list[tuple[int, str]]
@@ -86,7 +89,7 @@ class Hit(NamedTuple):
 
 
 def load() -> list[Word]:
-    """Read the list; a space in a pattern also matches a line break."""
+    """Read the list of words. A space in a pattern also matches a line break."""
     words = []
     for table in tomllib.loads(LIST.read_text(encoding="utf-8"))["word"]:
         kinds = tuple(table.get("in", KINDS))
@@ -109,7 +112,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def files() -> list[str]:
-    """Return the files to check, without historical records and texts that other programs print."""
+    """Return the files to check. Historical records and texts that other programs print are excluded."""
     patterns = ("*.py", "*.md", "rules/stallwatch_rules/locale/en/*.json")
     listed = subprocess.run(
         ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True

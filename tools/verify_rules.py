@@ -88,7 +88,7 @@ def verify(
 
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
-    """Return the result for each rule that names the package."""
+    """Search the package's source, and return the result for each rule that names the package."""
     search = Search(pages, package, sources.version)
     named: list[SourceFile] = []
     source: list[SourceFile] = []
@@ -122,7 +122,10 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 def _promising(
     files: Iterable[SourceFile], search: Search, advance: Callable[[], None]
 ) -> Iterator[SourceFile]:
-    """Yield files that can contain a rule's text, most likely first, so that the others need no parsing."""
+    """Yield the files that can contain a rule's text. The most likely files come first.
+
+    If all rules are found in these, the other files need no parsing.
+    """
     by_promise: dict[int, list[SourceFile]] = {2: [], 1: []}
     for file in files:
         if search.done:

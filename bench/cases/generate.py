@@ -1,4 +1,4 @@
-"""Generate logs of training runs from ids, each with a log style, a launcher, ranks, noise, and a fault.
+"""Generate logs of training runs. A log's id determines its style, launcher, ranks, noise and fault.
 
     python bench/cases/generate.py ID          # print one
 
@@ -137,7 +137,7 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """Collect lines with their ranks; `text` adds the launcher's rank prefixes."""
+    """Collector of the lines of a log with their ranks. The attribute `text` adds the launcher's prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()
@@ -428,7 +428,7 @@ BENIGN = (
 
 
 def benign(name: str, kind: str) -> Log:
-    """Generate the log of a run without a failure; ``kind`` names what makes the run look suspicious."""
+    """Generate the log of a run without a failure. ``kind`` names what makes the log look suspicious."""
     chance = Random(name)
     s, launcher = _scene(chance, gpus=False)
     w, code = Writer(s), 0

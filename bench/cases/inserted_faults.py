@@ -1,4 +1,4 @@
-"""Faults to insert into generated logs: lines of the process at fault, in the library's own format.
+"""Faults that are inserted into generated logs. Each is a text that the process at fault prints.
 
 Each fault has the class of its cause (causes.json), the words that name the cause, and the source of the
 format. The faults are not taken from the catalogue's pages, and a quarter of them has no page at all (class
@@ -33,7 +33,7 @@ class Fault:
 
 
 def trace(s: Scene, raised: str, *calls: tuple[str, int, str, str]) -> Lines:
-    """Return a traceback: the program's own calls, then the calls of the library."""
+    """Return a traceback. It contains the program's own calls, followed by those of the library."""
     own = [
         (f"{s.home}/train.py", s.chance.randrange(200, 420), "<module>", "main()"),
         (f"{s.home}/train.py", s.chance.randrange(90, 199), "main", "trainer.train()"),

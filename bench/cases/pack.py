@@ -28,7 +28,7 @@ _WORK = re.compile(r"/tmp/hang-\w+/(?:work|home/runs/[^/\"\s]+)")
 
 
 def clean() -> Scrubber:
-    """Return the scrubber of tests/repro, set up for the folders of the benchmark's programs."""
+    """Return a function of tests/repro that removes local details, adapted to the benchmark's folders."""
     base = scrubber(HERE / "programs", ROOT)
     return Scrubber({**dict(base._folders), str(ROOT / "bench" / "live_programs"): "/opt/train"}, _host(), ())
 

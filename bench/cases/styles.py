@@ -15,7 +15,7 @@ from random import Random
 
 @dataclass
 class Scene:
-    """State of the generated run: its random numbers, its clock and its counters."""
+    """The state of the run for which a log is generated: its random numbers, its clock and its counters."""
 
     chance: Random
     style: str

@@ -39,7 +39,10 @@ class Faults:
         self._seen = 0
 
     def due(self, *kinds: str) -> int:
-        """Record that a fault of these kinds begins now, and return its number; return 0 if none is due."""
+        """If a fault of these kinds is due, record that it begins and return its number.
+
+        Otherwise return 0.
+        """
         try:
             wanted = json.loads((CONTROL / "fault.json").read_text())
         except (OSError, ValueError):
@@ -58,7 +61,7 @@ def healed(number: int) -> bool:
 
 
 class Shards(IterableDataset):  # type: ignore[type-arg]
-    """Data set whose batches a worker of the data loader reads."""
+    """Data set that a worker of the data loader reads batch by batch."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         faults = Faults()
@@ -74,7 +77,7 @@ class Shards(IterableDataset):  # type: ignore[type-arg]
 
 
 def score(faults: Faults) -> None:
-    """Wait for a reward from an external service."""
+    """Wait for a reward from an external service, as in reinforcement learning."""
     number = faults.due("sleep")
     while number and not healed(number):
         time.sleep(0.5)
@@ -107,7 +110,7 @@ def reduce_gradients(model: torch.nn.Module, group: dist.ProcessGroup | None, fa
 
 
 class DataParallel:
-    """Training in which all ranks reduce all gradients."""
+    """Data-parallel training, in which all ranks average their gradients."""
 
     def __init__(self) -> None:
         self.epoch_group = dist.new_group()
@@ -123,7 +126,10 @@ class DataParallel:
 
 
 class Pipeline:
-    """Pipelines of two stages with two tensor-parallel ranks each, replicated over all ranks."""
+    """Pipeline-parallel training with two stages of two tensor-parallel ranks.
+
+    The pipelines are replicated over all ranks.
+    """
 
     def __init__(self) -> None:
         world = dist.get_world_size()

@@ -86,7 +86,7 @@ def _decompressed(data: bytes) -> Iterator[bytes]:
 
 
 def size_unpacked(data: bytes) -> int:
-    """Return the unpacked size of the input up to the limit: a few bytes may unpack to a large size."""
+    """Return the size of the unpacked input, up to a limit. A few bytes can unpack to a large size."""
     sizes = [size_of_lines(data)]
     for portions in (_decompressed, _unpacked):
         sizes.append(0)

@@ -1,4 +1,4 @@
-"""Templates of inputs: an example of each kind of message, file and setting, and the tokens of each."""
+"""Examples of each kind of message, file and setting, with the tokens that occur in them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def webhooks() -> list[bytes]:
 
 
 def posts() -> list[bytes]:
-    """Return reports of a run's agents with the header that authenticates them."""
+    """Return reports of agents, each with the header that authenticates it."""
     member_report = {"key": "5f", "agent": "n2-1", "host": "n2", "host_id": "ab", "run": "sft-1", "number": 7}
     group = {"ranks": [8, 9], "kind": "collective", "collectives": {"w": {"joined": 12, "done": 11}}}
     layout = [{"id": "w", "ranks": "0-15", "axis": "world"}]

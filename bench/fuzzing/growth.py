@@ -72,7 +72,7 @@ def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
 def slow(
     target: Target, unit: tuple[bytes, bytes, bytes], sizes: Sequence[int] = _SIZES
 ) -> tuple[float, float] | None:
-    """Return the growth of the time and the longer input's time; ``None`` if the growth is normal."""
+    """Return the growth of the time, and the time for the longer input; ``None`` if the growth is normal."""
     small, large = (stretched(unit, size) for size in sizes)
     took = _time(target, large)
     if took < _FLOOR:

@@ -18,7 +18,7 @@ _SAMPLES = 200  # number of samples in the initial corpus
 
 
 def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
-    """Fuzz a parser until an input fails; libFuzzer keeps that input in a file and prints its name."""
+    """Fuzz a parser until an input fails. The input is then written to a file, whose name is printed."""
     try:
         import atheris
     except ImportError:

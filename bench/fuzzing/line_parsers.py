@@ -54,7 +54,7 @@ from stallwatch_rules.text.redact import redact
 
 
 class Broken(AssertionError):
-    """Error of a target: the parser returned an invalid value."""
+    """Error that a target raises if a parser returned an invalid value."""
 
 
 def text_of(data: bytes) -> str:
@@ -62,13 +62,13 @@ def text_of(data: bytes) -> str:
 
 
 def from_system(data: bytes) -> str:
-    """Decode bytes as Python decodes file names, variables and arguments of the system."""
+    """Decode bytes in the same way as Python decodes file names, variables and arguments."""
     return data.decode("utf-8", "surrogateescape")
 
 
 @functools.cache
 def own_folder() -> Path:
-    """Return a folder of this process, on an in-memory file system if the machine has one."""
+    """Return a folder for this process. It is on an in-memory file system if the machine has one."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -93,7 +93,10 @@ _USUAL_LINE = 32
 
 
 def size_of_lines(data: bytes) -> int:
-    """Return the effective size: the bytes, and an allowance per line, because short lines take time."""
+    """Return the effective size of an input.
+
+    This is the number of bytes and an allowance for each line, because short lines take time, too.
+    """
     return len(data) + _USUAL_LINE * sum(map(data.count, (b"\n", b"\r", b"\b")))
 
 

@@ -1,4 +1,4 @@
-"""Generate inputs: real samples that are spliced, nested, stretched and broken, each from a number alone.
+"""Generate inputs from real samples, which are spliced, nested, stretched and damaged.
 
 The same seed, target and number give the same bytes on every machine: a failure can be reproduced without a
 file, and an interrupted session continues at the next number.

@@ -56,7 +56,7 @@ class Pattern(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Text that grows in its middle."""
+    """A text whose middle can be repeated to reach any size."""
 
     before: str
     unit: str
@@ -114,7 +114,7 @@ def _patterns_in(value: Any, deep: int, seen: set[int]) -> Iterator[tuple[str | 
 
 @functools.lru_cache(4096)
 def texts(pattern: str, flags: int) -> tuple[Text, ...]:
-    """Return texts that may be slow for a pattern."""
+    """Return texts for which a backtracking engine may need a long time to match the pattern."""
     tree = parser.parse(pattern, flags & ~re.DEBUG)
     found: dict[tuple[str, str], None] = {}
     _walk(list(tree), "", found)
@@ -230,7 +230,10 @@ def _class_of(items: list[Any]) -> str:
 
 
 def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float:
-    """Return the growth of the time for four times the text; 0 if the time is too short to be sure."""
+    """Return how much longer a search takes if the text is four times as long.
+
+    Return 0 if the times are too short to be sure.
+    """
     took = _least(search, text(_SIZES[1]))
     if took < _SURE:
         return 0.0
@@ -240,7 +243,7 @@ def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float
 
 
 def _least(search: Callable[[Any], object], value: Any) -> float:
-    """Return the shortest processor time of a search, which is given up after `_ENOUGH` seconds."""
+    """Return the shortest processor time of a search. The search is given up after `_ENOUGH` seconds."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -259,7 +262,10 @@ def _least(search: Callable[[Any], object], value: Any) -> float:
 
 
 def slow(pattern: Pattern) -> tuple[float, Text] | None:
-    """Return the growth of a pattern's time and the slow text; ``None`` if the growth is normal."""
+    """Return the growth of a pattern's time, and the text for which it is slow.
+
+    Return ``None`` if the growth is normal.
+    """
     compiled = re.compile(pattern.pattern, pattern.flags)
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     look = compiled.search if is_searched(pattern) else compiled.match
@@ -291,7 +297,7 @@ def is_searched(pattern: Pattern) -> bool:
 
 
 def search(report: Callable[[str], None]) -> list[Pattern]:
-    """Attack every pattern; report and return those whose time grows faster than the text."""
+    """Test all patterns. Report and return those whose time grows faster than the text."""
     found = []
     for pattern in every_pattern():
         if (slowed := slow(pattern)) is not None:

@@ -62,7 +62,10 @@ class Result:
 
 
 def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
-    """Return input `number` of a target: while samples remain, every tenth input is an unchanged sample."""
+    """Return the input with this `number` for a target.
+
+    As long as there are unused samples, every tenth input is an unchanged sample.
+    """
     mutator = mutator or Mutator(target.samples(), target.tokens, json_lines=target.json)
     if number % 10 == 0 and number // 10 < len(mutator.samples):
         return mutator.samples[number // 10]
@@ -70,7 +73,7 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """Evaluate the processor time of an input by the target's median time per byte of effective size.
+    """Judge of whether an input takes too long, compared with the target's median time per byte.
 
     The time of an empty input is subtracted, because it dominates short inputs. If a parser rejects most
     inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read in
@@ -86,7 +89,10 @@ class Judge:
         self._median = 0.0
 
     def take(self, data: bytes, seconds: float) -> float:
-        """Return the input's time in multiples of the median; 0 below the floor or without a median."""
+        """Return the time of an input as a multiple of the median.
+
+        Return 0 if the time is below the floor, or if the median is not known yet.
+        """
         if self._median and seconds < FLOOR_SECONDS and len(self._rates) >= 4 * _LEARNT:
             return 0.0
         rate = self._rate(data, seconds)
@@ -120,7 +126,7 @@ def _limit_memory() -> None:
 
 
 def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, at: Any, out: Any) -> None:
-    """Run inputs `first` up to `last`; send failures when they occur, and a result at the end."""
+    """Run inputs `first` up to `last` in this process. Failures are sent at once, the result at the end."""
     logging.disable(logging.WARNING)  # parsers log warnings about the parts that they leave out
     target = BY_NAME[name]
     mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)
@@ -172,7 +178,7 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
 def run(
     target: Target, seed: int, first: int, last: int, *, timed: bool = True, end: float = math.inf
 ) -> Result:
-    """Run inputs `first` up to `last` of a target, and continue if an input ends the worker process.
+    """Run inputs `first` up to `last` of a target. If an input ends the worker process, start another one.
 
     The run stops at `end`, a time of the monotonic clock.
     """

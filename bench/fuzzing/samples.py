@@ -123,7 +123,7 @@ def logs() -> list[bytes]:
 
 @functools.cache
 def lines() -> list[bytes]:
-    """Return single lines of these logs, one for each template."""
+    """Return lines of these logs, one for each template."""
     found = {
         re.sub(rb"\d+", b"0", line): line
         for log in logs()
@@ -145,7 +145,7 @@ def as_json(*values: object) -> list[bytes]:
 
 
 def ring(records: int = _RING_RECORDS) -> bytes:
-    """Return a complete ring with a few records."""
+    """Return the bytes of a complete ring buffer that contains a few records."""
     record = record_struct(FIELDS)
     page = bytearray(pack_header(Header(record.size, records, 3, 1, 1, 1.7e9, FIELDS)))
     COUNTERS.pack_into(page, COUNTERS_AT, records + 2, 1, 0, 0)
@@ -156,7 +156,7 @@ def ring(records: int = _RING_RECORDS) -> bytes:
 
 @functools.cache
 def packed() -> list[bytes]:
-    """Return small compressed files and archives of every kind, and one nested archive."""
+    """Return small compressed files and archives of every kind, and an archive inside an archive."""
     text = _TRACEBACK + b"".join(_LINES[:4])
     flat = [
         gzip.compress(text, mtime=0),

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 
 class Prepared:
-    """Model, optimizer and loader as ``accelerator.prepare`` returns them."""
+    """The model, the optimizer and the loader that ``accelerator.prepare`` returned."""
 
     def __init__(self, accumulation: int = 1) -> None:
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
@@ -101,7 +101,7 @@ def rank_1_hangs() -> None:
 
 
 def rank_1_leaves_the_gather_out() -> None:
-    """Let rank 1 filter its last predictions, so that none remain and it skips the gather."""
+    """Filter the last predictions on rank 1 so that none remain. Rank 1 then skips the gather."""
     prepared = Prepared()
     prepared.train(70)
     if RANK == 0:

@@ -28,7 +28,7 @@ def play(queue: Any, seconds: float, hangs_at: int, dies_at: int) -> None:
 
 
 def step_environment() -> None:
-    """Stand in for a simulator that does not answer."""
+    """Wait for an hour, as for a simulator that does not answer."""
     time.sleep(HOUR)
 
 

@@ -28,7 +28,7 @@ def event(what: str) -> None:
 
 
 def about(seconds: float, spread: float = 0.2) -> float:
-    """Return a random duration that depends on the seed, up to a fifth longer than `seconds`."""
+    """Return a random duration that depends on the seed. It is up to a fifth longer than `seconds`."""
     return seconds * (1 + spread * random.Random(SEED).random())
 
 
@@ -68,6 +68,6 @@ class SlowFile:
 
 
 def run(scenarios: dict[str, Any]) -> None:
-    """Run the scenario named on the command line; each scenario is a function of the calling module."""
+    """Run the scenario that the command line names. Each scenario is a function of the calling module."""
     scenario: Callable[[], None] = scenarios[sys.argv[1]]
     scenario()

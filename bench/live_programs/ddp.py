@@ -58,7 +58,7 @@ def uneven_steps() -> None:
 
 
 def paused_as_a_group() -> None:
-    """Train while the runner stops the entire process group for a minute."""
+    """Train while all processes of the run are stopped for a minute by the program that runs this one."""
     loop = Loop()
     loop.train(60)
     if RANK == 0:

@@ -43,7 +43,7 @@ def rank_2_hangs() -> None:
 
 
 def balance() -> None:
-    """Reduce on every rank except rank 1, by mistake."""
+    """Reduce on every rank except rank 1. Such an error can be in the code of a user."""
     if RANK != 1:
         dist.all_reduce(torch.zeros(4))
 
@@ -89,7 +89,7 @@ def rank_1_is_killed() -> None:
 
 
 def rank_1_straggles() -> None:
-    """Let rank 1 take longer and longer for its own share."""
+    """Make the steps of rank 1 longer and longer."""
     loop = healthy_start()
     if RANK == 0:
         event("straggler")
@@ -131,7 +131,10 @@ def rank_0_hangs_in_the_5th_evaluation() -> None:
 
 
 class Images(Dataset[torch.Tensor]):
-    """Data set whose worker on rank 1 waits, from one sample on, for a lock that is never released."""
+    """Data set whose worker on rank 1 waits for a lock, starting at a given sample.
+
+    The lock is never released.
+    """
 
     def __init__(self) -> None:
         self._lock = multiprocessing.get_context("fork").Lock()
@@ -154,7 +157,7 @@ def loader_of_rank_1_hangs() -> None:
 
 
 def rank_1_never_joins() -> None:
-    """Let rank 1 wait for a data set before it joins the process group."""
+    """Let rank 1 wait for a data set, so that it never joins the process group."""
     if RANK == 1:
         fetch_dataset()
     Loop()

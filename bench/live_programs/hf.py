@@ -83,7 +83,7 @@ def checkpoints_with_rotation() -> None:
 
 
 class SlowSave(TrainerCallback):
-    """Callback that simulates an upload after each checkpoint."""
+    """Callback that takes some time after each checkpoint, as an upload does."""
 
     def on_save(self, *_: Any, **__: Any) -> None:
         time.sleep(about(50))
@@ -183,7 +183,7 @@ def labels_that_do_not_fit() -> None:
 
 
 class Diverges(TrainerCallback):
-    """Callback that sets the weights to NaN from one step on."""
+    """Callback that sets the weights to NaN, starting at a given step."""
 
     def on_step_end(self, _: Any, state: Any, *__: Any, model: Any, **___: Any) -> None:
         if state.global_step == 80:

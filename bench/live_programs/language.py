@@ -33,7 +33,7 @@ def tokenizer() -> Any:
 
 
 class Pace:
-    """Duration of a forward pass in seconds."""
+    """The duration of a forward pass, in seconds."""
 
     def __init__(self) -> None:
         self.training, self.evaluating = 0.25, 0.25

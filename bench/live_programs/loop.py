@@ -17,7 +17,7 @@ WIDTH = 16
 
 
 class Net(nn.Module):
-    """Network of two layers whose forward pass takes a given time."""
+    """Network of two layers. Its forward pass takes a given time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,10 @@ class Net(nn.Module):
 
 
 class Loop:
-    """Model, optimizer and training step; gradients are averaged over the ranks if there are several."""
+    """A model, its optimizer and its training step.
+
+    If there are several ranks, their gradients are averaged.
+    """
 
     def __init__(self, pace: float = 0.25, total: int = 5000, every: int = 1) -> None:
         if WORLD > 1:
@@ -60,13 +63,13 @@ class Loop:
         return loss.item()
 
     def train(self, steps: int) -> None:
-        """Run `steps` steps of about the same length."""
+        """Run `steps` steps that take about the same time."""
         self.model.train()
         for _ in range(steps):
             self.step(pace=self.pace * CHANCE.uniform(0.9, 1.1))
 
     def train_unevenly(self, seconds: float, sigma: float) -> None:
-        """Run steps of log-normal length for `seconds`."""
+        """Run steps for `seconds`. Their durations have a log-normal distribution."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.step(pace=self.pace * math.exp(CHANCE.gauss(0.0, sigma)))

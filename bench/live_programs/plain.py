@@ -121,7 +121,7 @@ def final_save_and_merge() -> None:
 
 
 class Drain(http.server.BaseHTTPRequestHandler):
-    """Server that reads an upload slowly."""
+    """Server that reads the data of an upload slowly."""
 
     def do_PUT(self) -> None:
         left = int(self.headers["Content-Length"])
@@ -177,7 +177,7 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def open_the_shards(_worker: int) -> None:
-    """Open the shards before a worker's first batch."""
+    """Simulate that a worker of the data loader opens files before its first batch."""
     time.sleep(about(45))
 
 
@@ -191,7 +191,7 @@ def loader_workers_start_slowly() -> None:
 
 
 def shuffle(seconds: float) -> None:
-    """Shuffle an index that does not fit into memory."""
+    """Simulate the shuffle of an index that does not fit into memory."""
     time.sleep(seconds)
 
 
@@ -239,7 +239,7 @@ def uneven_steps_10() -> None:
 
 
 def long_first_step() -> None:
-    """Wait for a compiler in the first step."""
+    """Run a first step that takes long, because it waits for a compiler."""
     loop = Loop()
     loop.step(pace=about(60))
     loop.train(100)
@@ -296,7 +296,7 @@ def retry_warnings() -> None:
 
 
 def noise_of_a_logger() -> None:
-    """Log errors of a metrics service that cannot be reached, which does not affect the training."""
+    """Log errors about a metrics service that cannot be reached. The training is not affected."""
     stop = threading.Event()
 
     def complain() -> None:

@@ -40,7 +40,7 @@ def hang_in_own_code() -> None:
 
 
 def collapse() -> None:
-    """Run a loop whose end condition never becomes true."""
+    """Loop forever, because the end condition never becomes true."""
     event("loop")
     words, merged = list(range(50)), 0
     while len(words) > 1:
@@ -94,7 +94,7 @@ def take_lock(lock: Any) -> None:
 
 
 def lock_of_a_dead_owner() -> None:
-    """Wait for a lock whose owner thread ended without releasing it."""
+    """Wait for a lock that is never released, because the thread that holds it ended."""
     lock = threading.Lock()
     owner = threading.Thread(target=lock.acquire)
     owner.start()
@@ -104,7 +104,7 @@ def lock_of_a_dead_owner() -> None:
 
 
 class Locked(Dataset[torch.Tensor]):
-    """Data set in which a worker waits, from one sample on, for a lock."""
+    """Data set whose worker waits for a lock, starting at a given sample."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
@@ -150,7 +150,7 @@ def save_checkpoint(loop: Loop, path: Path) -> None:
 
 
 def save_into_a_blocked_pipe() -> None:
-    """Save into storage that stops at the fourth checkpoint: a pipe that is never read."""
+    """Save into a pipe that is never read. From the fourth checkpoint on, saving blocks."""
     loop = Loop()
     os.mkfifo("checkpoint-3.pt")
     for number in range(4):
@@ -175,7 +175,7 @@ def chatty_logger_beside_a_hang() -> None:
 
 
 def rebuild(seconds: float) -> None:
-    """Print the lines of a ZeRO-3 trace cache that is invalidated again and again."""
+    """Print the lines of ZeRO-3 about a trace cache that is invalidated again and again."""
     event("trace cache")
     end = time.monotonic() + seconds
     number = 0
@@ -227,7 +227,7 @@ def nan_in_the_log() -> None:
 
 
 def nan_that_only_the_probe_sees() -> None:
-    """Train with a NaN loss that is not printed."""
+    """Train with a NaN loss that is not printed, so that only the probe sees it."""
     loop = healthy_start(every=10**9)
     event("nan")
     for _ in range(300):
@@ -241,7 +241,7 @@ def killed() -> None:
 
 
 def truncated_checkpoint() -> None:
-    """Load a checkpoint that a full file system truncated to half its size."""
+    """Save a checkpoint that is truncated to half its size, as on a full file system, and train on."""
     loop = healthy_start()
     folder = Path("checkpoint-70")
     folder.mkdir()
@@ -253,7 +253,7 @@ def truncated_checkpoint() -> None:
 
 
 def slow_down() -> None:
-    """Train with steps that take twice as long from one step on."""
+    """Train with steps that become twice as long at a given step."""
     loop = Loop(0.2)
     loop.train(250)
     event("slow")

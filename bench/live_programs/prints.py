@@ -1,4 +1,7 @@
-"""Imitations of other trainers' output: the trainers are not imported, so only the log can be read."""
+"""Programs that print lines in the formats of other trainers, without importing these trainers.
+
+Stallwatch can then read only the log.
+"""
 
 from __future__ import annotations
 

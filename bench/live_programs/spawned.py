@@ -1,4 +1,7 @@
-"""Ranks that ``torch.multiprocessing.spawn`` starts, which get their rank numbers as arguments."""
+"""Training on ranks that ``torch.multiprocessing.spawn`` starts.
+
+The ranks get their numbers as arguments, not as environment variables.
+"""
 
 from __future__ import annotations
 

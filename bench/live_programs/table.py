@@ -24,7 +24,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Expected:
-    """Required content and time limit of the first message after the event."""
+    """What the first message after the event must contain, and how soon it must arrive."""
 
     place: str  #: regular expression of the function or line of the program, or of the phase
     cause: str  #: a key of `live_scoring.CAUSES`
@@ -66,12 +66,12 @@ CTRL_C = "Ctrl-C"  #: SIGINT for all processes of the terminal, including Stallw
 def family(
     name: str, file: str, *, needs: tuple[str, ...] = (), form: str = "python", seconds: float
 ) -> Program:
-    """Return the fields that the programs of one family share."""
+    """Return the fields that are the same for all programs of a family."""
     return Program(name, name, file, "", seconds, form, needs=needs)
 
 
 def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
-    """Return a program of the family, named for its scenario and, if it differs, for its launch form."""
+    """Return a program of a family. Its name contains the scenario and, if it differs, the launch form."""
     form = str(changes.get("form", base.form))
     suffix = "" if form == base.form else f"-{form}"
     name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"

@@ -10,7 +10,7 @@ from common import CHANCE, HOUR, event, run
 
 
 class Player:
-    """Actor that produces rollouts of varying length; one of them may never return."""
+    """Actor that produces rollouts of varying length. One of the rollouts may never return."""
 
     def __init__(self, hangs_at: int) -> None:
         self._number, self._hangs_at = 0, hangs_at
@@ -26,7 +26,7 @@ class Player:
         return rows
 
     def step_environment(self) -> None:
-        """Stand in for a simulator that does not answer."""
+        """Wait for an hour, as for a simulator that does not answer."""
         event("environment")
         time.sleep(HOUR)
 
@@ -46,7 +46,7 @@ class Learner:
 
 
 def both(steps: int, hangs_at: int = -1) -> None:
-    """Start Ray on this machine, and run a player and a learner."""
+    """Start Ray on this machine, with an actor that plays and an actor that trains."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)

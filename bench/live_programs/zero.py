@@ -25,7 +25,7 @@ TOTAL = 5000
 
 
 class Engine:
-    """DeepSpeed engine with a small network, and its training steps."""
+    """DeepSpeed engine for a small network, with a method for its training steps."""
 
     def __init__(self, stage: int) -> None:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise it is compiled first
@@ -88,7 +88,7 @@ def evaluation_zero2() -> None:
 
 
 def evaluation_zero3() -> None:
-    """Evaluate with ZeRO-3, whose forward passes gather parameters."""
+    """Evaluate with ZeRO-3, in which a forward pass gathers the parameters of all ranks."""
     training = Engine(3)
     training.train(60)
     training.evaluate(40, about(80) / 40)
@@ -138,7 +138,10 @@ def rank_1_hangs_zero3() -> None:
 
 
 def rank_1_hangs_after_trace_cache_lines() -> None:
-    """Print trace cache lines for a while, then hang in code of rank 1; the lines are not the cause."""
+    """Hang in code of rank 1, after lines about the trace cache.
+
+    These lines are not the cause of the hang.
+    """
     training = Engine(3)
     for number in range(70):
         if number > 40:

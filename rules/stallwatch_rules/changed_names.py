@@ -1,4 +1,7 @@
-"""Public names that a release moved or removed: `changed_names.json`, which docs/upgrade.md shows, too."""
+"""The table of public names that a release moved or removed, read from ``changed_names.json``.
+
+The page docs/upgrade.md shows the same table.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ Kind = Literal["command", "python", "rule", "annotation", "default"]
 
 
 class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A changed name, its replacement and instructions; old names can still work for one minor version."""
+    """A changed name, its replacement and instructions for users.
+
+    A moved name can still work for one minor version.
+    """
 
     kind: Kind
     old: str
@@ -34,12 +40,15 @@ def changed_names() -> tuple[ChangedName, ...]:
 
 
 def changed_name(kind: Kind, old: str) -> ChangedName | None:
-    """Return the row of an old name, if it has one."""
+    """Return the table's row for an old name, or ``None`` if the name was not changed."""
     return next((row for row in changed_names() if (row.kind, row.old) == (kind, old)), None)
 
 
 def moved_attribute(module: str, name: str) -> Any:
-    """Return the replacement of a module's attribute with a warning, for the module's ``__getattr__``."""
+    """Return the replacement of a moved attribute, and warn about the use of the old name.
+
+    A module calls this function from its ``__getattr__``.
+    """
     row = changed_name("python", f"{module}.{name}")
     if row is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -23,7 +23,7 @@ _STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Observed memory of a run that ended. Sizes are in bytes, 0 if unknown."""
+    """The memory that a run used before it ended. Sizes are in bytes; 0 means unknown."""
 
     counted: bool | None = None  #: True if the kernel's count of OOM kills rose; None if it was not readable
     held: int = 0  #: the highest observed memory use of the command and all its processes
@@ -37,7 +37,7 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def speaks(self) -> Speaks:
-        """Evidence "for" or "against" an out-of-memory condition of the host; "" if there is none.
+        """Evidence "for" or "against" the claim that the host ran out of memory; "" if there is none.
 
         "far" is strong evidence against: memory use stayed far from the limit. Without it, processes can have
         been killed by other programs than the kernel (earlyoom, systemd-oomd, Ray, Slurm), which kill
@@ -56,7 +56,7 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExitedRank(msgspec.Struct, frozen=True):
-    """A process of a run that ended without an error while other processes continued."""
+    """A process that ended without an error while other processes of the run continued."""
 
     rank: int | None
     step: int | None = None  #: the last step seen before the process ended
@@ -78,14 +78,14 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SurvivingRank(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A rank's process that outlived the command."""
+    """A process of a rank that was still alive after the command had ended."""
 
     rank: int
     pid: int
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How the command ended, with the evidence."""
+    """The way in which the command ended, with the evidence for it."""
 
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
@@ -101,7 +101,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed; ``None`` if the ending does not show the result."""
+        """True if the run failed. ``None`` if the way in which it ended does not show whether it failed."""
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
     @property
@@ -112,14 +112,17 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of an incident that was open at the end; ``None`` if the ending is not known."""
+        """The outcome of an incident that was open when the run ended.
+
+        Return ``None`` if it is unknown how the run ended.
+        """
         if self.kind == "unknown":
             return None
         return "ended" if self.stopped or self.kind == "finished" else "crashed"
 
 
 def ending_name(ending: Ending | None) -> Message:
-    """Return the name of an ending for the terminal, chats, pages and lists."""
+    """Return a short text about how a run ended, for the terminal, chat messages, pages and lists."""
     if ending is None:
         return message("endings.unknown")
     if ending.stopped:
@@ -129,7 +132,10 @@ def ending_name(ending: Ending | None) -> Message:
 
 
 def interruption(ending: Ending | None) -> Message:
-    """Return who or what stopped the run (a person, a scheduler or a time limit), if known."""
+    """Return a text about who or what stopped the run: a person, a scheduler or a time limit.
+
+    If this is unknown, the text only says that the run was interrupted.
+    """
     if ending is None or not ending.stopped:
         return message("endings.interrupted")
     if ending.kind == "time-limit":

@@ -21,12 +21,12 @@ def account() -> int:
 
 
 def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
-    """Return whether a file belongs to this account (or to root, if allowed)."""
+    """Return whether a file belongs to this account. With `or_root`, files of root are accepted, too."""
     return status.st_uid == account() or (or_root and status.st_uid == 0)
 
 
 def is_private(status: os.stat_result, others: int = OTHERS_WRITE) -> bool:
-    """Return whether a file belongs to this account and does not grant other users these permissions."""
+    """Return whether a file belongs to this account and denies other users the permissions `others`."""
     return is_own(status) and not status.st_mode & others
 
 
@@ -46,7 +46,7 @@ def foreign_part(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def open_regular(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a regular file in a folder to which other users can write, without waiting for a pipe.
+    """Open a regular file in a folder to which other users can write. A named pipe cannot block this call.
 
     Raise `OSError` for anything that is not a regular file.
     """
@@ -65,7 +65,7 @@ def open_to_append(path: Path) -> BinaryIO:
 def open_private(
     path: str | Path, others: int = OTHERS_WRITE, *, folder: int | None = None
 ) -> Iterator[BinaryIO]:
-    """Open a regular file for which `is_private` holds, relative to an open folder if one is given.
+    """Open a regular file that passes `is_private`. If a folder is given, the path is relative to it.
 
     Raises `OSError` for any other file and for a link.
     """
@@ -78,7 +78,7 @@ def open_private(
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` when the block ends without an error.
+    """Open a temporary file for writing. It replaces `path` when the block ends without an error.
 
     Without a mode, the umask applies.
     """

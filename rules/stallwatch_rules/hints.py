@@ -66,7 +66,7 @@ _with_figures = {
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """The hint words of each kind of line that a portion of lines contains."""
+    """The hint words that occur in a portion of lines, by the kind of line that they indicate."""
 
     traceback: tuple[str, ...]
     version: tuple[str, ...]
@@ -89,7 +89,7 @@ class Hints(msgspec.Struct, frozen=True):
 
 
 def _held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that can be in `text`, in which all digits are zeros."""
+    """Return the words that can be in `text`. The caller has replaced all digits in it with zeros."""
     return tuple([word for word in words if _with_figures.get(word, word) in text])
 
 

@@ -21,7 +21,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:
-        """Return this message followed by another message; an empty text is ignored."""
+        """Return a message that consists of this message and another one. An empty text is ignored."""
         if isinstance(other, str):
             if other:
                 raise TypeError(f"no message: {other!r}")
@@ -35,7 +35,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return self
 
     def has(self, *ids: str) -> bool:
-        """Return whether this message, or a sentence that follows in it, has one of these ids."""
+        """Return whether one of the sentences in this message has one of these ids."""
         return self.id in ids or any(one.id in ids for one in self.then)
 
 
@@ -49,7 +49,10 @@ def message(id: str, /, **params: str | int | float | Message | list[str | Messa
 
 
 def bilingual(english: str, chinese: str) -> Message:
-    """Return a message that contains the text of a rule page, which a later reader might not have."""
+    """Return a message that contains the text of a rule page in both languages.
+
+    The text is stored in the message, because a later reader might not have the page.
+    """
     return Message(PAGE, {"en": english, "zh": chinese or english})
 
 
@@ -60,12 +63,12 @@ def sentences(*texts: Text | None) -> Text:
 
 
 def has(text: Text, *ids: str) -> bool:
-    """Return whether a text is a message that contains a sentence with one of these ids."""
+    """Return whether a text is a message and contains a sentence with one of these ids."""
     return isinstance(text, Message) and text.has(*ids)
 
 
 def without_sentence(text: T, id: str) -> T:
-    """Return a text without its following sentences that have this id."""
+    """Return a text without its sentences that have this id. The first sentence is always kept."""
     if not isinstance(text, Message):
         return text
     return replace(text, then=tuple(one for one in text.then if one.id != id))
@@ -79,7 +82,7 @@ def contains(text: Text, part: str) -> bool:
 
 
 def with_params(text: T, **params: Any) -> T:
-    """Return a text in which these parameters have new values in all sentences that contain them."""
+    """Return a text with new values for these parameters, in every sentence that contains them."""
     if not isinstance(text, Message):
         return text
     own = {name: value for name, value in params.items() if name in text.params}

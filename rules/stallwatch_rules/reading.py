@@ -59,7 +59,7 @@ _MAX_RANKS = 4096  # maximum number of ranks in one source; text with more ranks
 
 
 class Observed(msgspec.Struct):
-    """The matches, samples and warnings in one portion of lines."""
+    """The matches of rules, the samples of metrics and the warnings found in one portion of lines."""
 
     matches: list[Match] = []
     samples: list[Sample] = []
@@ -67,7 +67,10 @@ class Observed(msgspec.Struct):
 
 
 class SkippedCount(NamedTuple):
-    """The number of lines skipped before a line of a source, or of lines that this line represents."""
+    """The number of lines of a source that were not read.
+
+    These are the lines skipped before a line, or similar lines that this line represents.
+    """
 
     before: int  #: index of the line that follows the skipped lines
     source: str
@@ -78,7 +81,7 @@ class SkippedCount(NamedTuple):
 
 
 class PartialReading(NamedTuple):
-    """The state read from some sources of a run, for another process to merge."""
+    """The state after reading some sources of a run. Another process merges it with the other sources."""
 
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
@@ -86,7 +89,7 @@ class PartialReading(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The state before a line at which the program may have been started again."""
+    """The state of the reader before a line at which the program may have been started again."""
 
     streams: dict[Key, StreamReading]
     streams_of: dict[str, int]
@@ -99,7 +102,7 @@ class _Before(NamedTuple):
 
 
 class RunReading:
-    """Reader of a run's lines that diagnoses the lines read so far.
+    """Reader of the lines of a run. It can diagnose the run at any time, from the lines read until then.
 
     With ``starts``, the lines must be all lines of one source. If its program was started several times, each
     start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
@@ -133,7 +136,7 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
-        """Read more lines, and return the observations. Lines of one source and rank must be in order.
+        """Read more lines, and return what was found in them. Lines of one source and rank must be in order.
 
         ``asides`` contains the numbers of lines that were skipped between these lines, in the same order.
         """
@@ -196,7 +199,7 @@ class RunReading:
         return observed
 
     def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
-        """Mask the secrets in the lines; `text` contains all lines, joined."""
+        """Return the lines with their secrets masked; `text` contains all lines, joined."""
         clean = redact(text)
         if clean == text and not self._keys:
             return lines
@@ -215,7 +218,10 @@ class RunReading:
         return masked
 
     def _take_asides(self, waiting: deque[SkippedCount], index: int) -> dict[str, int]:
-        """Record the lines skipped before a line; return the additional matches that the line represents."""
+        """Record the lines that were skipped before a line.
+
+        Return, for each rule, the number of its matches in lines that this line represents.
+        """
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()
@@ -230,33 +236,39 @@ class RunReading:
         return more
 
     def take_report(self, match: Match, more: int = 0) -> None:
-        """Record a match that a rank reported and that is in no log, with `more` similar matches."""
+        """Record a match that a rank reported but no log contains, and the number of similar matches."""
         stream = self._stream(match.line)
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Remove reports of a rule with this value of a capture, because the reported condition has ended."""
+        """Remove the reports of a rule in which a capture has this value.
+
+        The reported condition has ended.
+        """
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == OWN_REPORTS else None
             if hits is not None and hits.first.captures.get(capture) == value:
                 del stream.hits[rule]
 
     def step(self, sample: Sample, source: str) -> None:
-        """Record a step that a rank reported, in the stream of this rank's reports."""
+        """Record a step that a rank reported itself. It is stored separately from the steps in logs."""
         stream = self._stream(Line("", source, 0, sample.rank, sample.time))
         if stream is not None:
             stream.timelines.see(sample)
 
     def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
-        """Record the library versions that a rank imported, which are more reliable than those in a log."""
+        """Record the library versions that a rank imported. They are more reliable than versions in a log."""
         stream = self._stream(Line("", source, 0, rank))
         if stream is not None:
             stream.versions.update(versions)
 
     def parted(self) -> PartialReading:
-        """Return the state that was read, without the compiled patterns, for another process."""
+        """Return the state of this reader, which another process can merge.
+
+        Compiled patterns are not included.
+        """
         return PartialReading(self.streams, self.tracker, self.unread)
 
     def merge(self, other: PartialReading) -> None:
@@ -326,13 +338,16 @@ class RunReading:
     # ---- starts
 
     def settle(self) -> None:
-        """Decide whether a start began at the candidate, because no further line will come."""
+        """Decide whether another start began at the candidate line. Call this at the end of the source."""
         if self._part is not None and self._before is not None:
             began = self._began(self._part, self._before)
             self._begin(self._part) if began else self._go_on(self._part)
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Save the state, and return True, if the program may have been started again at this line."""
+        """Return whether the program may have been started again at this line.
+
+        If so, the state is saved, and the line becomes the candidate for a start.
+        """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
         self._before = _Before(
@@ -344,7 +359,7 @@ class RunReading:
         return True
 
     def _did_anything(self) -> bool:
-        """Return whether the lines contain training metrics or a failure."""
+        """Return whether the lines read contain training metrics or a failure."""
         return any(
             stream.sampled
             or stream.in_exception
@@ -357,9 +372,9 @@ class RunReading:
         return any(stream.exceptions.seen for stream in self.streams.values())
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether a start begins at the candidate, if this line is sufficient for a decision.
+        """Decide, if this line makes it possible, whether another start begins at the candidate line.
 
-        Return True if the question is decided.
+        Return True if it was decided.
         """
         candidate, before = part.candidate, self._before
         assert candidate is not None and before is not None
@@ -394,7 +409,7 @@ class RunReading:
         return counter is not None and not counter.nested
 
     def _is_anew(self, candidate: Candidate, before: _Before, *, continues: bool = False) -> bool:
-        """Return whether a candidate after a failure is another start, and not another rank or worker."""
+        """Return whether lines that recur after a failure show another start, not another rank or worker."""
         if candidate.mark is not None:
             return True
         # A launcher can restart its workers, and several ranks can print the same lines in succession.
@@ -406,7 +421,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether a start began at a candidate near the end of the source."""
+        """Return whether another start began at the candidate, if the source ends shortly after it."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False
@@ -424,7 +439,7 @@ class RunReading:
         return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
 
     def _begin(self, part: Part) -> None:
-        """Begin a new start at the candidate, and keep only the result of the previous start."""
+        """Begin another start at the candidate line. Only the result of the previous start is kept."""
         before, self._before = self._before, None
         assert before is not None
         found = before.diagnosis or self._conclude(before)
@@ -432,7 +447,7 @@ class RunReading:
         part.begin()
 
     def _go_on(self, part: Part) -> None:
-        """Reject the candidate, and read the lines since as a continuation of the current start."""
+        """Continue the current start with the candidate line and the lines after it."""
         before, self._before = self._before, None
         assert before is not None
         candidate = part.go_on()

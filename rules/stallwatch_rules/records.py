@@ -42,7 +42,7 @@ SCHEMA = 2  #: version of these records; reports are also written in schema 1
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a log, without its prefixes."""
+    """One line of a log. Prefixes such as timestamps and ranks are removed from its text."""
 
     text: str  #: text without rank prefix, ANSI codes, container prefix and line end
     source: str  #: display name of the file or pipe
@@ -72,7 +72,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A rule that fired at one place."""
+    """A match of a rule in one line."""
 
     rule: str
     line: Line
@@ -141,7 +141,7 @@ class Finding(msgspec.Struct):
 
 
 class NearPage(msgspec.Struct):
-    """A rule page with words similar to those of an unknown failure, as a hint."""
+    """A rule page whose words are similar to those of an unknown failure. Reports show it as a hint."""
 
     rule: str
     title: Text
@@ -149,7 +149,10 @@ class NearPage(msgspec.Struct):
 
 
 class UnknownException(msgspec.Struct):
-    """An exception that ended processes and that no rule matches, combined over the ranks."""
+    """An exception that ended processes and matches no rule.
+
+    The same exceptions of all ranks are one record.
+    """
 
     exception: str
     message: str
@@ -164,7 +167,7 @@ class UnknownException(msgspec.Struct):
 
 
 class NewLines(msgspec.Struct):
-    """Lines of one template that no rule matches and that first appear near the run's end."""
+    """Lines with the same template that match no rule and first appear near the end of the run."""
 
     template: str  #: text of the lines, with variable parts in brackets: ``worker <n> lost <path>``
     exemplar: str
@@ -203,7 +206,7 @@ PassedReason = Literal["explained", "harm", "role", "order", "explained-by-other
 
 
 class Noted(msgspec.Struct):
-    """An assessor's note for later assessors; findings do not show it."""
+    """A note that an assessor left for assessors that run after it. Findings do not show the note."""
 
     rule: str | None  #: rule of the finding; ``None`` if the note is about the run
     facts: list[str] = []
@@ -211,14 +214,14 @@ class Noted(msgspec.Struct):
 
 
 class PassedOver(msgspec.Struct):
-    """A harmful finding that was not chosen as the root cause."""
+    """A harmful finding that was not chosen as the root cause, with the reason."""
 
     rule: str
     reason: PassedReason
 
 
 class Contribution(msgspec.Struct):
-    """The contribution of one assessor, or of the selection of the root cause, to a verdict."""
+    """What one assessor, or the selection of the root cause, contributed to the verdict."""
 
     assessor: (
         #: a name of ``diagnosis.assessors``, ``matches`` (the rules that fired) or ``root-cause`` (the
@@ -252,7 +255,7 @@ class Stats(msgspec.Struct):
 
 
 class Start(msgspec.Struct):
-    """One of several starts of a job in the same log."""
+    """One of several starts of a job that are in the same log."""
 
     number: int  #: number of the start in the log, from 1
     file: str
@@ -300,7 +303,7 @@ class Diagnosis(msgspec.Struct):
 
 
 class JobSummary(msgspec.Struct):
-    """A summary of one of several jobs whose logs were given together."""
+    """The summary of one job, when the logs of several jobs were read together."""
 
     name: str  #: the scheduler's number or the name of the run or job; ``other`` for files without a job
     verdict: Verdict

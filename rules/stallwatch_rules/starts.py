@@ -1,4 +1,4 @@
-"""Detect repeated starts of a program in a log, because the first lines of its output recur.
+"""Detect where a log contains several starts of a program. The first lines of its output then recur.
 
 Appended runs, sweeps and retries in one file have no common format, but each start begins with the same
 lines: a banner, the arguments, warnings during imports. So the lines before the first step, the *head* of a
@@ -58,7 +58,7 @@ _LAUNCHER = lazy(
 
 
 class HeadLine(msgspec.Struct):
-    """A line in the head of a source."""
+    """A line at the beginning of a source, before the first step."""
 
     order: int
     text: str
@@ -66,7 +66,7 @@ class HeadLine(msgspec.Struct):
 
 
 class Head:
-    """The lines at the beginning of a source, keyed by their text without digits."""
+    """The first lines of a program's output. The keys are the lines without their digits."""
 
     def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}
@@ -98,13 +98,19 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed the head: the first line and most other lines recur."""
+        """True if several processes printed these lines.
+
+        Then the first line and most others occur repeatedly.
+        """
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
-        """The index of the first line that a launcher printed, once for all ranks."""
+        """The index of the first line that a launcher printed.
+
+        A launcher prints its lines once for all ranks.
+        """
         launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
         return min(launchers, default=None)
 
@@ -120,7 +126,7 @@ def _without_figures(text: str) -> bytes:
 
 
 def may_hold_marks(text: str) -> bool:
-    """Return whether a line of a text can be a mark of a start (a fast test for single characters)."""
+    """Return whether a text can contain a mark of a start. This is a fast test for short strings."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
     return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
@@ -135,14 +141,14 @@ def is_same_line(line: str, other: str) -> bool:
 
 
 class Mark(NamedTuple):
-    """A line that shows that a program is being started."""
+    """A line that shows that a program is being started, such as a command after a shell prompt."""
 
     program: str
     usage: bool = False  #: True if the program only printed its usage
 
 
 def mark_of(text: str) -> Mark | None:
-    """Return the mark of a start in a line, or ``None``."""
+    """Return the mark of a start that a line contains, or ``None`` if it contains none."""
     if text.startswith("usage: "):
         found = _USAGE.match(text)
         return Mark(found[1], usage=True) if found is not None else None
@@ -153,7 +159,7 @@ def mark_of(text: str) -> Mark | None:
 
 
 class Recurrence(msgspec.Struct):
-    """The lines of a head that recurred, in the order of the head."""
+    """The lines of a head that have occurred again, in the order of the head."""
 
     head: Head
     met: dict[bytes, HeadLine] = {}
@@ -179,18 +185,18 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_likely(self) -> bool:
-        """True if enough lines of the head recurred, with few gaps."""
+        """True if enough lines of the head occurred again, and only few lines between them are missing."""
         orders = self._orders
         return len(orders) >= ENOUGH and 2 * len(orders) > max(orders) - min(orders)
 
     @property
     def is_at_the_top(self) -> bool:
-        """True if the head recurred from its beginning, and with the same epoch."""
+        """True if lines from the beginning of the head occurred again, and no line names another epoch."""
         return min(self._orders) <= len(self.head.lines) // 4 and not self.is_later
 
     @property
     def is_whole(self) -> bool:
-        """True if most of the head recurred, from its beginning and mostly with the same numbers.
+        """True if most lines of the head occurred again, from its beginning and mostly with the same numbers.
 
         Lines that several processes, such as loader workers, printed before the first step are not counted.
         """
@@ -201,7 +207,7 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_launched(self) -> bool | None:
-        """True if lines of a launcher, or lines before those of the launcher, recurred.
+        """True if the lines that occurred again begin with a line of a launcher, or with an earlier line.
 
         ``None`` if the head contains no lines of a launcher.
         """
@@ -210,7 +216,7 @@ class Recurrence(msgspec.Struct):
 
 
 class Candidate:
-    """A line at which a start may begin, and the lines since then."""
+    """A line at which another start of the program may begin, and the lines after it."""
 
     def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
         self.first = line
@@ -223,14 +229,17 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Compare a line, whose text without digits is in a head, with all heads."""
+        """Compare a line with all heads.
+
+        The key is the line without its digits, and at least one head contains it.
+        """
         for recurrence in self._recurrences:
             if recurrence.see(key, line):
                 self._met_at = len(self.lines)
 
     @property
     def again(self) -> Recurrence:
-        """The recurrence of the head with the most recurring lines."""
+        """The recurrence of the head of which the most lines occurred again."""
         return max(self._recurrences, key=lambda one: len(one.met))
 
     @property
@@ -240,11 +249,11 @@ class Candidate:
 
     @property
     def is_over(self) -> bool:
-        """True if no more lines of a head are expected."""
+        """True if the decision should not wait longer, because no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
-        """Remove lines from the heads that recurred several times without a start."""
+        """Remove lines from the heads if they occurred again several times, but never at a start."""
         for recurrence in self._recurrences:
             for key, line in recurrence.met.items():
                 line.vain += 1
@@ -253,7 +262,7 @@ class Candidate:
 
 
 class Part(msgspec.Struct):
-    """The part of a source since its newest start."""
+    """The lines of a source from its newest start on."""
 
     first: Line
     last: Line
@@ -271,7 +280,10 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return a candidate if a start may begin with this line, which is a line of a head or a mark."""
+        """Return a candidate if another start of the program may begin at this line.
+
+        This can be the case if the line also occurs in a head, or if it is a mark of a start.
+        """
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None
@@ -287,7 +299,7 @@ class Part(msgspec.Struct):
         return Candidate(line, self.heads, mark)
 
     def learn(self, key: bytes, line: Line, *, ends: bool) -> None:
-        """Learn a line for the head of the part; a line that ``ends`` a head is not learned."""
+        """Learn a line for the head of the newest start. A line that ``ends`` a head is not learned."""
         candidate = self.candidate
         looked_at = line.rank is None or self._is_looked_at(line)
         head = self.heads[-1] if candidate is None else candidate.next_head
@@ -304,7 +316,7 @@ class Part(msgspec.Struct):
             candidate.see(key, line)
 
     def begin(self) -> None:
-        """Start a new part at the candidate."""
+        """Accept the candidate: a new part of the source starts at its line."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         self.refused = candidate.mark is not None and candidate.mark.usage
@@ -313,7 +325,7 @@ class Part(msgspec.Struct):
         self.known = {key for head in self.heads for key in head.lines}
 
     def go_on(self) -> Candidate:
-        """Reject the candidate, continue the current part, and return the candidate."""
+        """Reject the candidate and return it. The current part of the source continues."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         candidate.forget()
@@ -322,14 +334,17 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Return whether a line has no rank, or is from the one rank that is examined."""
+        """Return whether the line is examined for starts.
+
+        This is done for one rank, and for lines without a rank.
+        """
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank
 
 
 class Starts:
-    """The completed starts of one source: the first and last ones, and the number of all starts."""
+    """The completed starts in one source. Only the first and the last ones are kept; all are counted."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []
@@ -345,7 +360,7 @@ class Starts:
 
     @property
     def is_of_training(self) -> bool:
-        """True if at least one start is known to be of a training job."""
+        """True if at least one of the starts is known to be a training job."""
         return any(verdict != "no-training-log" for verdict, _ in self.verdicts)
 
     def __iter__(self) -> Iterator[Start]:

@@ -43,7 +43,7 @@ VERSION_LINES = 20_000  #: number of first lines searched for versions, which pr
 
 
 class RuleHits(msgspec.Struct):
-    """The matches of one rule in one stream."""
+    """The matches of one rule in the lines of one rank in one source."""
 
     first: Match
     first_index: int  #: index of the first match's line in its stream
@@ -63,7 +63,7 @@ class RuleHits(msgspec.Struct):
     lowest: dict[str, float] = {}  #: capture → the lowest number in it
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
-        """Count one match, and ``more`` matches in skipped lines before it."""
+        """Count one match, and ``more`` matches in similar lines that were skipped."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
@@ -86,7 +86,7 @@ class RuleHits(msgspec.Struct):
 
 
 class SkippedLines(msgspec.Struct):
-    """State that the streams of a source share, with the number of skipped lines per stream."""
+    """The number of skipped lines of a source, and other state that the ranks in this source share."""
 
     lines: float = 0.0
     losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step, per stream
@@ -94,7 +94,7 @@ class SkippedLines(msgspec.Struct):
     counted_rank: tuple[int | None] | None = None  #: rank of the stream that ``steps`` counts, in a tuple
 
     def add(self, lines: int, losses: int, streams: int) -> None:
-        """Record skipped lines of a source that has this many streams."""
+        """Record skipped lines of a source. They are assumed to be spread evenly over its ``streams``."""
         self.lines += lines / max(1, streams)
         self.losses += losses / max(1, streams)
 
@@ -106,7 +106,7 @@ def _same_clock(stamp: float | None, time: float) -> bool:
 
 
 class StreamReading:
-    """The state read from the lines of one source and rank."""
+    """The state after reading the lines of one rank in one source."""
 
     def __init__(
         self,
@@ -164,11 +164,14 @@ class StreamReading:
 
     @property
     def in_part(self) -> bool:
-        """True if lines of the source were skipped, so that the stream contains only some of them."""
+        """True if lines of the source were skipped. Then only some of the rank's lines were read."""
         return self._gaps.lines > 0
 
     def clock(self, line: Line) -> None:
-        """Record a line's time, and whether it comes from outside the text of the line."""
+        """Record the time of a line.
+
+        Also record whether the log's collector, not the program, supplied the time.
+        """
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or not _same_clock(time_of_line(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
@@ -208,7 +211,10 @@ class StreamReading:
         hints: Hints,
         counter: Counter | None = None,
     ) -> None:
-        """Read the next line, except for its matches; ``counter`` is the counter of its sample."""
+        """Read the next line and its sample.
+
+        Matches are recorded separately; ``counter`` counts the sample's steps.
+        """
         before = self.last_time
         self.clock(line)
         self._undated += 1
@@ -263,7 +269,7 @@ class StreamReading:
         self.index += 1
 
     def match(self, match: Match, by_progress: bool, more: int = 0) -> None:
-        """Record a match of the line that was just read, and ``more`` matches of skipped lines."""
+        """Record a match of a rule in the line that was read last, and ``more`` matches in similar lines."""
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
@@ -280,7 +286,7 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Search the line that was just read for exceptions; ``rules`` are the rules that matched it."""
+        """Search the line that was read last for exceptions; ``rules`` are the rules that matched it."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
@@ -294,7 +300,10 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the template of the last line and ``more`` similar lines, except parts of exceptions."""
+        """Count the last line and ``more`` similar lines under their template.
+
+        Parts of exceptions are not counted.
+        """
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -303,7 +312,7 @@ class StreamReading:
             self.templates.add(line, self.mark, 1 + more)
 
     def close_gap(self) -> None:
-        """Update the state for the lines that were skipped since the last line that was read."""
+        """Update the state if lines were skipped after the last line that was read."""
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
@@ -326,12 +335,15 @@ class StreamReading:
         self.in_exception = self.tracebacks.busy or self.crashes.busy
 
     def exceptions_now(self) -> ExceptionTable:
-        """Return the exceptions so far, including exceptions with lines still to come."""
+        """Return the exceptions that were read, including one whose last lines have not been read yet."""
         return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since a loss was last printed, without later counters."""
+        """The number of training steps since a loss was last printed.
+
+        Counters that appeared after that loss are ignored.
+        """
         return self.timelines.trained_since(self._logged)
 
     @property
@@ -342,7 +354,11 @@ class StreamReading:
 
     @property
     def mark(self) -> LinePosition:
-        """The current position: numbers of lines, steps, plain lines and answered requests, and the step."""
+        """The current position in the stream.
+
+        It consists of the numbers of lines, steps, lines outside of tracebacks and answered requests, and of
+        the step.
+        """
         main = self.timelines.main
         if main is None:
             return LinePosition(self.index - 1, 0, None, self.plain, self.answers)
@@ -356,7 +372,7 @@ NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
-    """Return the streams without the reports of ranks about failures that the log contains, too.
+    """Return the streams without ranks' reports of failures that a log contains, too.
 
     Each failure is counted once, at the line in the log. The evidence contains the log's lines, followed by
     the ranks' reports about the failure, which can contain more details, such as a parameter's name.
@@ -378,7 +394,7 @@ def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[K
 def with_exit_codes(
     streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
 ) -> Mapping[Key, StreamReading]:
-    """Return the streams with the exit codes of ranks in the form in which a launcher reports them.
+    """Return the streams with the exit codes of ranks added, in the form in which a launcher prints them.
 
     If a launcher reported exit codes, the streams are unchanged. `codes` has the exit codes of the failed
     ranks that the agent observed, in the order in which the ranks ended.

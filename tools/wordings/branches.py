@@ -17,7 +17,7 @@ _GAP = None  # a variable part in a sequence of characters
 
 
 def branches(pattern: str) -> list[Branch]:
-    """Return every alternative of a pattern as its pieces of fixed text, with escapes resolved.
+    """Return all alternatives of a pattern. Each alternative is a list of its pieces of fixed text.
 
     The list is empty for a pattern that Python's ``re`` cannot parse (google-re2 has a few more features).
     """
@@ -36,7 +36,7 @@ def branches(pattern: str) -> list[Branch]:
 
 
 def _sequences(parsed: Iterable[Any]) -> list[list[str | None]]:
-    """Return all alternatives of a parsed expression, as characters and gaps."""
+    """Return all alternatives of a parsed expression, as characters and gaps between them."""
     ways: list[list[str | None]] = [[]]
     for operation, argument in parsed:
         options = _options(operation, argument)

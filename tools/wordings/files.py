@@ -1,4 +1,7 @@
-"""List a package's files that can contain strings, in folders or in an archive that is not extracted."""
+"""List the files of a package that can contain strings.
+
+The files are in folders, or in an archive that is not extracted.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive; to
 
 
 class SourceError(Exception):
-    """The package's source is not available; the message gives the reason and a fix."""
+    """Error for a package whose source is not available. The message gives the reason and a fix."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the package whose strings are searched."""
+    """A file of the package in which strings are searched."""
 
     name: str  #: path inside the package, with slashes
     #: Returns an iterator over the content, from the start at each call.
@@ -45,7 +48,7 @@ class SourceFile:
         return self.name.rpartition("/")[2]
 
     def text(self) -> str:
-        """Return the file's text; empty if the file is longer than ``MAX_FILE``."""
+        """Return the text of the file; an empty string if the file is longer than ``MAX_FILE``."""
         content = b""
         for chunk in self.chunks():
             content += chunk
@@ -89,7 +92,10 @@ def in_wheel(path: Path) -> list[SourceFile]:
 
 
 def in_sdist(name: str, content: bytes) -> list[SourceFile]:
-    """Return a source archive's files, in memory because a tar archive can only be read forward."""
+    """Return the files in a source archive.
+
+    They are kept in memory, because a tar archive can only be read forward.
+    """
     kind = kind_of(content[:512])
     found: list[SourceFile] = []
     left = MAX_ARCHIVE

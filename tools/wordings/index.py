@@ -58,7 +58,7 @@ def newest_sdist(package: str, version: Version | None) -> Sdist | None:
 
 
 def fetched(sdist: Sdist) -> bytes:
-    """Return the content of the archive, checked against the hash from the index."""
+    """Return the content of the archive. Its hash must equal the hash that the index states."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     content = _fetch(sdist.url, MAX_SDIST, index)
     if hashlib.sha256(content).hexdigest() != sdist.sha256:
@@ -78,7 +78,7 @@ def _sdist(file: ListedFile) -> Sdist | None:
 
 
 def _fetch(url: str, most: int, index: str) -> bytes:
-    """Return a body of at most `most` bytes; send the index's credentials only to the index's own host."""
+    """Return a response of at most `most` bytes. Credentials for the index are sent only to its own host."""
     plain, login = _split(url)
     parts = urllib.parse.urlsplit(plain)
     if parts.scheme not in ("http", "https"):
@@ -104,7 +104,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return the URL without user name and password, and these two as one string."""
+    """Return the URL without user name and password, and the user name and password as one string."""
     parts = urllib.parse.urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)

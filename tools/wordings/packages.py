@@ -23,7 +23,7 @@ DOWNLOAD_SECONDS = 600
 
 
 def installed(package: str) -> Sources:
-    """Return the files of the package that this Python would import, without importing it."""
+    """Return the files of the package that this Python would import. The package is not imported."""
     name = package.replace("-", "_")
     try:
         spec = importlib.util.find_spec(name)
@@ -40,7 +40,9 @@ def installed(package: str) -> Sources:
 
 @contextmanager
 def downloaded(package: str, version: str = "") -> Iterator[Sources]:
-    """Yield the newest release, or this version, without dependencies; nothing is installed, built or run.
+    """Yield the files of the package's newest release, or of this version.
+
+    Nothing is installed, built or run.
 
     This is the wheel that pip selects for this Python, or the index's source archive if there is no wheel or
     only an older wheel.
@@ -67,7 +69,10 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
 
 def requirement(package: str, version: str = "") -> Requirement:
-    """Return the requirement for pip: only a name and an optional version, no other syntax of pip."""
+    """Return the requirement for pip, which consists of a name and an optional version.
+
+    Any other syntax of pip is rejected.
+    """
     try:
         wanted = Requirement(f"{package}=={Version(version)}" if version else package)
     except InvalidVersion as error:
@@ -88,7 +93,10 @@ def version_of(wheel: str) -> str:
 
 
 def _wheel(wanted: Requirement, folder: Path) -> tuple[Path | None, str]:
-    """Return the wheel that pip finds, or its message. Only wheels: pip would run any other build."""
+    """Return the wheel that pip finds, or the message of pip.
+
+    Only wheels are accepted, because pip would run the build of any other archive.
+    """
     options = ["--no-deps", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, "--", str(wanted)]
     try:

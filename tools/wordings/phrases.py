@@ -20,7 +20,10 @@ _LONG = 6  # words of a text with two disjoint phrases of three words
 
 
 def rare_phrases(words: Sequence[str]) -> list[Phrase]:
-    """Return the longest phrase of a text and the longest disjoint one; an inserted value breaks only one."""
+    """Return the longest phrase of a text, and the longest one of the phrases that do not overlap it.
+
+    If source inserts a value into the text, this breaks only one of them.
+    """
     size = min(3 if len(words) >= _LONG else 2, len(words))
     by_length = sorted(range(len(words) - size + 1), key=lambda at: -sum(map(len, words[at : at + size])))
     first = by_length[0]

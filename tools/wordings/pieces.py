@@ -49,13 +49,16 @@ def pieces_of(branch: Branch) -> list[str]:
 
 
 def is_specific(piece: str) -> bool:
-    """Return whether a piece is too specific for a chance match: a long piece, or a long name."""
+    """Return whether a piece is unlikely to occur by chance, because it is long or is a long name."""
     name = _NAME.fullmatch(piece) or _CLASS.fullmatch(piece)
     return len(piece) >= (ENOUGH_NAME if name else ENOUGH)
 
 
 def covers(template: str, piece: str) -> bool:
-    """Return whether a template could produce the piece: its own text covers most of the piece."""
+    """Return whether a string of source could produce the piece.
+
+    The text of the string itself must cover most of the piece.
+    """
     if piece in template:
         return True
     parts = [part for part in _PLACEHOLDER.sub(GAP, template).split(GAP) if len(part.strip()) >= LEAST_PART]

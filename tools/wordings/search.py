@@ -37,7 +37,7 @@ class Template(NamedTuple):
 
 @dataclass
 class Verified:
-    """The result of searching one rule's text in a package."""
+    """The result of searching a package for the text of one rule."""
 
     rule: str
     status: str  #: status of the rule page
@@ -72,7 +72,10 @@ class _Piece:
         self.anchor = max(inner or WORD.findall(self.lowered), key=len)
 
     def may_be_in(self, around: bytes) -> bool:
-        """Return whether the text around a phrase holds most words; this test is weaker than ``COVERED``."""
+        """Return whether the text around a phrase contains most words of the piece.
+
+        This is a weaker test than ``COVERED``.
+        """
         held = sum(len(word) for word in self.words if word in around)
         return 2 * held >= sum(map(len, self.words))
 
@@ -137,11 +140,14 @@ class Search:
         return all(self.results[one.rule].state != "missing" for one in self._wanted)
 
     def may_be_in(self, text: str) -> bool:
-        """Return whether a source file can contain an alternative; most files cannot and need no parsing."""
+        """Return whether a source file can contain an alternative. Most files cannot, and need no parsing."""
         return self.promise(text) > 0
 
     def promise(self, text: str) -> int:
-        """Return 2 if a source file can contain all text of an alternative, 1 for some text, 0 for none."""
+        """Return how likely a source file is to contain an alternative.
+
+        This is 2 if it can contain all text of one, 1 for some of the text, and 0 otherwise.
+        """
         lowered = text.lower()
         hinted = self._hinted(lowered)
         whole = any(all(piece.lowered in lowered for piece in one.pieces) for one in hinted)
@@ -186,7 +192,7 @@ class Search:
                 )
 
     def named(self, path: str) -> bool:
-        """Return whether a rule names this file as its text's origin, so that the file is searched first."""
+        """Return whether a rule names this file as the origin of its text. Such a file is searched first."""
         return any(
             path == module or path.endswith("/" + module.removeprefix("/"))
             for modules in self._modules.values()
@@ -205,7 +211,11 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """Return the missing rules' alternatives for which a text holds most words of the specific pieces."""
+        """Return the alternatives that a text can contain.
+
+        The text must contain most words of their specific pieces. Only alternatives of missing rules are
+        returned.
+        """
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):
@@ -228,7 +238,7 @@ class Search:
         return template.text == piece.text if template.name else covers(lowered, piece.lowered)
 
     def _record_found(self, wanted: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
-        """Record an alternative as found if a file holds all its pieces near each other.
+        """Record an alternative as found if all of its pieces are near each other in a file.
 
         A compiled file holds a message's parts at different places, so only the specific pieces count there.
         """
@@ -244,7 +254,7 @@ class Search:
 
 
 class _ByAnchor:
-    """Index to find the pieces that a string of source can contain, by their longest word."""
+    """Index that finds, by their longest word, the pieces that a string of source can contain."""
 
     def __init__(self, wanted: Iterable[_Wanted], whole: str) -> None:
         """Index the pieces of `wanted`; ``whole`` is the text of all strings of the file, in lowercase."""
@@ -264,7 +274,7 @@ class _ByAnchor:
 
 
 class _ByPhrase:
-    """Index to find the specific pieces that a string in a compiled file can contain, by their phrases."""
+    """Index that finds, by their phrases, the specific pieces in a string of a compiled file."""
 
     def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
         self._all = phrases
@@ -285,7 +295,7 @@ def same_package(name: str, other: str) -> bool:
 
 
 def in_range(version: str, versions: str) -> bool:
-    """Return whether a version is in a range; True if either cannot be parsed."""
+    """Return whether a version is in a range. If one of them cannot be parsed, return True."""
     try:
         return SpecifierSet(versions).contains(Version(version).base_version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):

@@ -21,7 +21,7 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
 def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
-    """Yield all strings of a source file, or the strings around phrases in a compiled file.
+    """Yield all strings of a source file. Of a compiled file, yield the strings around phrases.
 
     ``worth`` decides from a source file's text whether it needs parsing.
     """
@@ -34,7 +34,7 @@ def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool])
 
 
 def python_strings(text: str) -> Iterator[Template]:
-    """Yield the strings of Python source, adjacent literals joined; values in f-strings are gaps."""
+    """Yield the strings of Python source. Adjacent literals are joined, and values in f-strings are gaps."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -75,7 +75,7 @@ def _name(node: ast.AST) -> str | None:
 
 
 def _joined(node: ast.expr) -> str | None:
-    """Return a string with its parts joined; ``None`` if the node is not certain to be a string."""
+    """Return a string with its parts joined; ``None`` if the node may be something other than a string."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -117,7 +117,10 @@ def c_strings(text: str) -> Iterator[Template]:
 
 
 def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
-    """Yield the strings of a compiled file, each once: the text between two NUL bytes around a phrase."""
+    """Yield the strings of a compiled file that contain a phrase, each string once.
+
+    A string is the text between two NUL bytes.
+    """
     given: set[bytes] = set()
     for data in _blocks(file, 2 * MAX_STRING):
         last_end = 0  # end of the last string

@@ -30,7 +30,7 @@ def fine_ddp() -> None:
 
 
 def fine_with_retries() -> None:
-    """Let a download fail twice and then succeed; skip a bad sample with its traceback in the log."""
+    """Download with two failures before the success, and skip a bad sample whose traceback is logged."""
     model = train(STEPS // 2, total=STEPS)
     for attempt in range(3):
         try:
@@ -65,7 +65,7 @@ def fine_with_dying_thread() -> None:
 
 
 def fine_del_noise() -> None:
-    """Print noise at exit: an object whose finalizer fails."""
+    """Print a traceback at exit, because the finalizer of an object fails."""
 
     class Writer:
         def __del__(self) -> None:

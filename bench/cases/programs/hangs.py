@@ -44,7 +44,7 @@ torch.set_num_threads(1)
 
 
 def event(what: str) -> None:
-    """Record the time of an event in a file that no watcher reads."""
+    """Record the time of an event in a file that no tool under test reads."""
     with Path(os.environ.get("STALLWATCH_BENCH_EVENT", "/dev/null")).open("a") as file:
         file.write(f"BENCH EVENT {time.time():.3f} {os.getpid()} {what}\n")
 
@@ -87,7 +87,7 @@ class Net(nn.Module):
 
 
 class Loop:
-    """Model and its training steps, data-parallel if there are several ranks."""
+    """A model and its training steps. If there are several ranks, the training is data-parallel."""
 
     def __init__(self) -> None:
         logging.basicConfig(
@@ -294,7 +294,10 @@ def strip_markup(text: str) -> None:
 
 
 def regex_backtracks() -> None:
-    """Hang in a regular expression: compiled code that holds the interpreter's lock."""
+    """Hang in a regular expression.
+
+    Its search is compiled code that holds the interpreter's lock.
+    """
     Loop().train()
     strip_markup("a" * 60 + "b")
 
@@ -464,7 +467,7 @@ def rank_0_saves_to_a_dead_mount() -> None:
 
 
 def uneven_data() -> None:
-    """Let rank 1 run out of batches and join the final barrier; the others wait in the all-reduce."""
+    """Let rank 1 run out of batches. It joins the final barrier, while the other ranks wait in an all-reduce."""
     loop = Loop().train()
     if RANK == 1:
         event("uneven")

@@ -53,7 +53,7 @@ def packs_by_rule() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The valid pages by ID, and the problems of the invalid pages."""
+    """The valid rule pages by ID, and the problems found in the invalid pages."""
 
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
@@ -68,7 +68,7 @@ class Catalogue:
         problems: Sequence[PageError] = (),
         store: DatabaseStore | None = None,
     ) -> Catalogue:
-        """Return a catalogue of these pages, for example of a single page under test."""
+        """Return a catalogue that contains only these pages, for example a single page under test."""
         by_id = {page.id: page for page in pages}
         return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
 
@@ -78,7 +78,7 @@ class Catalogue:
 
     @property
     def failures(self) -> frozenset[str]:
-        """The rules that describe failures: causes and symptoms that are not harmless."""
+        """The rules that describe failures. These are causes, and symptoms that are not harmless."""
         return frozenset(
             page.id
             for page in self.pages.values()
@@ -86,7 +86,10 @@ class Catalogue:
         )
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the first rule with this tag (packaged rules come first), or an empty string."""
+        """Return the first rule with this tag, or an empty string if there is none.
+
+        Packaged rules come first.
+        """
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
 
@@ -122,7 +125,7 @@ def _dumped(catalogue: Catalogue) -> bytes | None:
 
 
 def _read_files(roots: Sequence[Traversable]) -> list[tuple[bytes, int, int]] | None:
-    """Return path, size and modification time of all files; ``None`` if some are not files on disk."""
+    """Return path, size and modification time of all files; ``None`` if some of them are not on disk."""
     try:
         entries = [*(file for root in roots for file in _page_files(root)), *FOLDER.iterdir()]
         paths = [entry for entry in entries if isinstance(entry, Path)]
@@ -172,7 +175,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
 
 
 def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[Traversable]:
-    """Yield the pages in a folder; visit each folder once, even if several links point to it."""
+    """Yield the pages in a folder. Each folder is visited once, even if several links point to it."""
     seen = set() if seen is None else seen
     if isinstance(folder, Path):
         place = folder.resolve()
@@ -209,7 +212,7 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile all patterns of the matcher together; if that fails, remove pages with invalid patterns.
+    """Compile all patterns of the matcher together. If this fails, remove pages with invalid patterns.
 
     This starts with the last pages, which are the user's pages, and stops as soon as the remaining patterns
     can be compiled, because checking all packaged pages takes seconds.
@@ -225,7 +228,7 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
 
 
 def _problems_of(path: str) -> Iterator[PageError]:
-    """Parse a page again with all checks, and yield its problems."""
+    """Parse a page again with all checks, and yield the problems found."""
     try:
         parse(Path(path).read_text(encoding="utf-8"), path, chinese=False)
     except PageError as error:
@@ -233,7 +236,7 @@ def _problems_of(path: str) -> Iterator[PageError]:
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
-    """Return the rules that are matched against lines: all except retired rules."""
+    """Return the rules that are matched against lines, which are all rules except retired ones."""
     return [page for page in pages if page.status != "retired"]
 
 
@@ -255,7 +258,7 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each cycle of rules that explain each other: none of them can be the cause."""
+    """Yield a problem for each cycle of rules that explain each other. None of them can be the cause."""
     explains = {page.id: [rule for rule in page.explains if rule != page.id] for page in pages.values()}
     while True:
         try:
@@ -275,7 +278,7 @@ def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:
-    """Return the first line of the page's file that contains the text; 1 if it cannot be determined."""
+    """Return the first line of the page's file that contains the text, or 1 if no such line is found."""
     try:
         lines = Path(page.path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):

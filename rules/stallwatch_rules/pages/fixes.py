@@ -41,7 +41,7 @@ _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Facts about a run that select its fixes."""
+    """Facts about a run that decide which fixes of a page are shown."""
 
     framework: str = ""  #: a name of ``failures/frameworks.json``; empty if none was recognized
     captures: Mapping[str, str] = {}
@@ -57,7 +57,7 @@ class Condition(msgspec.Struct, frozen=True):
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
-        """Return whether the condition holds; ``None`` if unknown. Do not call it for ``else``."""
+        """Return whether the condition holds, or ``None`` if this is unknown. Do not call it for ``else``."""
         if self.kind == "rank unknown":
             return None  # `without_search` removes the fix if the rank is known
         if self.kind == "version":
@@ -76,7 +76,7 @@ class Condition(msgspec.Struct, frozen=True):
         return left is not None and right is not None and left > right
 
     def worded(self, fix: Text) -> Message:
-        """Return a text that contains the fix and this condition."""
+        """Return the text of the fix, extended by this condition in words."""
         if self.kind == "rank unknown":
             return message("diagnosis.fix-search", fix=fix)
         if self.kind == "version":
@@ -99,7 +99,7 @@ class Fix(msgspec.Struct, frozen=True):
 
     @property
     def otherwise(self) -> bool:
-        """True if the fix is the alternative (``else``) to the conditional fixes before it."""
+        """True if the fix starts with ``else``: it is shown only if no conditional fix before it is shown."""
         return any(one.kind == "else" for one in self.conditions)
 
 
@@ -200,7 +200,11 @@ def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
-    """Return a primary cause that version 0.1 stored, with its page's texts in both languages."""
+    """Return a primary cause with texts in both languages, taken from its rule page.
+
+    Version 0.1 stored the texts of a cause in one language only. Texts that the page does not contain stay as
+    they are.
+    """
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]

@@ -85,7 +85,7 @@ LONGEST = 200  #: maximum length of a pattern in a page, in characters
 
 
 class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The software that prints the line, and the way to make the line visible if it is hidden."""
+    """The software that prints the line. If it hides the line by default, also the setting that shows it."""
 
     package: str
     versions: str = ""  #: a version range such as ">=0.15.4"; empty for any version
@@ -96,7 +96,10 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code in a library: exceptions from it belong to the page; see ``failures.raised``."""
+    """A place in a library's code.
+
+    Exceptions that are raised there belong to the page; see ``failures.raised``.
+    """
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions of the file; empty for any function
@@ -115,7 +118,10 @@ class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sections(msgspec.Struct, frozen=True):
-    """The body of a page as Markdown, with each paragraph on one line; ``fixes`` include their conditions."""
+    """The sections of a page's body in Markdown.
+
+    Each paragraph is on one line. The ``fixes`` include their conditions.
+    """
 
     what: str
     why: str
@@ -187,7 +193,7 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> bool:
-        """True if the rule has no patterns, so that an assessor infers it from facts about the run."""
+        """True if the rule has no patterns. An assessor then infers it from facts about the run."""
         return not self.patterns
 
 
@@ -249,7 +255,7 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
 
 
 def extended(page: RulePage, extension: Extension) -> RulePage:
-    """Return the page with the patterns and origins that an extension adds."""
+    """Return the page, extended by the patterns and origins of an extension."""
     return msgspec.structs.replace(
         page,
         patterns=[*page.patterns, *extension.patterns],
@@ -336,7 +342,7 @@ def _expand_patterns(
 
 
 def _usable(pattern: str, own: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
-    """Return the expanded patterns, and the reason why one of them cannot be used, if any."""
+    """Return the expanded patterns. If one of them cannot be used, also return the reason."""
     try:
         texts = expand(pattern, own)
     except FragmentError as error:

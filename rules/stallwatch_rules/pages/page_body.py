@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem in a rule page; ``every()`` also returns the other problems found with it."""
+    """A problem in a rule page. ``every()`` returns this problem and all others found in the same page."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -24,7 +24,7 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Return the first problem with the others attached, so that all are raised together."""
+        """Return the first problem with the others attached to it. One exception then reports all of them."""
         first = problems[0]
         first.others = list(problems[1:])
         return first
@@ -209,7 +209,10 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered items of a Fix section; report a problem if the section has other content."""
+    """Return the numbered items of a Fix section.
+
+    Any other content of the section is reported as a problem.
+    """
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:
@@ -234,7 +237,7 @@ def _items(section: _Section, problem: _Report) -> list[Item]:
 
 
 def _unwrap(lines: list[str]) -> str:
-    """Join the lines of each paragraph; keep blank lines, list items and fenced blocks as they are."""
+    """Join the lines of each paragraph. Blank lines, list items and fenced blocks are not changed."""
     out: list[str] = []
     fenced = False
     fresh = True  # True if the next line starts a new paragraph
@@ -257,7 +260,7 @@ def _unwrap(lines: list[str]) -> str:
 
 
 def _join(left: str, right: str) -> str:
-    """Join two lines, with a space unless both adjacent characters are Chinese."""
+    """Join two lines. A space is inserted, unless the characters on both sides are Chinese."""
     wide = "\u3000" <= left[-1] <= "\u9fff" or left[-1] >= "\uff00"
     wide_right = "\u3000" <= right[0] <= "\u9fff" or right[0] >= "\uff00"
     return left + right if wide and wide_right else f"{left} {right}"

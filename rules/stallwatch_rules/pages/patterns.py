@@ -50,7 +50,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
-    """Compile a google-re2 pattern for UTF-8 bytes, or for text; raise ``re2.error`` if it is invalid."""
+    """Compile a google-re2 pattern for text, or for UTF-8 bytes if `encoded` is true.
+
+    Raise ``re2.error`` if the pattern is invalid.
+    """
     options = re2.Options()
     options.log_errors = False  # Stallwatch itself reports rejected patterns
     return re2.compile(pattern.encode() if encoded else pattern, options)
@@ -61,7 +64,10 @@ cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: compiled pattern
 
 @functools.lru_cache(maxsize=4096)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
-    """Return the reason why the pattern cannot be used, if any; ``quick`` skips hyperscan (2 ms)."""
+    """Return the reason why the pattern cannot be used, or ``None`` if it can be used.
+
+    With ``quick``, the check with hyperscan is skipped, which takes 2 ms for each pattern.
+    """
     if "\n" in pattern:
         return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
     if _LEADING.match(pattern):

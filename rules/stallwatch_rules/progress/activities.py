@@ -40,7 +40,7 @@ ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.wo
 
 
 class Activity(msgspec.Struct):
-    """The latest activity of one stream."""
+    """The latest activity of one rank in one source of lines."""
 
     kind: str  #: part of the key of the activity's message: ``activity.<kind>``
     what: str  #: the data split that the line names; empty if it names none
@@ -50,7 +50,10 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The duration that the bar prints, or that between the times of the lines, whichever is longer."""
+        """The duration of the activity in seconds.
+
+        This is the duration that a progress bar prints, or the time between the lines, whichever is longer.
+        """
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None
@@ -59,7 +62,10 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity after a line, given the activity before the line; ``None`` if there is none."""
+    """Return the activity of a rank after a line; ``None`` if the rank has no activity.
+
+    The argument `before` is the activity before the line.
+    """
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

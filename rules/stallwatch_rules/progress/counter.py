@@ -16,7 +16,7 @@ _LOW_STEPS = 3  # lower steps in a row that show a restart; fewer can be the lin
 
 @dataclass(slots=True, eq=False)
 class Counter:
-    """One step counter of one stream of lines; ``seen`` returns whether it rose.
+    """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
     A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
     attempt of the run.
@@ -62,12 +62,12 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs or steps within epochs, and the total of epochs is unknown."""
+        """True if the counter counts epochs or the steps of an epoch, and the number of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
     def falls_short(self) -> bool:
-        """True if at least two more lines of the counter are expected."""
+        """True if at least two more lines of this counter are expected before it reaches its total."""
         if self.complete or self.last is None:
             return False
         if self.total:
@@ -77,7 +77,10 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Read a sample and return whether the counter rose; ``phase`` is the phase since the last rise."""
+        """Read a sample and return whether the counter rose.
+
+        ``phase`` is the phase of the run since the counter last rose.
+        """
         epoch = sample.values.get("epoch")
         if sample.total_steps:
             self.total = sample.total_steps
@@ -110,7 +113,7 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample is the end of a later epoch, the only one of that epoch in the log."""
+        """Return whether the sample ends a later epoch of which the log shows no earlier sample."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
@@ -132,7 +135,7 @@ class Counter:
         return sample.step < self.last - self._offset
 
     def resume(self, gaps: int) -> None:
-        """Discard the start time of the current duration if lines were skipped since the last sample."""
+        """Discard the start time of the current step if lines were skipped since the last sample."""
         if gaps != self.gaps:
             self.gaps, self._since = gaps, None
 
@@ -200,7 +203,7 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the seconds between two rises, from the times of the lines or from the trainer's clock.
+    """Return the seconds between two increases of the counter, from line times or from the trainer's clock.
 
     The times of lines are finer than the trainer's clock, which shows whole seconds. But if few lines have
     times, a line can have the time of an earlier line. Then the difference is larger than the trainer's, and

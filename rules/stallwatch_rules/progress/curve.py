@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class BoundedSeries(Generic[_T]):
-    """A sequence with a bounded size: all of the latest entries, and every n-th of the older entries."""
+    """A sequence of bounded size. It keeps all of the latest entries, but only every n-th older entry."""
 
     def __init__(self) -> None:
         self._older: list[_T] = []
@@ -63,7 +63,7 @@ class BoundedSeries(Generic[_T]):
 
 
 class Point(NamedTuple):
-    """The metrics in one line."""
+    """The metrics in one line, with the step or epoch of the line."""
 
     step: float | None  #: the step, or the epoch if the line has no step number
     loss: float | None
@@ -81,7 +81,7 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The points of one series of metrics lines, in order."""
+    """The points of one series of lines with training metrics, in order."""
 
     def __init__(self, series: str) -> None:
         self.series = series
@@ -97,11 +97,14 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if numbers are printed in full. Text lines contain rounded numbers, for example 0 for 1e-5."""
+        """True if the numbers are printed in full.
+
+        Text lines contain rounded numbers, for example 0 for 1e-5.
+        """
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Add a sample of this series as a point, unless its step is printed again.
+        """Add the values of a sample as a point, unless the sample repeats the step of the last point.
 
         If the epochs start again and the loss jumps up, another training begins (a fold, a round, a second
         start in the same file), and the earlier points are cleared. If only the epochs start again, the same
@@ -133,7 +136,10 @@ class Curve:
         self.seen += 1
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
-        """Return whether the epochs went back to the start, and the loss is far above the last loss."""
+        """Return whether another training begins.
+
+        This is the case if the epochs go back to the start, and the loss is far above the last loss.
+        """
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
@@ -150,7 +156,10 @@ class Reading(NamedTuple):
 
 
 class Track:
-    """The values of one metric over time, from the first series of lines that printed it."""
+    """The values of one metric over time.
+
+    If several series of lines contain the metric, only the first series is used.
+    """
 
     def __init__(self, series: str) -> None:
         self._series = series
@@ -163,7 +172,10 @@ class Track:
         return list(self._kept)
 
     def see(self, sample: Sample, value: float, mark: int) -> None:
-        """Add a value unless its step is printed again; clear the older values if the steps start again."""
+        """Add a value, unless the sample repeats a step.
+
+        If the steps start again, the older values are cleared.
+        """
         if sample.series != self._series:
             return
         step = float(sample.step) if sample.step is not None else sample.values.get("epoch")
@@ -178,14 +190,17 @@ class Track:
 
 
 class Curves:
-    """The curves (by series) and the other metrics (by name) of one source and rank."""
+    """The curves (by series) and the other metrics (by name) of one rank in one source."""
 
     def __init__(self) -> None:
         self.by_series: dict[str, Curve] = {}
         self.tracks: dict[str, Track] = {}
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Add the metrics of a sample; a curve gets a point only for a loss or a gradient norm."""
+        """Add the metrics of a sample.
+
+        A curve gets a point only if the sample has a loss or a gradient norm.
+        """
         for name in TRACKED & sample.values.keys():
             track = self.tracks.get(name)
             if track is None:
@@ -207,7 +222,10 @@ class Curves:
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """Return the curve with the most points (of these, the lowest rank's), and the index of its stream."""
+    """Return the curve with the most points, and the index of its stream.
+
+    If several curves have the same number of points, the one of the lowest rank is returned.
+    """
     found = [
         (-curve.seen, key[1] is None, key[1] or 0, key[0], place, curve)
         for place, (key, curves) in enumerate(streams)
@@ -218,7 +236,10 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return a metric's values from the stream with the most values; of these, from the lowest rank."""
+    """Return the values of a metric from the stream that contains the most values.
+
+    If several streams have the same number of values, the lowest rank is used.
+    """
     found = (
         (-track.seen, key[1] is None, key[1] or 0, key[0], track)
         for key, curves in streams
@@ -235,7 +256,7 @@ _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 
 
 def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:
-    """Return the metrics of the stream with the most points, and the seconds per step of 16 ranks at most.
+    """Return the metrics of the stream with the most points, and the step times of at most 16 ranks.
 
     The result does not depend on the order of the streams.
     """
@@ -287,7 +308,10 @@ def _series(
 
 
 def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:
-    """Return at most `most` entries, evenly spread, including the first and the last entry."""
+    """Return at most `most` of the entries.
+
+    They are evenly spread and include the first and the last entry.
+    """
     if len(entries) <= most:
         return list(entries)
     last = len(entries) - 1

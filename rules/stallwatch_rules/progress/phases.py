@@ -115,7 +115,7 @@ _LONGEST_END = 200  # maximum number of characters of a line that programs print
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether programs print such a line when they end, though not necessarily only then."""
+    """Return whether the text resembles lines that programs print at their end, but also at other times."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -130,12 +130,16 @@ def _seems_over(text: str) -> bool:
 
 
 def is_unnamed_completion(text: str) -> bool:
-    """Return whether a line reports that something is complete, but not what."""
+    """Return whether a line reports that something is complete, without naming what is complete."""
     return _MERELY.match(text) is not None
 
 
 def announces_end(text: str) -> bool:
-    """Return whether a line at a run's end mentions the training, or an end before the planned total."""
+    """Return whether a line shows that the training ended.
+
+    The caller passes lines at the end of a run. Such a line mentions the training, or an end before the
+    planned total.
+    """
     lower = text.lower()
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
@@ -201,7 +205,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def phase_sign(text: str) -> Sign | None:
-    """Return the phase, end or restart that a line shows, or ``None``."""
+    """Return the phase, the end or the restart that a line announces; ``None`` for any other line."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:
@@ -224,7 +228,7 @@ _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )
 
 
 def is_answer(text: str) -> bool:
-    """Return whether the line reports a completed request or generated tokens."""
+    """Return whether the line reports that a request was completed or that tokens were generated."""
     return ("HTTP/" in text and _ANSWERED.search(text) is not None) or (
         "throughput" in text and _GENERATED.search(text) is not None
     )

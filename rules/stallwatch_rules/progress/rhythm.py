@@ -29,7 +29,7 @@ BY_CHANCE = 300.0  #: maximum deviation, in seconds, of two clocks' difference f
 
 
 class ExternalEnd(NamedTuple):
-    """The time at which something outside the run ended it."""
+    """The time at which something outside the run ended its processes."""
 
     time: float
     #: True if the time is from the clock of the process that ended the run, which can be in another time zone
@@ -37,7 +37,7 @@ class ExternalEnd(NamedTuple):
 
 
 class RunClock(msgspec.Struct, frozen=True):
-    """The times of a run's latest events."""
+    """The times of the latest events of a run, and whether the run is silent for too long."""
 
     threshold: float  #: seconds without a step after which the run is stalled
     silence: float | None  #: seconds from the last step to the end of the log, or to the current time
@@ -57,7 +57,7 @@ def read_clock(
     stopped: float | None = None,
     ended: ExternalEnd | None = None,
 ) -> RunClock:
-    """Return the times of a run's latest events up to ``now``, or up to the end of a complete log.
+    """Return when the run last advanced, and how long it has been silent since.
 
     Lines in the log after ``ended`` are not signs of life. The time that a rank waits after a user
     ``stopped`` the run does not count as silence.
@@ -98,7 +98,7 @@ def read_clock(
 
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
-    """Return the stall threshold at the end of a log, which is learned from the waits in the log."""
+    """Return the stall threshold at the end of a complete log. It is learned from the waits in this log."""
     thresholds, phase = StallThresholds(), tracker.phase
     thresholds.log_only = True
     thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
@@ -109,7 +109,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
 
 
 def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold: float) -> bool:
-    """Return whether the log was silent for longer than the threshold, until shortly before the end.
+    """Return whether the log was silent for longer than the threshold before the run was ended from outside.
 
     A process that is ended may print lines before the line that reports its end is written.
     """
@@ -124,7 +124,7 @@ def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold:
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Return whether the log begins in the middle of a run, judging by the number of its first step."""
+    """Return whether the log begins in the middle of a run, which the number of its first step shows."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False

@@ -25,7 +25,7 @@ _LEAST = 5  # minimum length of a round in steps, so that most steps are not nea
 
 
 class TrainingRounds:
-    """Counter of signs of training between pauses, to predict pauses that a log shows only at their end.
+    """Counter of training progress between pauses. It predicts when the next pause begins.
 
     If two consecutive pauses (such as evaluations) came after about the same number of signs, the next pause
     is expected after that number. Otherwise nothing is predicted. The durations of earlier pauses predict
@@ -41,7 +41,10 @@ class TrainingRounds:
         self._signs += 1
 
     def paused(self, *, announced: bool) -> None:
-        """Record a pause of the training; an `announced` pause is not used for predictions."""
+        """Record a pause of the training.
+
+        A pause that the log `announced` at its start is not used for predictions.
+        """
         if announced:
             self._ended.clear()
         else:
@@ -87,14 +90,14 @@ _HABITS_KEPT = 20
 
 
 class QuietTimes(Sequence[float]):
-    """The latest quiet times (durations without a sign of life), in ascending order."""
+    """The latest durations without a sign of life, in ascending order."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._ordered: list[float] = []
 
     def append(self, seconds: float) -> None:
-        """Add a quiet time, and drop the oldest if there are too many."""
+        """Add a duration. If there are too many, the oldest one is dropped."""
         seconds = max(seconds, 1e-3)
         self._latest.append(seconds)
         insort(self._ordered, seconds)
@@ -117,7 +120,7 @@ class QuietTimes(Sequence[float]):
 
 
 class Limits(NamedTuple):
-    """The settings of ``[stall]``."""
+    """The settings in the section ``[stall]`` of the configuration."""
 
     floor: float = 30.0  #: minimum threshold in seconds
     start: float = 1800.0  #: threshold in seconds while too little is known
@@ -125,7 +128,10 @@ class Limits(NamedTuple):
 
 
 class PhaseWaits:
-    """The quiet times of one phase: between its signs of life, and before the start of another phase."""
+    """The durations for which a run was quiet in one phase.
+
+    Waits between two signs of life of the phase are separate from waits before the next phase.
+    """
 
     def __init__(self) -> None:
         self.within, self.ends = QuietTimes(), QuietTimes()
@@ -134,7 +140,7 @@ class PhaseWaits:
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
 
     def learn(self, seconds: float, *, over: bool) -> None:
-        """Learn a quiet time that ended with a sign of life or, if it is `over`, with another phase."""
+        """Learn a wait that ended with a sign of life. If `over` is true, this sign started another phase."""
         (self.ends if over else self.within).append(seconds)
         self._since_pause += 1
         if self._since_pause > REMEMBERED:
@@ -159,11 +165,14 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return the allowed duration of a pause after pauses that ended by themselves, at most `most`."""
+        """Return how long a pause may last if earlier pauses ended by themselves.
+
+        The result is at most `most`.
+        """
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
-        """Return the number of quiet seconds above which the phase is stalled; 0 before the first wait.
+        """Return after how many quiet seconds the phase counts as stalled; 0 before the first wait.
 
         If the threshold is only an estimate from the spread of the waits, it is at most `cap`. For a phase of
         `steps`, no such estimate is made from the waits before another phase, because a phase of steps ends
@@ -231,13 +240,13 @@ class StallThresholds:
             self._outdated.add(following)
 
     def step_by(self, steps: int) -> None:
-        """Set the number of steps between two signs of progress."""
+        """Set how many steps lie between two signs of progress."""
         if steps != self._stride:
             self._stride = steps
             self._outdated.add("train")
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]]) -> None:
-        """Start with the waits that an earlier process recorded for this run."""
+        """Start with the waits of this run that an earlier process recorded."""
         for phase, seconds in durations.items():
             waits = self.of(phase)
             (waits.within if phase == "train" else waits.ends).extend(seconds)
@@ -247,7 +256,7 @@ class StallThresholds:
             self._trained = sum(durations["train"])
 
     def replay(self, durations: Mapping[Phase, Sequence[float]], stride: int) -> None:
-        """Observe the waits of a complete log; each wait longer than its threshold counts as a stall."""
+        """Observe all waits of a complete log. Each wait that exceeds its threshold counts as a stall."""
         for phase, seconds in durations.items():
             self._outdated.add(phase)
             for waited in seconds:
@@ -287,12 +296,12 @@ class StallThresholds:
 
     @property
     def suspected(self) -> float:
-        """The threshold of training that is learned only from the durations of its steps."""
+        """The stall threshold of training that follows only from the durations of its steps."""
         self._update()
         return self._suspected
 
     def learning(self, phase: Phase) -> bool:
-        """Return whether too few waits were observed, so that the threshold is the initial allowance."""
+        """Return whether the phase still uses the initial threshold, because too few waits were observed."""
         return phase in self._learning
 
     def _update(self) -> None:
@@ -366,7 +375,7 @@ class StallThresholds:
 
 
 def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
-    """Return the threshold in seconds that follows only from these durations of steps."""
+    """Return the stall threshold in seconds that follows from these step durations alone."""
     waits, (floor, start, factor) = PhaseWaits(), limits
     waits.within.extend(durations)
     learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
@@ -374,7 +383,7 @@ def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
 
 
 def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
-    """Return the threshold after these waits; an estimate from their spread is limited to `cap`.
+    """Return the threshold that these waits lead to. An estimate from their spread is limited to `cap`.
 
     With few waits, the estimate is twice the usual multiple of an upper limit of the 99th percentile, and not
     more, so that it cannot hide a hang for half an hour.
@@ -396,7 +405,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95 % confidence) of the 99th percentile of few waits; 0 for nearly equal waits.
+    """Return an upper limit (95 % confidence) of the 99th percentile of waits; 0 if they are nearly equal.
 
     The 99th percentile of 20 steps is the slowest of these steps, but one in 21 further steps is slower. So
     the percentile is estimated from all steps. Normally distributed logarithms are assumed, and the usual
@@ -424,7 +433,10 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
 
 
 def longest_rare_wait(waits: Sequence[float]) -> float:
-    """Estimate the longest rare wait from the slowest of many waits, unless they are nearly equal."""
+    """Estimate the longest wait that rarely occurs, from the slowest waits.
+
+    If the waits are nearly equal, nothing is extrapolated.
+    """
     ordered = sorted(waits)
     return ordered[-1] if _even(ordered) else _beyond_tail(ordered)
 

@@ -16,7 +16,7 @@ from stallwatch_rules.records import EVALUATION, Line, Sample
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """A restart of workers that a source shows."""
+    """A restart of worker processes, as the lines of one source show it."""
 
     line: Line  #: the launcher's last line before the restart
     local_ranks: tuple[int, ...]  #: local ranks, on their node, of the workers that failed
@@ -38,7 +38,7 @@ HELD_BACK = 400  #: upper bound of the number of lines in a buffer (8 KiB) that 
 
 
 class Interval(msgspec.Struct):
-    """The interval from one step (or a few adjacent steps) to the next."""
+    """The interval between two steps that the log shows. Adjacent intervals can be joined to save memory."""
 
     span: int  #: number of steps that end in the interval
     step: int | None  #: the last step in the interval
@@ -54,7 +54,7 @@ class Interval(msgspec.Struct):
         return None if self.seconds is None else self.seconds / self.span
 
     def joined(self, later: Interval) -> Interval:
-        """Return this interval joined with the following one."""
+        """Return one interval that covers this interval and the following one."""
         seconds = None if self.seconds is None or later.seconds is None else self.seconds + later.seconds
         hits = later.hits
         if self.hits:
@@ -86,7 +86,10 @@ class Timeline:
         self._width = 1  # intervals are joined up to this number of steps
 
     def hit(self, rule: str, count: int = 1) -> None:
-        """Count matches of a rule with an impact that depends on progress."""
+        """Count matches of a rule since the last step.
+
+        The progress of the run decides how harmful such a rule is.
+        """
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
@@ -153,7 +156,7 @@ class Timeline:
 
 
 def _of_one_step(line: Line | None) -> bool:
-    """Return whether the line shows the tokens per second of a single step.
+    """Return whether a line shows the tokens per second of a single step, not a mean of several steps.
 
     verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``). In other programs,
     the number can be a mean since the start.
@@ -189,7 +192,10 @@ class StreamTimelines:
         return main.advances if main is not None else 0
 
     def hit(self, rule: str, line: Line, count: int = 1) -> None:
-        """Count matches of a rule with an impact that depends on progress; `line` has the last match."""
+        """Count matches of a rule since the last step.
+
+        The progress of the run decides how harmful such a rule is. `line` is the line of the last match.
+        """
         self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
             timeline.hit(rule, count)
@@ -200,12 +206,18 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the number of steps since the counters were at ``at``, which omits later counters."""
+        """Return the number of steps since the counters had the values ``at``.
+
+        Counters that are missing in ``at`` appeared later and are ignored.
+        """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
-        """Read a sample, and its line if known; ``nested`` samples are from a bar inside another one."""
+        """Read a sample, and its line if known.
+
+        A sample is ``nested`` if it is from a progress bar that is drawn inside another bar.
+        """
         if sample.series in ("", EVALUATION):
             return
         timeline = self.by_series.get(sample.series)
@@ -220,14 +232,17 @@ class StreamTimelines:
             self.positions = {**self.positions, sample.series: timeline.advances}
 
     def leave_out(self, losses: int) -> None:
-        """Record that a number of `losses` without step numbers were skipped."""
+        """Record that this many log entries with a loss but without a step number were skipped."""
         timeline = self.by_series.get("dict")
         if timeline is not None and timeline.last_step is None:
             timeline.left_out += losses
 
     @property
     def main(self) -> Timeline | None:
-        """The counter with the most steps, except bars shorter than the longest one (evaluations)."""
+        """The timeline of the counter with the most steps.
+
+        A progress bar with a smaller total than the longest bar is ignored, because it can be an evaluation.
+        """
         longest = 0
         # no temporary lists, because this property is read for each loss
         for timeline in self.by_series.values():
@@ -244,7 +259,10 @@ class StreamTimelines:
 
 
 def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
-    """Return the timeline with the most steps of all streams; of these, that of the lowest rank."""
+    """Return the timeline with the most steps.
+
+    If several ranks completed the same number of steps, the timeline of the lowest rank is returned.
+    """
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
     )
@@ -252,7 +270,7 @@ def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) 
 
 
 class StepClock:
-    """The times at which the steps of a timeline were completed."""
+    """Lookup of the steps that were completed before or after a given time or line."""
 
     def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
         self._restarts = restarts
@@ -292,7 +310,7 @@ class StepClock:
         return sum(interval.span for interval in self._intervals if interval.number >= line.number)
 
     def all_below(self, line: Line) -> int:
-        """Return the number of steps in the file of a line without a rank, if all steps are below the line.
+        """Return the number of steps below a line without a rank, if its file shows no step above the line.
 
         Such a line is from a launcher or from a command before the training, so it does not concern the end
         of the steps. If the last step is near the line, the result is 0, because the line can be from a
@@ -306,23 +324,29 @@ class StepClock:
         return sum(interval.span for interval in known)
 
     def restarted(self, line: Line) -> int:
-        """Return the number of steps after the first restart of workers below a line."""
+        """Return the number of steps after the first restart of workers that follows a line."""
         restart = next_restart(line, self._restarts)
         return restart.followed if restart is not None else 0
 
     def at_restart(self, line: Line) -> int | None:
-        """Return the run's last step before the first restart of workers below a line."""
+        """Return the last step before the first restart of workers that follows a line."""
         restart = next_restart(line, self._restarts)
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step completed at a time; ``None`` before the first step, or if it is unknown."""
+        """Return the last step that was completed by a time.
+
+        Return ``None`` if there is no such step, or if its number or the time is unknown.
+        """
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 
 
 def counts_in_intervals(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """Count the times in each interval and after the last one; ``None`` if intervals have no times."""
+    """Count how many of the times are in each interval and after the last one.
+
+    Return ``None`` if the end of an interval has no time.
+    """
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):
         return None

@@ -38,7 +38,7 @@ _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log f
 
 
 class _Stream:
-    """The progress of one rank in one source."""
+    """The progress of one rank, as one source of lines shows it."""
 
     def __init__(self, line: Line) -> None:
         found = _ATTEMPT_FOLDER.search(line.source)
@@ -59,11 +59,14 @@ class _Stream:
         self.loss_time: float | None = None
 
     def last(self, *, rounds: bool) -> int | None:
-        """Return the highest step, or the highest round."""
+        """Return the highest step of the stream, or its highest round if ``rounds`` is true."""
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
-        """Return the latest attempt of a counter, and the highest step (or round) in this attempt."""
+        """Return the number of the latest attempt, and the highest step in this attempt.
+
+        If ``rounds`` is true, rounds such as epochs are used instead of steps.
+        """
         reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
         return max(reached, default=(0, -1))
 
@@ -71,7 +74,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Record a line of the kind that programs print when they finish."""
+        """Record a line that resembles the lines which programs print when they finish."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
@@ -81,7 +84,7 @@ class _Stream:
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def advance(self) -> None:
-        """Record that the training continued, so that earlier signs of its end were false."""
+        """Record that the training continued, which shows that earlier signs of its end were false."""
         self.left, self.end, self.rounds = False, None, 0
         if self.seeming_ends:
             if len(self.passed) < _MAX_PASSED:
@@ -139,7 +142,7 @@ class ProgressTracker:
         self.first_step: int | None = None  #: the lowest step in the lines
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Read a line and its sample, if any; return whether the line showed progress.
+        """Read a line, and its sample if there is one. Return whether the line showed progress.
 
         Lines without a sample show the phase, if they contain one of ``phases.SIGN_WORDS``.
         """
@@ -178,11 +181,11 @@ class ProgressTracker:
         return progressed
 
     def counter(self, sample: Sample, line: Line) -> Counter | None:
-        """Return the counter that a sample of this line belongs to."""
+        """Return the counter to which a sample of this line belongs."""
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the sample's step is lower than the last step of all ranks and sources.
+        """Return whether the sample's step is lower than the last step of any rank in any source.
 
         Return ``None`` if no counter of this kind has a step yet.
         """
@@ -191,7 +194,10 @@ class ProgressTracker:
         return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
-        """Record that metrics of these kinds (``scan.patterns.METRICS``) were skipped in a source."""
+        """Record that lines of a source were skipped that contain metrics of these kinds.
+
+        The kinds are keys of ``scan.patterns.METRICS``.
+        """
         gaps = self._gaps.setdefault(source, {})
         for kind in kinds:
             gaps[kind] = gaps.get(kind, 0) + 1
@@ -253,7 +259,7 @@ class ProgressTracker:
             self.last_progress_time = max(sample.time, self.last_progress_time or sample.time)
 
     def merge(self, other: ProgressTracker) -> None:
-        """Add the streams of another tracker, which has read other files, possibly in another process.
+        """Add the streams of another tracker that has read other files, possibly in another process.
 
         Raise `ValueError` if both trackers followed the same source and rank.
         """
@@ -284,12 +290,15 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """True if the log shows only epochs, episodes or games, which then count as the run's steps."""
+        """True if the log shows only epochs, episodes or games. They then count as the steps of the run."""
         return self._furthest[0][1] < 0
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1 plus the number of restarts of the steps at a lower number."""
+        """The number of the current attempt.
+
+        It is 1 plus the number of times the steps restarted at a lower number.
+        """
         return self._furthest[self.in_rounds][0]
 
     @property
@@ -324,9 +333,10 @@ class ProgressTracker:
 
     @property
     def last_loss(self) -> float | None:
-        """The latest loss, which may be NaN; with several ranks, that of the lowest rank.
+        """The latest loss of the run, which may be NaN.
 
-        Without times, it is the loss of the rank with the highest step.
+        Without times, it is the loss of the rank with the highest step. If several ranks are equal, it is the
+        loss of the lowest rank.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -344,20 +354,29 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return the seconds between observed progress events in a phase, for the stall threshold."""
+        """Return the seconds between signs of progress in a phase.
+
+        The stall threshold is learned from them.
+        """
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
     def waited(self) -> float:
-        """The seconds that a bar stayed at the last step, by the bar's clock when it was redrawn at exit."""
+        """The seconds for which a progress bar stayed at its last step.
+
+        A bar that is redrawn when its process exits shows this by its own clock.
+        """
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return the seconds per step, oldest first, as measured or (without times) as printed."""
+        """Return the seconds per step, oldest first. Without times of lines, these are the printed values."""
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """Return the durations of the counter with the most of them; of these, those of the lowest rank."""
+        """Return the durations of the counter that has the most of them.
+
+        If several counters have the same number, those of the lowest rank are returned.
+        """
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
             for stream in self._streams.values()
@@ -376,7 +395,10 @@ class ProgressTracker:
 
     @property
     def phase(self) -> Phase:
-        """The run's phase; a phase that a rank announced lasts until any rank completes another step."""
+        """The current phase of the run.
+
+        A phase that one rank announced lasts until any rank completes another step.
+        """
         if not self.progressed:
             return "init"
         last = self.last_step
@@ -395,7 +417,10 @@ class ProgressTracker:
 
     @property
     def finish(self) -> Finish | None:
-        """The strongest evidence that training is complete; likely ends count only after completed steps."""
+        """The strongest evidence that the training is complete.
+
+        Lines that only resemble an end count only if steps were completed before them.
+        """
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
         found += [Finish("left", s.source) for s in self._streams.values() if s.left]
@@ -403,7 +428,11 @@ class ProgressTracker:
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
     def _may_be_over(self, seeming_ends: Finish) -> bool:
-        """Return whether a likely end is plausible: steps were completed, and no counter falls short."""
+        """Return whether a line that resembles an end can be the end.
+
+        Steps must have been completed before it. Also, no counter may be below its total, unless the line
+        mentions the training.
+        """
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
             announces_end(seeming_ends.text)
@@ -421,7 +450,7 @@ class ProgressTracker:
 
     @property
     def surely_finished(self) -> bool:
-        """True if the training is certainly complete; a line that only looks like an end is not sufficient.
+        """True if the training is certainly complete. A line that only resembles an end does not suffice.
 
         A counter at its total is not sufficient either if the counter can start again with another epoch, or
         if no loss shows that the counter belongs to a training.

@@ -13,7 +13,7 @@ from stallwatch_rules.report.phrases import Shown, word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return the report in at most five lines, followed by one line for each of several `jobs`."""
+    """Return a report of at most five lines. If there are several `jobs`, a line for each of them follows."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
         from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
@@ -42,7 +42,10 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Yield the place of an unknown exception, the line of user code that led to it, and the next step."""
+    """Yield lines about an exception that matches no rule.
+
+    They contain its place, the line of user code that led to it, and the next step.
+    """
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

@@ -20,7 +20,7 @@ def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the cleaned diagnosis as a ``Diagnosis``."""
+    """Return the diagnosis without secrets, control characters and NaN."""
     return convert(cleaned(diagnosis), Diagnosis)
 
 
@@ -32,7 +32,7 @@ def cleaned_job(job: JobSummary) -> dict[str, Any]:
 
 
 def clean_path(path: str) -> str:
-    """Remove secrets from a path, but keep the user's name so that the reader recognizes the path."""
+    """Return a path without secrets. The user's name is kept, so that the reader recognizes the path."""
     return without_controls(redact(path, homes=False))
 
 

@@ -49,7 +49,10 @@ def _noted(noted: Noted, language: str) -> Iterator[str]:
 
 
 def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
-    """Yield a line for each reason, with all findings to which the reason applies."""
+    """Yield a line for each reason why findings were not chosen as the root cause.
+
+    It lists these findings.
+    """
     for reason in get_args(PassedReason):
         rules = ", ".join(one.rule for one in passed if one.reason == reason)
         if rules:

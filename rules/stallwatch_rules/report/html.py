@@ -25,7 +25,7 @@ _CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 def to_html(
     diagnosis: Diagnosis, language: str = "en", *, context: str = "", jobs: Sequence[JobSummary] = ()
 ) -> str:
-    """Return the diagnosis as an HTML page; `context` contains the lines around the evidence, if available.
+    """Return the diagnosis as an HTML page. If available, `context` contains the lines around the evidence.
 
     If the diagnosis is that of one of several `jobs`, a table of them comes first.
     """
@@ -88,7 +88,7 @@ def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]
 
 
 def _title(name: str, series: list[Series], language: str) -> str:
-    """Return the chart's title, with the ranks in the chart if they are known."""
+    """Return the title of a chart. It names the ranks whose values are drawn, if these are known."""
     ranks = sorted({one.rank for one in series if one.rank is not None})
     shown_ranks = phrases.ranks_of(ranks, language)
     return f"{word(name, language)} ({shown_ranks})" if shown_ranks else word(name, language)

@@ -22,7 +22,7 @@ OTHER = "other"  #: name for files that do not belong to a known job
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table, for a job or a start."""
+    """A row of the table. It describes a job, or a start of a job."""
 
     cells: list[str]  #: name, verdict, cause, last step and more
     verdict: Verdict
@@ -99,7 +99,10 @@ def shown_name(job: JobSummary, language: str) -> str:
 
 
 def cause(job: JobSummary | Start, language: str) -> str:
-    """Return the rule of the cause, or else the headline; empty for a run without a problem."""
+    """Return the rule of the primary cause.
+
+    Without a rule, return the headline, or "" if there is no problem.
+    """
     rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule
@@ -110,7 +113,7 @@ def cause(job: JobSummary | Start, language: str) -> str:
 
 
 def steps(job: JobSummary | Start, language: str) -> str:
-    """Return the steps of a job, such as ``60 of 100``; empty if unknown."""
+    """Return the steps of a job as text, such as ``60 of 100``; an empty string if the steps are unknown."""
     if job.last_step is None:
         return ""
     return str(job.last_step) + (f" {word('of', language)} {job.total_steps}" if job.total_steps else "")

@@ -31,7 +31,7 @@ def to_json(
     explain: bool = False,
     schema: Schema = 1,
 ) -> bytes:
-    """Return the diagnosis as JSON that ends with a line feed, without NaN, infinity or secrets.
+    """Return the diagnosis as JSON that ends with a line feed. NaN, infinity and secrets are removed.
 
     If the diagnosis is that of one of several `jobs`, the JSON contains a summary of each.
     """
@@ -43,7 +43,7 @@ def to_json(
 
 
 def schema_1_verdict(diagnosis: Diagnosis | JobSummary) -> str:
-    """Return the verdict in the terms of version 0.1: a run that the system stopped is ``failed``."""
+    """Return the verdict as version 0.1 named it. A run that the system stopped is ``failed``."""
     if diagnosis.verdict not in _HEALTHY:
         return diagnosis.verdict
     return "failed" if diagnosis.in_trouble else "healthy"
@@ -76,7 +76,10 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
 
 
 def _paths(job: JobSummary) -> dict[str, Any]:
-    """Return the unchanged name and paths of the job, so that the reader can find the job."""
+    """Return the name and the paths of a job without secrets, but with the user's name in paths.
+
+    A reader can then find the job.
+    """
     clean = cleaned_job(job)
     return {"name": clean["name"], "files": clean["files"]}
 
@@ -104,7 +107,10 @@ def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _text(text: Text, language: str) -> dict[str, Any] | None:
-    """Return a text with the ID and the parameters of its message; lines of a log have no ID."""
+    """Return a text with the ID and the parameters of its message.
+
+    A line of a log is not a message, so it has no ID.
+    """
     if not text:
         return None
     words = render(text, language)

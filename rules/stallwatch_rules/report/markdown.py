@@ -19,7 +19,10 @@ _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return the diagnosis as Markdown; a table comes first if the run is one of several `jobs`."""
+    """Return the diagnosis as Markdown.
+
+    If the run is one of several `jobs`, a table of the jobs comes first.
+    """
     shown = phrases.shown(diagnosis, language)
     diagnosis = shown.diagnosis
     blocks = _jobs(jobs, language) if jobs else []
@@ -134,5 +137,5 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text that Markdown shows unchanged: no emphasis, no link, no HTML, no mention."""
+    """Return text that Markdown shows unchanged: without emphasis, links, HTML or mentions of users."""
     return _MARKUP.sub(r"\\\1", text.replace("\n", " "))

@@ -47,7 +47,11 @@ def badge(diagnosis: Diagnosis) -> Message:
 
 
 def headline(diagnosis: Diagnosis) -> Text:
-    """Return the headline: the title of the primary cause, an unknown exception, or a sentence."""
+    """Return the headline of a report.
+
+    This is the title of the primary cause, the exception if it matches no rule, or a sentence about the state
+    of the run.
+    """
     if diagnosis.primary is not None:
         return diagnosis.primary.title
     verdict, progress = diagnosis.verdict, diagnosis.progress
@@ -96,7 +100,10 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return the known ones of ranks, file, line, step and time of the primary cause."""
+    """Return where the primary cause occurred.
+
+    The text contains the ranks, file, line, step and time that are known.
+    """
     primary = diagnosis.primary
     if primary is None:
         return ""
@@ -114,7 +121,10 @@ def where(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
-    """Return the rank of the primary cause, with the other ranks of its finding if none was singled out."""
+    """Return the rank of the primary cause.
+
+    If the finding has several ranks and none of them was singled out, all of them are named.
+    """
     rank = f"{word('rank', language)} {primary.rank}"
     finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
     if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
@@ -129,13 +139,16 @@ def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
 
 
 def clock(time: str) -> str:
-    """Return an ISO time for people: ``2026-11-20 23:56:32 UTC``; no ``UTC`` if the log has no zone."""
+    """Return an ISO time in a readable form, such as ``2026-11-20 23:56:32 UTC``.
+
+    The text does not contain ``UTC`` if the log does not show its time zone.
+    """
     shown = time.partition(".")[0].removesuffix("Z").replace("T", " ")
     return f"{shown} UTC" if time.endswith("Z") else shown
 
 
 def certainty(primary: Primary, language: str) -> str:
-    """Return the role, the harm and the confidence of the primary cause."""
+    """Return the role, the harm and the confidence of the primary cause as text."""
     percent = f"{primary.confidence:.0%}"
     return (
         f"{word(primary.role, language)}, {word(primary.harm, language)}, "
@@ -151,12 +164,15 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
 
 
 def counted_times(finding: Finding) -> str:
-    """Return how often a rule matched, for example ``≥ 1024`` if unread files contain matches, too."""
+    """Return the number of times that a rule matched.
+
+    ``≥ 1024`` means that unread files contain matches, too.
+    """
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
-    """Return a short text for ranks on many hosts; empty for few hosts."""
+    """Return a short text for ranks on many hosts; an empty string if the run has few hosts."""
     if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
         return ""
     return render(ranks_on(ranks, hosts), language)
@@ -165,7 +181,7 @@ def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> 
 def finding_line(
     finding: Finding, primary: Primary | None, language: str, hosts: Mapping[int, str] = MappingProxyType({})
 ) -> str:
-    """Return count, ranks, role and harm of a finding, and its distance in time from the primary cause."""
+    """Return a line about a finding: its count, ranks, role, harm, and time relative to the primary cause."""
     parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
     if finding.count > 1:
         parts.append(f"{counted_times(finding)} {word('times', language)}")
@@ -206,14 +222,17 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 
 def marked_frames(frames: Sequence[str]) -> list[str]:
-    """Return an exception's stack frames, with a mark before the innermost frame of the user's code."""
+    """Return the stack frames of an exception.
+
+    The innermost frame of the user's code has a mark before it.
+    """
     own = own_frame(frames)
     last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
     return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:
-    """Return the ranks that raised an exception, and the place of its first occurrence."""
+    """Return which ranks raised an exception, and where it occurred first."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
@@ -221,7 +240,7 @@ def exception_where(unknown: UnknownException, language: str) -> str:
 
 
 def next_steps(unknown: UnknownException) -> list[Text]:
-    """Return suggestions for an exception that matches no rule, most specific first."""
+    """Return suggestions for an exception that matches no rule. The most specific suggestion comes first."""
     frame, near = own_frame(unknown.frames), unknown.nearest[:1]
     steps: list[Text] = [message("report.next-own-line", frame=frame)] if frame else []
     steps += [unknown.advice] if unknown.advice else []
@@ -315,14 +334,17 @@ def other_findings(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
-    """Return the evidence for the impact of the primary cause, if an assessor determined the impact."""
+    """Return the evidence for the harm of the primary cause, if an assessor decided how harmful it is."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")
 
 
 class Shown(NamedTuple):
-    """A diagnosis prepared for all reports: without secrets, and with text in one language."""
+    """A diagnosis that was prepared for a report.
+
+    It contains no secrets, and its texts are in one language.
+    """
 
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str

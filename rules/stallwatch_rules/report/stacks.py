@@ -1,4 +1,7 @@
-"""Write the stacks of all threads during a stall as text, grouped by rank, with deviating ranks first."""
+"""Write the stacks of all threads of a stalled run as text, grouped by rank.
+
+Ranks whose stacks deviate from those of most ranks come first.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,15 @@ _ORIGINS = {
 
 
 def listing(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str = "") -> str:
-    """Return the text of all stacks; ranks with all threads at the same lines share one section."""
+    """Return the text of all stacks. Ranks whose threads are all at the same lines share one section."""
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
 def folded(stacks: StallStacks, language: str = "en") -> str:
-    """Return the stacks to store in an incident: one per group of ranks, with deviating groups first."""
+    """Return the text of the stacks that an incident stores, with one stack for each group of ranks.
+
+    Groups that deviate from the other groups come first.
+    """
     parts = []
     for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
         head = say(

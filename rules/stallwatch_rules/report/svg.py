@@ -39,7 +39,7 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
 
 
 class _Scale:
-    """A map from numbers to coordinates."""
+    """A linear mapping from values to coordinates in the chart."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high

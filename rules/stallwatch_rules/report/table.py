@@ -1,4 +1,4 @@
-"""Summarize several diagnoses in a short table with a line for each log."""
+"""Summarize several diagnoses in a short table, with one row for each log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _row(name: str, shown: phrases.Shown, language: str) -> Row:
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Return the table as text; the rule and the headline are below the name and verdict of each file."""
+    """Return the table as text. Below the name and verdict of each file are the rule and the headline."""
     found_rows = rows(found, language)
     wide = max((len(name) for name, *_ in found_rows), default=0)
     lines = []

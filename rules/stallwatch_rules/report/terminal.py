@@ -55,7 +55,7 @@ MAX_NEW_LINES = 5
 def print_report(
     diagnosis: Diagnosis, console: Console, language: str = "en", *, explain: bool = False
 ) -> None:
-    """Print the report, without trailing spaces if the output is a file or a pipe."""
+    """Print the report. If the output is a file or a pipe, trailing spaces are removed."""
     _print(renderable(diagnosis, language, explain=explain), console)
 
 

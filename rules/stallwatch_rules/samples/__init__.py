@@ -1,4 +1,4 @@
-"""Read the numbers that trainers print; each line contains at most one sample.
+"""Read the numbers that trainers print. Each line contains at most one sample.
 
 Only metrics lines are read. The formats are anchored at the start of the message, so source code,
 configuration dumps and prose that mention a loss or a step are ignored. Each module reads one kind of format.

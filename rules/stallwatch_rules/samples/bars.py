@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Convert a bar's rate to seconds per step; return ``None`` if the unit is not a step."""
+    """Convert the rate of a bar to seconds per step. ``None`` if the bar does not count steps."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value
@@ -62,18 +62,21 @@ class Bar:
         )
 
     def _names_a_loss(self) -> bool:
-        """Return whether a bar with an unknown label (a job's name, a data set) shows a training loss."""
+        """Return whether a bar with an unknown label shows a training loss.
+
+        The label can be, for example, the name of a job or of a data set.
+        """
         return _WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None
 
     @property
     def epoch(self) -> float | None:
-        """The epoch in the label, if any; then each epoch has its own bar."""
+        """The epoch that the label names, if any. A label names an epoch if each epoch has its own bar."""
         found = _EPOCH.search(self.label) if self.label else None
         return float(found[1]) if found else None
 
 
 def read_bar(text: str) -> Bar | None:
-    """Return the bar in a line, or ``None``."""
+    """Return the progress bar that a line contains, or ``None`` if it contains none."""
     found = _BAR.match(text)
     return Bar(found) if found else None
 
@@ -98,7 +101,7 @@ _WRITTEN = lazy(
 
 
 def from_bar(text: str) -> Found | None:
-    """Read one state of a tqdm bar; return its numbers, or ``None``."""
+    """Return the numbers of one state of a tqdm bar, or ``None`` if the text is no such bar."""
     if "|Loss: " in text:
         return _from_torchtune(text)
     bar = read_bar(text)
@@ -124,7 +127,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Read a bar without a training label; return its numbers if it is an evaluation with a loss."""
+    """Return the numbers of a bar whose label does not name training, if it is an evaluation with a loss."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
@@ -144,12 +147,12 @@ def _from_torchtune(text: str) -> Found | None:
 
 
 def may_be_counted(text: str) -> bool:
-    """Return whether ``from_counted_bar`` can find a bar (a fast test for most lines)."""
+    """Return whether ``from_counted_bar`` may find a bar. This is a fast test that rejects most lines."""
     return " - " in text and "/" in text[:40] and "loss" in text
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Read a bar for the steps of an epoch, as Keras prints it; each epoch starts a new bar.
+    """Return the numbers of a bar that shows the steps of one epoch, as Keras prints it for each epoch.
 
     Only bars with a training loss are read, because downloads, evaluations and predictions have similar bars.
     """
@@ -170,7 +173,7 @@ def from_counted_bar(text: str) -> Found | None:
 
 
 def from_written_bar(text: str) -> Found | None:
-    """Read a bar that Levanter's logger writes; return its numbers, or ``None``."""
+    """Return the numbers of a bar that Levanter's logger wrote, or ``None`` for other text."""
     found = _WRITTEN.search(text)
     if found is None or (found.start() and text[found.start() - 1] not in " :"):
         return None
@@ -185,7 +188,7 @@ def from_written_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """Read one state of Lightning's RichProgressBar; return its numbers, or ``None``.
+    """Return the numbers of one state of Lightning's RichProgressBar, or ``None`` for other text.
 
     In a file, Lightning writes only the last state, 80 columns wide, with the remaining time on the next
     line. The bar shows the epoch, counted from 0, and the last epoch (lightning 2.6.6,

@@ -58,7 +58,7 @@ _NOTHING, _INTERLEAVED = _Kind(), _Kind()  # lines without sample and time; seve
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable the garbage collector, because a block creates many objects but no reference cycles."""
+    """Disable the garbage collector for a block that creates many objects but no reference cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -69,7 +69,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class BulkReader:
-    """Reader of blocks of complete lines of one source with ``LineReader.ordinary``."""
+    """Reader of one source in blocks of complete lines. It uses ``LineReader.ordinary`` for each block."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
@@ -83,7 +83,7 @@ class BulkReader:
 
     @_uncollected()
     def read(self, data: bytes) -> None:
-        """Read a block of complete lines and add their rows."""
+        """Read a block of complete lines and add the rows of its samples to the table."""
         data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # nulls and backspaces, as in the line reader
         lines, keys = data.split(b"\n"), data.translate(None, DIGITS).split(b"\n")
         lines.pop()

@@ -17,7 +17,10 @@ _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval
 
 
 def from_mlperf(text: str) -> Found | None:
-    """Read a loss or interval statistics from MLPerf's log; records that count samples have no step."""
+    """Return the loss, or the statistics of an interval, from a line of MLPerf's log.
+
+    A record that counts samples instead of steps has no step.
+    """
     start = text.find(MARK)
     key = _MLPERF_KEY.search(text, start) if start >= 0 else None
     if key is None:
@@ -59,7 +62,7 @@ _COUNT = lazy(r"\d{1,15}")
 
 
 def from_dict(text: str) -> Found | None:
-    """Return the numbers of a dictionary that a trainer printed; ``None`` for a configuration."""
+    """Return the numbers of a dictionary that a trainer printed; ``None`` if it is a configuration."""
     start = text.find("{")
     if may_hold(text, _CONFIGURATION) or not may_precede(text[:start]):
         return None

@@ -34,7 +34,7 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Add a trainer's number to the values under the name of the corresponding field, if there is one.
+    """Store a number that a trainer printed under the name of Stallwatch's field for it, if there is one.
 
     The first value of each field is kept, except that a value with the field's exact name replaces it.
     """

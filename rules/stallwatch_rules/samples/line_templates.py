@@ -26,7 +26,7 @@ _MISSING = repeat(None)
 
 @dataclass(frozen=True, eq=False)
 class LineTemplate:
-    """A template that reads complete lines that differ only in their digits."""
+    """A template for complete lines that differ only in their digits. It reads many lines at once."""
 
     pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
@@ -63,7 +63,7 @@ class LineTemplate:
 
 
 def clock(rank: int | None) -> LineTemplate:
-    """Return the template for all lines with a full timestamp and without a sample."""
+    """Return the template for all lines that have a full timestamp but contain no sample."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return LineTemplate(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
@@ -71,7 +71,10 @@ def clock(rank: int | None) -> LineTemplate:
 
 
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
-    """Learn a template from a line in a source of this rank; return ``None`` if that is impossible."""
+    """Learn a template from one line. ``None`` if its lines cannot be read with a template.
+
+    The rank is the one that the line's source names.
+    """
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):
         return None  # the line's time depends on neighboring lines
@@ -89,7 +92,7 @@ def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome | None:
-    """Read a line separately; return ``None`` if the reader splits the line into several lines."""
+    """Return the result of reading a single line; ``None`` if the reader splits it into several lines."""
     reader = LineReader("", rank).alone(near)
     lines = reader.feed(raw + b"\n") + reader.finish()
     if len(lines) != 1:
@@ -105,6 +108,6 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome
 
 
 def _leading_time(text: bytes) -> float | None:
-    """Return the time at a line's start, on a fast path for a timestamp that ends with a fraction."""
+    """Return the time at the start of a line. This is fast if the timestamp ends with a fraction."""
     found = _FRACTIONAL.match(text)
     return stamp_time(found[1]) if found else time_of_line(text.decode("utf-8", "replace"))

@@ -73,7 +73,7 @@ _WORDS_OF = tuple(
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
-    """Add the quantities in a lowercase text, except the loss and the learning rate, to the values."""
+    """Add the quantities in a lowercase text to the values. The loss and the learning rate are not added."""
     for every, field, finders in _WORDS_OF:
         for word in every:
             if word in lower:
@@ -155,7 +155,7 @@ _METRICS = {
 
 
 def metrics_by_field(text: str) -> dict[str, float]:
-    """Return the metrics in a text by field, with the first value of each field."""
+    """Return the metrics in a text by field. If a field occurs several times, its first value is used."""
     values: dict[str, float] = {}
     if not text:
         return values
@@ -179,7 +179,7 @@ def metrics_by_field(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the part of a name before the matched word; ``None`` if the name is that of another metric."""
+    """Return the words of a name before the matched word; ``None`` if the name is that of another metric."""
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):
@@ -195,7 +195,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
 
 
 def _is_other(lower: str, start: int, before: str) -> bool:
-    """Return whether the name of a loss, or the word before it, shows that it is not the training loss."""
+    """Return whether a loss is not the training loss, judging by its name or the word before it."""
     start -= len(before)
     word = None
     if start and lower[start - 1] == " ":
@@ -216,7 +216,7 @@ _MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + 
 
 
 def memory(text: str) -> dict[str, float]:
-    """Return the allocated and the peak device memory that a line of DeepSpeed contains, if any."""
+    """Return the allocated and the peak device memory in a line of DeepSpeed. Empty if it has none."""
     found = _ALLOCATED.search(text) if "MemAllocated" in text else None
     if found is None and "Max_MA" in text:
         found = _MEMORY_USAGE.search(text)

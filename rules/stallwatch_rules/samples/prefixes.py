@@ -57,17 +57,17 @@ def with_zeroed_digits(text: str) -> str:
 
 
 def may_precede(before: str) -> bool:
-    """Return whether a metric can follow this text; the values of digits are ignored."""
+    """Return whether a metric can follow this text. The digits of the text have no effect."""
     return not before or (len(before) <= 200 and _may_precede_zeroed(with_zeroed_digits(before)))
 
 
 def evaluates(before: str) -> bool:
-    """Return whether this text before a metric shows that the metric is from an evaluation."""
+    """Return whether the text before a metric shows that an evaluation produced the metric."""
     return bool(before) and _evaluates_zeroed(with_zeroed_digits(before[-200:]))
 
 
 def evaluates_mean(before: str) -> bool:
-    """Return whether the text before a mean over many batches shows that the mean is from an evaluation."""
+    """Return whether the text before a mean over many batches shows that an evaluation produced it."""
     return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
 
 

@@ -91,7 +91,7 @@ _NO_HEADING = lazy(
 
 
 class _Kind:
-    """A template: its counter, and the state of its lines."""
+    """A template of lines, with its counter and with the lines read until it is accepted or rejected."""
 
     __slots__ = (
         "alone", "at", "evaluates", "falls", "fields", "last", "lines", "metric", "names", "needed",
@@ -131,7 +131,7 @@ class _Heading(NamedTuple):
 
 
 class _Below:
-    """The last count of a series below a heading."""
+    """The last count of a series since the last line that announced an epoch."""
 
     __slots__ = ("continues", "heading", "last")
 
@@ -141,7 +141,7 @@ class _Below:
 
 
 class _Stream:
-    """The state of one source and rank."""
+    """The state of the reader for one rank in one source."""
 
     __slots__ = (
         "based", "below", "block", "closed", "head", "head_at", "heading", "kinds", "metric_at", "metrics",
@@ -169,7 +169,7 @@ Learning = dict[int | None, _Stream]  #: the learned state of one source, by ran
 
 
 class SeriesReader:
-    """Reader of the samples of one run, in known formats and in series that it learns."""
+    """Reader of the samples of one run. It learns series of lines whose format is not known."""
 
     def __init__(self) -> None:
         self.learnt = False  #: True if any line was a row of a learned series
@@ -266,7 +266,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a new template, and return its kind; ``None`` if there are too many templates.
+    """Examine a template that occurs for the first time. ``None`` if there are too many templates.
 
     After many templates, a new template is examined only at its second occurrence.
     """
@@ -293,7 +293,7 @@ def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
 
 
 def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
-    """Store that a template is not a series."""
+    """Store that the lines of a template do not form a series."""
     if len(stream.none) >= _MOST_NONE:
         stream.none.clear()
         stream.metrics.clear()
@@ -301,13 +301,13 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Record a line with a loss, a score or a similar metric that does not belong to a series."""
+    """Record a line that does not belong to a series, but contains a loss, a score or a similar metric."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
-    """Return a sample with the epoch of the last heading.
+    """Return a sample with the epoch that was announced last.
 
     The sample's total is that of the epoch, unless the counter continues after the next heading.
     """
@@ -330,7 +330,7 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
 
 
 def _decided(kind: _Kind, *, trains: bool) -> bool:
-    """Return whether the last line is sufficient evidence that its template is a series."""
+    """Return whether the latest line of a template suffices to accept the template as a series."""
     rows, at = kind.rows, kind.at
     assert at is not None
     counts = [row[at] for row in rows]
@@ -386,7 +386,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Return whether a decimal falls or rises overall; a decimal that always rises can be a sum."""
+    """Return whether a decimal falls or rises overall. It must not rise in each line, as a sum does."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue
@@ -431,14 +431,14 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
 
 
 def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
-    """Return the metrics of a row by field."""
+    """Return the metrics in a line of a series, by field."""
     if kind.fields is None:
         kind.fields = _fields_of(kind, numbers, text)
     return {name: numbers[place] for name, place in kind.fields}
 
 
 def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, int]]:
-    """Return the fields of the row's numbers, from the names of columns or from known names in the line."""
+    """Return the fields of the numbers in a line, judging by column titles or by known names in the line."""
     if kind.names is not None:
         known = [FIELDS.get(name.lower()) for name in kind.names]
         named = {
@@ -455,7 +455,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
 
 
 def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
-    """Return the sample with an epoch, and with the total of epochs if known."""
+    """Return the sample with its epoch added, and with the number of epochs if that is known."""
     if epoch is None:
         return sample
     more = {"epoch": float(epoch)}
@@ -465,7 +465,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 
 
 def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
-    """Return a sample for the end of the last epoch, at a line with a metric but without a counter."""
+    """Return a sample for the end of the last epoch, from a line with a metric but no counter."""
     block = stream.block
     assert block is not None
     seen = stream.metrics.get(key, 0)
@@ -487,7 +487,7 @@ def _numbers_in(text: str) -> list[float]:
 
 
 def _kind_of(text: str, head: list[str] | None) -> _Kind:
-    """Classify a template by its first line."""
+    """Classify a template by the first line that has it."""
     kind = _Kind()
     if not may_count(text) or _FAILS.search(text) is not None:
         return kind
@@ -560,18 +560,18 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Return whether a line has only scores, which games also have: ``Round 3: player A score 9``."""
+    """Return whether scores are a line's only metrics. Games print them, too: ``player A score 9``."""
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
 def _may_stand_alone(text: str, number: Number) -> bool:
-    """Return whether the counter can be alone in its line: the line is short, and not a setting."""
+    """Return whether a line can consist of a counter alone. It must be short and not be a setting."""
     return len(text) <= _SHORT and "epochs" not in number.words
 
 
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
-    """Find the counter's total, and a counter within the epoch: ``Epoch 3 [10/625]``, ``[3/5][0/190]``."""
+    """Find the counter's total, and a second counter in the epoch, as in ``[3/5][0/190]``."""
     at = kind.at
     assert at is not None
     kind.total = _total_of(kind, text, spans, at)
@@ -588,7 +588,7 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Return the index of a number's total, as in ``3/20``; ``None`` if the line has none."""
+    """Return which number of the line is the total of a counter, as in ``3/20``; ``None`` if none is."""
     after = place + 1
     if (
         after < len(spans)

@@ -41,7 +41,7 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text in lowercase; names such as ``AverageEpRet`` and ``val_loss`` are split."""
+    """Return the words of a text in lowercase. Names such as ``AverageEpRet`` are split into words."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 
@@ -56,7 +56,7 @@ def is_of(kind: str, words: Sequence[str]) -> bool:
 
 
 def may_count(text: str) -> bool:
-    """Return whether a line can be a row of a series, judging by its words if the line is ASCII text."""
+    """Return whether the words of a line allow it to belong to a series. Only ASCII lines are tested."""
     if not text.isascii():
         return True
     raw = text.encode()

@@ -34,7 +34,7 @@ class DrawnBar(NamedTuple):
 
 
 class BarSteps:
-    """The progress bars of one source, by rank."""
+    """The progress bars of one source, by rank. They supply the step of a loss that has no step number."""
 
     def __init__(self) -> None:
         self.last: dict[int | None, DrawnBar] = {}
@@ -47,7 +47,7 @@ class BarSteps:
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
     def at(self, rank: int | None, line: int) -> DrawnBar | None:
-        """Return the training bar next to a line, if any."""
+        """Return the training bar in the same line or just above it, if there is one."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
             return None
@@ -94,7 +94,7 @@ _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
 class Entry(msgspec.Struct, gc=False):
-    """The values of a row that a sample contains."""
+    """The values that a sample contributes to a row of the table."""
 
     rank: int | None
     time: float | None
@@ -105,7 +105,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """Convert a sample to the fields of the table; return ``None`` if it does not become a row."""
+    """Convert a sample to the values of a row. ``None`` if the sample does not become a row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -149,7 +149,7 @@ class RowReader:
                 self.take(line.number, entry)
 
     def take(self, number: int, entry: Entry) -> None:
-        """Add the entry of the line with this number."""
+        """Add the values that were read from the line with this number."""
         if number != self._number:
             if self._bar is not None or self._held:
                 self._end_line()
@@ -164,7 +164,7 @@ class RowReader:
             self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
-        """Return the rows since the last call, except those of the last line, which can continue."""
+        """Return the completed rows since the last call. The rows of the last line can still change."""
         rows, self._rows = self._rows, []
         return rows
 

@@ -34,7 +34,7 @@ _Tokens = Sequence[re.Match[bytes]]
 
 
 class Template(NamedTuple):
-    """A template that reads lines that differ only in their digits."""
+    """A template for lines that differ only in their digits. It maps the numbers of a line to its values."""
 
     pattern: bytes  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
@@ -42,7 +42,7 @@ class Template(NamedTuple):
 
 
 class TemplateReader:
-    """Wrapper of a function that reads texts; texts with a known template are read faster."""
+    """A faster version of a function that reads texts. It reads texts with a known template by itself."""
 
     def __init__(self, read: Callable[[str], Found | None]) -> None:
         self._read = read
@@ -86,7 +86,7 @@ class TemplateReader:
 
 
 def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
-    """Learn a template from a line and the function that reads lines; return ``None`` if that is impossible.
+    """Learn a template from one line with the function `read`. ``None`` if that is impossible.
 
     A time in the result must be a timestamp in the line; any other number must be derived from one number.
     """
@@ -148,7 +148,7 @@ def _expression(
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with a different last digit in this number.
+    """Return the line with one of its numbers changed in the last digit.
 
     An exponent and digits beyond the precision of floats remain unchanged.
     """
@@ -159,18 +159,21 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
 
 
 def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
-    """Return the number in the changed line; ``None`` if the changed text is not a number."""
+    """Return the value of a number in the changed line; ``None`` if its text is no longer a number."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     return None if moved is None else _number(moved[0])
 
 
 def _same(value: float | None, two: float | None) -> bool:
-    """Return whether two values are equal, or both are NaN."""
+    """Return whether two values are equal. Two NaN values count as equal."""
     return value == two or (value != value and two != two)
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """Return the factor from number to value, if it is the same in the line and in the changed line."""
+    """Return the factor that converts a number to a value.
+
+    Return ``None`` if the line and the changed line show different factors.
+    """
     moved = _moved(raw, token)
     if value is None or other is None or moved is None:
         return None
@@ -193,7 +196,7 @@ def _times(number: float, factor: float) -> float:
 
 
 def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
-    """Return a converter for numbers of the same form."""
+    """Return a function that converts numbers with the same form as this one to values."""
     if b"," in like:
         plain = _conversion(like.replace(b",", b""), name, factor)
         return lambda text: plain(text.replace(b",", b""))
@@ -211,7 +214,7 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 
 
 def _shape_of(token: bytes) -> bytes:
-    """Return a regular expression for numbers of the same form."""
+    """Return a regular expression for numbers with the same form as this one."""
     first, *others = (re.escape(part) for part in _NUMERALS.split(token))
     # a number may have any number of digits after the decimal point
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
@@ -220,7 +223,7 @@ def _shape_of(token: bytes) -> bytes:
 def _is_stamp(
     raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[Outcome]
 ) -> bool:
-    """Return whether the line's time is the timestamp from the first to the last of these numbers."""
+    """Return whether the line's time is the timestamp that consists of these numbers."""
     start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
     if stamp != list(range(stamp[0], stamp[-1] + 1)) or stamp_time(raw[start:end]) != time:
         return False
@@ -235,7 +238,7 @@ def _second(text: bytes) -> float | None:
 
 
 def stamp_time(text: bytes) -> float | None:
-    """Return the time of a timestamp; times without fractions are cached, because many lines share them."""
+    """Return the time of a timestamp. Whole seconds are cached, because many lines share them."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)

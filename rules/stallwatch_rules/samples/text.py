@@ -23,7 +23,7 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """Read the lines of DeepSpeed's dynamic loss scalers; each skipped step is counted once.
+    """Return the numbers of a line from DeepSpeed's dynamic loss scalers. Each skipped step counts once.
 
     ZeRO prints ``OVERFLOW!``. The optimizers without ZeRO print ``Grad overflow on iteration …``, and then a
     differently worded line about the same overflow.
@@ -149,7 +149,7 @@ _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:
-    """Return the numbers of a line that begins with a step or a loss."""
+    """Return the numbers of a line whose message begins with a step or a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         values = memory(text)
@@ -198,7 +198,7 @@ def from_text(text: str) -> Found | None:
 
 
 def _whose(found: Found, before: str) -> Found:
-    """Return the numbers after this text, as those of an evaluation if the text mentions one.
+    """Return the numbers that follow a text. If the text mentions an evaluation, they are its results.
 
     An evaluation's loss is not a training loss, whatever its name. Batches of an evaluation show that the run
     continues, but are not steps of the run.
@@ -211,7 +211,10 @@ def _whose(found: Found, before: str) -> Found:
 
 
 def _metrics_start(lower: str, step: int) -> int:
-    """Return the offset of a line's metrics, which begin with the step or with a loss directly before it."""
+    """Return the offset at which the metrics of a line begin.
+
+    This is the offset of the step, or of a loss directly before the step.
+    """
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
 
@@ -228,12 +231,12 @@ def _find_step(lower: str) -> re.Match[str] | None:
 
 @lru_cache(maxsize=1024)
 def _series(before: str) -> str:
-    """Return a name for the counter that follows this text."""
+    """Return a name for the counter that follows this text. Counters with the same name form a series."""
     return "text " + "".join(_WORD.findall(before))[-24:]
 
 
 def from_short(text: str) -> Found | None:
-    """Read llm.c's log file, whose training and validation losses have names of one and two letters."""
+    """Return the numbers of a line in llm.c's log file, in which losses have names of one or two letters."""
     found = _SHORT.match(text)
     if found is None:
         return None
@@ -246,7 +249,10 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Read lines that count the batches of an epoch, and add the steps of previous epochs."""
+    """Return the numbers of a line that counts the batches of an epoch.
+
+    Steps of previous epochs are added.
+    """
     of_all = "](" in text  # the line also shows the number of epochs, and therefore the run's last step
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not may_precede(text[: found.start()]):
@@ -267,7 +273,10 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Read lines with a loss and the progress within an epoch; their totals are not those of the run."""
+    """Return the numbers of a line with a loss and the progress within an epoch.
+
+    The totals in such lines are those of the epoch, not of the run.
+    """
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)

@@ -1,3 +1,3 @@
-"""Read large logs: decide which parts of a log are parsed, and which lines are only counted."""
+"""Read large logs. Only informative parts of a log are parsed; the other lines are only counted."""
 
 from __future__ import annotations

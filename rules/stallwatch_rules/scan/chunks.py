@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkCutter:
-    """Splitter of a source's bytes at the first line feed at or after each multiple of ``size``.
+    """Splitter of a source into chunks. A chunk ends at the first line feed after a multiple of ``size``.
 
     If the next ``MAX_LINE`` bytes contain no line feed, the chunk ends at a carriage return, or else after
     these bytes, because the line reader drops the rest of such a line anyway.
@@ -39,7 +39,7 @@ class ChunkCutter:
         self._torn = False
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
-        """Yield the chunks that ``data`` completes."""
+        """Yield the chunks that are complete when ``data`` is added."""
         self._held.append(data)
         self.held += len(data)
         while self.held >= (boundary := self._size - self._start % self._size):
@@ -52,7 +52,7 @@ class ChunkCutter:
             yield self._cut(whole[:end])
 
     def finish(self) -> Iterator[Chunk]:
-        """Yield the remaining bytes as a chunk at the source's end."""
+        """Yield the bytes after the last chunk as another chunk, because the source has ended."""
         if self.held:
             yield self._cut(b"".join(self._held))
             self._held, self.held = [], 0

@@ -1,4 +1,7 @@
-"""Find repeats of the beginning of a long log, which can show a new start of its program (``starts``)."""
+"""Find where the beginning of a long log occurs again, which can show that its program was restarted.
+
+The module ``starts`` decides whether it was.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,14 @@ def head_texts(head: bytes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the logs of different ranks begin in the same way
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
-    """Return the scanner for the texts; ``None`` if they are too few to identify a head."""
+    """Return a scanner that finds the texts; ``None`` if there are too few texts to identify a beginning."""
     return (
         BlockScanner(compile_hyperscan((), tuple((one, False) for one in texts))) if len(texts) > 1 else None
     )
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments with a text of the head that is followed closely by another text of the head."""
+    """Return the segments in which a text of the head is closely followed by another text of the head."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

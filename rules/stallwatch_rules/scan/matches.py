@@ -33,7 +33,7 @@ _CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains such a text
 
 
 class Match(NamedTuple):
-    """A place where a rule fired."""
+    """A match of a rule in one line of a log."""
 
     rule: str
     line: Line  #: the line, with its time, that of a line shortly before, or the last known time
@@ -48,12 +48,15 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the period of this length in which the rule fired; ``None`` without a time."""
+        """Return the start of the period that contains the match; ``None`` if the match has no time.
+
+        Periods have a length of `seconds`.
+        """
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
 class MatchPatterns:
-    """The compiled patterns of a matcher, for any number of scans. Hyperscan is required."""
+    """The compiled patterns of all rules. Several scans can share them. Hyperscan is required."""
 
     def __init__(self, matcher: Matcher) -> None:
         pages = matcher.catalogue.pages.values()
@@ -70,7 +73,7 @@ class MatchPatterns:
 
 
 class _Waiting(NamedTuple):
-    """A segment with a hit that waits to be read."""
+    """A segment in which a pattern was found, but which has not been parsed yet."""
 
     raw: bytes
     number: int  #: number of the segment's line
@@ -79,7 +82,10 @@ class _Waiting(NamedTuple):
 
 
 class MatchScan:
-    """Scan of a source with the line prefix ``lead``; ``rank`` applies to lines that do not name a rank."""
+    """Scan of one source for matches of rules.
+
+    The lines of the source begin with the prefix ``lead``. Lines that do not name a rank get ``rank``.
+    """
 
     def __init__(
         self,
@@ -100,14 +106,14 @@ class MatchScan:
         self.lines = 0  #: number of line ends so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """Yield the next matches. Matches in ``data`` can also be yielded with a later portion."""
+        """Read more bytes and yield matches. Matches in ``data`` can also be yielded by a later call."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
                 yield from self._read_waiting()
 
     def finish(self) -> Iterator[Match]:
-        """Yield the remaining matches at the source's end."""
+        """Yield the matches that are left, because the source has ended."""
         for chunk in self._cutter.finish():
             self._search(chunk, is_last=True)
         if self._begun is not None and self._begun.patterns:
@@ -115,7 +121,7 @@ class MatchScan:
         yield from self._read_waiting()
 
     def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
-        """Search a chunk for segments that can match, and queue them for reading."""
+        """Search a chunk for segments that can contain a match. These segments are parsed later."""
         begun, self._begun = self._begun, None  # the beginning of a line, from a previous chunk
         if begun is not None and not chunk.torn:  # null bytes ended the line
             self.waiting += [begun] if begun.patterns else []
@@ -149,7 +155,7 @@ class MatchScan:
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
-        """Return the bytes before a segment, which can be in the previous chunk."""
+        """Return the bytes before a segment. They can be part of the previous chunk."""
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
@@ -179,7 +185,7 @@ class MatchScan:
         return reader.feed(raw + b"\n") + reader.finish()
 
     def _time_in(self, before: bytes) -> float | None:
-        """Return the last time in these bytes before a segment, which can begin inside a segment."""
+        """Return the last time in the bytes before a segment. The bytes can begin in the middle of a line."""
         stop = len(before)
         for _ in range(_BACK):
             stop -= 1

@@ -1,4 +1,4 @@
-"""Select the metric lines of a chunk to read: the first and last of each kind, and those near matches.
+"""Select which lines with metrics are read: the first and last of each kind, and those near matches.
 
 The selected lines show the steps, their durations and the last step, although most metric lines are skipped.
 """
@@ -26,7 +26,7 @@ _INDENTED = 5  # factor of the limit per template for indented lines
 
 @dataclass
 class MetricOffsets:
-    """The offsets of the metrics found in the view of a chunk."""
+    """The positions of the metrics that were found in a chunk."""
 
     #: kind and offset of the first metrics, limited for each kind
     first: list[tuple[int, int]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class MetricOffsets:
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Return the offset after which lines of this kind are skipped; ``None`` if all are read."""
+        """Return the offset after which lines of this kind are skipped; ``None`` if all of them are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for one, offset in self.first if one == kind), default=0)
@@ -48,7 +48,7 @@ class MetricOffsets:
         share: int = 0,
         most: int | None = None,
     ) -> None:
-        """Count the metrics between two offsets, up to ``most``."""
+        """Find and count the metrics between two offsets. The search ends after ``most`` of them."""
         for kind, offset in kinds_at(scanner, view, start, end, most):
             self.counts[kind] += 1
             if self.counts[kind] <= share:
@@ -59,13 +59,16 @@ class MetricOffsets:
 def kinds_at(
     scanner: BlockScanner, view: bytes, start: int, end: int, most: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Yield the kinds and the offsets of the first ``most`` metrics between two offsets."""
+    """Yield the kind and the offset of each of the first ``most`` metrics between two offsets."""
     hits = scanner.hits(memoryview(view)[start:end], most)
     return ((KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
 
 
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
-    """Return the last metric of each kind if all kinds found in this section occur near the chunk's end."""
+    """Return the last metric of each kind, if all kinds in `met` occur near the end of the chunk.
+
+    Otherwise return ``None``. `met` contains the kinds that were found in the section.
+    """
     if len(view) <= 3 * probe:
         return None
     for size in (probe // 4, probe):
@@ -80,7 +83,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 def pick(
     scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
 ) -> MetricOffsets:
-    """Return the metrics of a chunk to read; add their kinds to ``met``, the kinds found in this section."""
+    """Return which metrics of a chunk are read. Their kinds are added to ``met``."""
     picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
@@ -104,7 +107,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search around a match for lines with new content, and for metrics that show the step of the match.
+    """Search for informative lines around a match, and for metrics that show the step of the match.
 
     The search uses the bytes around the match, because locating lines is slower.
     """
@@ -120,7 +123,7 @@ class MatchSurroundings:
         self._redrawn = b"\r" in view
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
-        """Yield the segments around a match to read: a few lines of each template in a section.
+        """Yield the segments around a match that have to be read, at most a few per template in a section.
 
         More of the indented lines are yielded, because they can continue a message.
         """
@@ -149,7 +152,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return the first and the last segment of a rule for each rank at the start of lines, with the rank.
+        """For each rank at the start of lines, return the rank and the first and last segment of a rule.
 
         If the rank's first segment in this section was returned earlier, only its last segment is returned.
         """
@@ -170,7 +173,10 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return a rank's last metrics before a segment, to find its step; ``ahead`` adds some after it."""
+        """Return the offsets of a rank's last metrics before a segment, which show the step of the segment.
+
+        With ``ahead``, some metrics after the segment are included.
+        """
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
         return [
@@ -179,7 +185,7 @@ class MatchSurroundings:
         ]
 
     def _before(self, start: int, rank: bytes) -> list[int]:
-        """Return the offset of the rank's last metric before `start`, for each kind that counts steps."""
+        """Return the offset of a rank's last metric before `start`, for each kind that shows steps."""
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
@@ -192,7 +198,7 @@ class MatchSurroundings:
         return [offset for kind, offset in last.items() if kind in COUNTING]
 
     def _behind(self, start: int, rank: bytes) -> list[int]:
-        """Return the offsets of the rank's first metrics after `start`."""
+        """Return the offsets of a rank's first metrics after `start`."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
         for size in self._ranges():
@@ -211,14 +217,14 @@ class MatchSurroundings:
     def _found(
         self, begin: int, behind: int, rank: bytes, most: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Return the kinds and offsets of a rank's metrics between two offsets."""
+        """Yield the kind and the offset of each metric of a rank between two offsets."""
         found = kinds_at(self._metrics, self._view, begin, behind, most)
         if not rank:
             return found
         return ((kind, at) for kind, at in found if self._rank(self._line_start(at)) == rank)
 
     def _rank(self, at: int) -> bytes:
-        """Return the rank at the start of a line, or empty bytes."""
+        """Return the rank that the line names at its start, or empty bytes if it names none."""
         found = _RANK_PREFIX.match(self._view, at)
         return found[1] if found else b""
 
@@ -228,7 +234,7 @@ class MatchSurroundings:
         return ends + self._view.count(b"\r", begin, end) if self._redrawn else ends
 
     def _line_start(self, at: int) -> int:
-        """Return the start of the segment that contains or ends at this offset."""
+        """Return the start of the segment that contains this offset or ends at it."""
         start = self._view.rfind(b"\n", 0, at)
         return (max(start, self._view.rfind(b"\r", start + 1, at)) if self._redrawn else start) + 1
 

@@ -33,7 +33,7 @@ _DENSE = 4  #: if more than one in this many segments contains a literal, the wh
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A kind of line that is read wherever it occurs."""
+    """A kind of line, other than a match of a rule, that is read wherever it occurs."""
 
     name: str
     patterns: tuple[str, ...]
@@ -68,7 +68,10 @@ COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 
 
 class Target(NamedTuple):
-    """The patterns of a rule, or those of its ``requires`` (its context), which are counted together."""
+    """The patterns of a rule, or the patterns of its ``requires``.
+
+    Hits of one target are counted together.
+    """
 
     rule: str
     patterns: Sequence[str]
@@ -79,7 +82,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
-        """Return the target for the patterns or for the context of a rule's page."""
+        """Return the target for a rule's patterns, or, with ``is_context``, for those of its ``requires``."""
         patterns = page.requires if is_context else page.patterns
         return cls(page.id, patterns, is_context, bool(page.unless), page.harm == "by-progress", matcher)
 
@@ -90,24 +93,27 @@ class Target(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """True if prefixes of a line have no effect on the result of matching."""
+        """True if the prefixes of a line have no effect on whether the line matches."""
         return not self.excepts and not any(map(is_anchored, self.patterns))
 
     def fires(self, line: Line) -> bool:
-        """Return whether the rule (or its context) matches the parsed line."""
+        """Return whether the rule matches the parsed line.
+
+        For a context, return whether its patterns match.
+        """
         scan = self.matcher.scan([line])
         return any(entry[1] == self.rule for entry in (scan.contexts if self.is_context else scan.matches))
 
 
 class Hits(NamedTuple):
-    """The hits in a chunk."""
+    """Where the patterns of a scan were found in a chunk."""
 
     found: list[tuple[int, int]]  #: pattern and segment of each hit; can contain duplicates
     worded: set[int]  #: segments with a severe word
 
 
 class PatternScanner:
-    """Scanner that searches a chunk for literals first, and then the segments with a hit for patterns."""
+    """Scanner of chunks for patterns. It searches for literals first, and then only where they occur."""
 
     def __init__(
         self,
@@ -127,21 +133,24 @@ class PatternScanner:
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """The index without the ``rare`` patterns, built on demand; the first chunks use the full index."""
+        """The index of literals without those of ``rare`` patterns. The first chunks use the full index."""
         return LiteralIndex(*self._given) if self._given[-1] else self._all
 
     @functools.cached_property
     def _patterns(self) -> BlockScanner:
-        """The scanner of the patterns with literals, built when the first literal is found."""
+        """The scanner for patterns. It is compiled when the first literal is found."""
         patterns, store, *_ = self._given
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def compile(self) -> None:
-        """Compile the parts that would otherwise be compiled on demand."""
+        """Compile everything now that is otherwise compiled when it is first needed."""
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk, including those of ``rare`` patterns only with ``everything``."""
+        """Return the hits in a chunk.
+
+        Hits of ``rare`` patterns are included only if ``everything`` is true.
+        """
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -167,7 +176,7 @@ class PatternScanner:
 
 
 class ScanEngine(NamedTuple):
-    """The compiled patterns, for any number of scans."""
+    """The compiled patterns that a scan searches for. Several scans can share them."""
 
     targets: tuple[Target, ...]
     target_of: tuple[int, ...]  #: index in ``targets`` for each pattern; higher numbers stand for ``WATCHES``
@@ -177,7 +186,7 @@ class ScanEngine(NamedTuple):
 
 
 def scan_engine(matcher: Matcher) -> ScanEngine | None:
-    """Compile the engine for a matcher's catalogue; return ``None`` if hyperscan cannot be used."""
+    """Compile the patterns for a matcher's rules. ``None`` if hyperscan cannot be used."""
     if matcher.engine != "hyperscan":
         return None
     patterns: list[str] = []

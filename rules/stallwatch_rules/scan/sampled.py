@@ -1,4 +1,4 @@
-"""Select the parts of each chunk of a long log to read, from the bytes of the chunk; count the other lines.
+"""Select which parts of a long log are read, from the bytes of each chunk. The other lines are counted.
 
 Reading a line takes thousands of times as long as searching it for patterns. So only informative lines are
 read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of the run, a
@@ -41,7 +41,7 @@ _SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that do not always
 
 
 class Skipped(NamedTuple):
-    """The content that is skipped between two windows."""
+    """The content of a log that is skipped between two parts that are read."""
 
     segments: int
     ends: int  #: number of skipped line feeds
@@ -58,7 +58,7 @@ class Window(NamedTuple):
 
 
 class SearchedChunk(NamedTuple):
-    """A chunk that was searched for patterns."""
+    """The result of searching a chunk for patterns."""
 
     place: int  #: number of the chunk in the source
     counts_as: int  #: number that determines how thoroughly the chunk is searched
@@ -69,7 +69,7 @@ class SearchedChunk(NamedTuple):
 
 
 class SampledScan:
-    """Scan of the chunks of one source in order, with new budgets in each section.
+    """Scan of the chunks of one source in order. The amounts to read are limited for each section.
 
     ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are texts from the
     start of the source.
@@ -92,7 +92,7 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """Return the hits in a chunk; ``None`` for an empty chunk.
+        """Search a chunk for patterns and return the result; ``None`` for an empty chunk.
 
         The search of a chunk replaces Python's data in the processor's caches. So it is faster to search
         several chunks before selecting segments from them.
@@ -107,7 +107,7 @@ class SampledScan:
         return SearchedChunk(chunk.place, counts_as, chunk.torn, segments, hits, heads)
 
     def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
-        """Return the parts of a chunk to read, and the skipped parts between them, in order."""
+        """Return the parts of a chunk in order: parts to read, and skipped parts between them."""
         section = searched.place // self._sizes.section
         if section != self._section:
             self._section, self._state = section, ScanState()
@@ -115,7 +115,7 @@ class SampledScan:
 
 
 class _Selection:
-    """Selection of the segments to read in one chunk."""
+    """The choice of the segments of one chunk that are read."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Selection:
         return self._with_rest(parts) if torn else parts
 
     def _with_rest(self, parts: list[Skipped | Window]) -> list[Skipped | Window]:
-        """Return the parts, with the end of the too long line at the chunk's start if the line ends here."""
+        """Return the parts, preceded by the end of a line that is too long and began in an earlier chunk."""
         rest, left = self._segments.raw(0, 1), parts[0]
         if not rest.endswith((b"\n", b"\r")) or not isinstance(left, Skipped):
             return parts
@@ -175,7 +175,7 @@ class _Selection:
         return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
 
     def _mark(self, first: int, behind: int) -> None:
-        """Mark the segments of a range that are in this chunk for reading."""
+        """Select a range of segments for reading, as far as they are in this chunk."""
         first, behind = max(0, first), min(behind, len(self._mask))
         self._mask[first:behind] = b"\1" * (behind - first)
 
@@ -184,7 +184,7 @@ class _Selection:
             self._mask[unit] = 1
 
     def _is_new(self, unit: int) -> bool:
-        """Return whether a segment is neither marked for reading nor part of a repeated traceback."""
+        """Return whether a segment is neither selected already nor part of a repeated traceback."""
         return not self._mask[unit] and unit not in self._named
 
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
@@ -192,7 +192,7 @@ class _Selection:
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
-        """Mark a rule's line for reading, and the lines around it that have new content."""
+        """Select the line of a rule for reading, and the lines around it that have new content."""
         self._mask[unit] = 1
         if before or after:
             self._mark_each(self._nearby.informative(unit, before, after))
@@ -243,7 +243,7 @@ class _Selection:
         return units
 
     def _count(self) -> None:
-        """Mark the first and the last of the counted segments for reading, and count the others."""
+        """Select the first and the last matches of frequent rules for reading, and count the others."""
         for _, groups in self._counted:
             for group in groups:
                 self._mask[group[0]] = self._mask[group[-1]] = 1
@@ -260,14 +260,14 @@ class _Selection:
             self._read(unit, watch.before, watch.after)
 
     def _complaints(self, worded: set[int], dense: bool) -> list[int]:
-        """Return the segments that report a problem, with warnings only in dense chunks."""
+        """Return the segments that report a problem. Warnings are searched for only in dense chunks."""
         if dense:
             _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
             worded = worded.union(self._segments.at(ends))
         return sorted(worded)
 
     def _severity(self, units: Iterable[int], known: set[int]) -> None:
-        """Mark one line of each template for reading, except lines that rules match."""
+        """Select one line for each template of lines that report a problem, except lines that rules match."""
         fresh = [unit for unit in units if unit not in known and self._is_new(unit)]
         templates = self._state.templates
         for unit in fresh:
@@ -306,7 +306,7 @@ class _Selection:
         return parts
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges to read as pairs: the first segment, and the segment after the last."""
+        """Return the ranges that have to be read. A range is its first segment and the one after its last."""
         return [marked.span() for marked in _MARKS.finditer(self._mask)]
 
     def _left(
@@ -325,7 +325,10 @@ class _Selection:
         return Skipped(behind - first, segments.line_ends(first, behind), kinds, losses)
 
     def _pieces(self, first: int, behind: int) -> list[Window]:
-        """Return the windows of a range of segments; a line that represents others has a separate window."""
+        """Return the windows for a range of segments.
+
+        A line that represents similar skipped lines has a window of its own.
+        """
         segments = self._segments
         marks = sorted(unit for unit in self._more if first <= unit < behind) if self._more else []
         pieces = []
@@ -340,7 +343,10 @@ class _Selection:
         return pieces
 
     def _hidden(self, picked: MetricOffsets) -> list[tuple[int, frozenset[str]]]:
-        """Return the segments after which metrics are skipped, with their series, in descending order."""
+        """Return where metrics are skipped: the segment before them, and the names of their series.
+
+        The last such segment comes first.
+        """
         offsets = {
             kind: offset
             for kind in range(len(KINDS))
@@ -357,7 +363,7 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
-        """Return the text that identifies skipped lines with a loss and without a step, or ``None``.
+        """Return a pattern that finds skipped lines with a loss but without a step; ``None`` if not needed.
 
         Such lines are counted only if the source contains no progress bar, because a bar shows the steps.
         """
@@ -376,7 +382,7 @@ class _Selection:
 def _by_rank(
     target: Target, segments: Segments, units: list[int], lead: LinePrefix | None
 ) -> list[list[int]]:
-    """Return the segments in which a rule fires, grouped by the rank that their lines name.
+    """Return the segments that a rule matches, grouped by the rank that their lines name.
 
     With a ``lead``, each segment is parsed, because only parsing shows where the prefix ends.
     """
@@ -387,7 +393,7 @@ def _by_rank(
     free = sure or target.free
 
     def ranks(unit: int) -> Iterable[int | None]:
-        """Return the ranks for which the rule fires in a segment (usually one or none)."""
+        """Return the ranks for which the rule matches in a segment. Usually there is one or none."""
         text = segments.text(unit)[:MAX_LINE]
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
@@ -411,7 +417,7 @@ def _by_rank(
 
 
 class _Traceback(NamedTuple):
-    """A traceback, or a chain of tracebacks."""
+    """A traceback, or several tracebacks that Python printed as a chain."""
 
     behind: int  #: the first segment after the final line
     final: bytes  #: the final line of the traceback
@@ -455,7 +461,10 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the line that joins a traceback to the next one in a chain, and the head of the next one."""
+    """Return the line that links a traceback to the next one, and the head of the next one.
+
+    Return ``None`` if no traceback follows.
+    """
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

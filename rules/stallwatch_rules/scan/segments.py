@@ -41,7 +41,7 @@ _counted = 0
 
 
 def _count(data: bytes, value: bytes, start: int, end: int) -> int:
-    """Count a byte between two offsets.
+    """Count the occurrences of a byte between two offsets.
 
     numpy counts seven times as fast as Python, but loading numpy takes as long as counting ``_PAYS`` bytes.
     """
@@ -55,7 +55,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return the positions of line feeds in a slice; with ``redrawn``, also those of carriage returns."""
+    """Return the positions of line feeds in a slice. With ``redrawn``, carriage returns are included."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]
@@ -68,7 +68,7 @@ def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
 
 
 class LineEnds:
-    """The positions of the line feeds and carriage returns (the ends) in a block.
+    """The positions of all line feeds and carriage returns in a block, which are called its ends.
 
     The ends in each slice of the block are counted. Their positions are computed only in slices that are
     queried, which are usually few.
@@ -85,7 +85,10 @@ class LineEnds:
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """Return the number of occurrences of a byte before each slice, and in all slices."""
+        """Return how often a byte occurs before each slice.
+
+        The last entry is the count in the whole block.
+        """
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
@@ -120,7 +123,7 @@ class LineEnds:
 
 
 class Segments:
-    """The segments of a chunk's bytes, and of its ``view``, which has the same number of segments."""
+    """The segments of a chunk, in its bytes and in its ``view``. Both have the same number of segments."""
 
     def __init__(self, data: bytes) -> None:
         solid = data.isascii() and b"\0" not in data and b"\x1b" not in data
@@ -134,11 +137,11 @@ class Segments:
 
     @property
     def recorded(self) -> bool:
-        """True if a container runtime wrote these lines as records."""
+        """True if the lines are records of a container runtime, such as Docker or containerd."""
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int]) -> list[int]:
-        """Return the segments of the matches that end at these offsets of the view.
+        """Return the segments of matches, given the offsets in the view at which the matches end.
 
         Ascending offsets are the fastest, because most are in the same segment as the previous offset.
         """
@@ -158,18 +161,18 @@ class Segments:
         return self._ends.at(segment - 1) + 1 if segment else 0
 
     def text(self, segment: int) -> bytes:
-        """Return a segment of the view, without its end."""
+        """Return the text of a segment in the view, without its line end."""
         end = self._ends.at(segment) if segment < self._ends.count else None
         return self.view[self.start(segment) : end]
 
     def raw(self, first: int, behind: int) -> bytes:
-        """Return the bytes of a range of segments, as in the source."""
+        """Return the bytes of a range of segments as they are in the source."""
         ends = self._data_ends
         end = ends.at(behind - 1) + 1 if behind <= ends.count else None
         return self.data[self._raw_start(first) : end]
 
     def place(self, segment: int) -> tuple[int, int]:
-        """Return the offsets at which a segment begins and ends in ``data``, without its line end."""
+        """Return the offsets in ``data`` at which a segment begins and ends, without its line end."""
         ends = self._data_ends
         return self._raw_start(segment), ends.at(segment) if segment < ends.count else len(self.data)
 
@@ -178,7 +181,10 @@ class Segments:
         return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
-        """Return the head of the segment's container record, unless the segment is the first of its line."""
+        """Return the beginning of the container record that contains the segment.
+
+        It is empty for the first segment of a line.
+        """
         if not segment or not self._ends.redrawn:
             return b""
         data, start = self.data, self._raw_start(segment)
@@ -192,7 +198,7 @@ class Segments:
 
 
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
-    """Return the chunk's text in UTF-8, in which all patterns are found that match one of its lines.
+    """Return the text of a chunk in UTF-8, in a form in which the patterns of rules find their lines.
 
     ``solid`` means that the data is ASCII without escape characters; JSON strings can still contain escapes.
     """

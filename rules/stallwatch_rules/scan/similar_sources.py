@@ -38,7 +38,7 @@ Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines wi
 
 
 class SourceOutline(NamedTuple):
-    """The result of the search of a small source."""
+    """The outline of a small source: the hits in its text, and its end."""
 
     kind: bytes  #: digest of the signs and of the last line
     texts: bytes  #: digest of the templates
@@ -48,7 +48,10 @@ class SourceOutline(NamedTuple):
 
 
 def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
-    """Search sources together; ``failures`` contains the numbers of the targets that show a failure."""
+    """Search small sources together, and return an outline of each source.
+
+    ``failures`` contains the numbers of the targets that show a failure.
+    """
     views = [view_of(source) for source in sources]
     views = [view if view[-1:] == b"\n" else view + b"\n" for view in views]
     segments = Segments(b"".join(views))
@@ -94,21 +97,24 @@ def _time_of(line: bytes) -> float:
 
 
 def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure: these rules, tracebacks and other crashes."""
+    """Return the numbers of the targets that show a failure.
+
+    These are the targets of `rules`, tracebacks and other crashes.
+    """
     found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
 
 class Chosen(NamedTuple):
-    """The sources to read, and the unread sources with the same lines."""
+    """The sources to read, and the sources that are not read because the same lines are in another one."""
 
     numbers: set[int]
     alike: dict[int, list[int]]  #: a source that was read → unread sources of its kind
 
 
 def choose(found: Sequence[SourceOutline | None]) -> Chosen:
-    """Choose the sources to read among the sources with an outline."""
+    """Choose which sources are read, judging by the outlines of all sources."""
     kinds: dict[bytes, list[int]] = {}
     for number, outline in enumerate(found):
         if outline is not None:
@@ -147,7 +153,10 @@ def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
 def _healthy(
     numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources of one kind to read: those with rare templates, short ones, long ones and others."""
+    """Return which sources of one kind are read.
+
+    These are sources with rare templates, short ones, long ones and others.
+    """
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""Read one source of a run: the beginning and the end completely, and selected lines of the rest."""
+"""Read one source of a run. Its beginning and end are read completely, and selected lines in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONG_HEAD = 8  # maximum length of a head with few lines, as a multiple of the 
 
 
 class SourceReading:
-    """Reader of one source, which receives the bytes in portions.
+    """Reader of one source. It receives the bytes of the source in portions.
 
     ``engine`` is called when the source is longer than its head and tail. If it returns ``None``, all lines
     are read.
@@ -60,7 +60,7 @@ class SourceReading:
 
     @property
     def lines(self) -> int:
-        """The number of lines that have ended so far."""
+        """The number of complete lines in the bytes received."""
         return self._lines.lines
 
     @property
@@ -82,7 +82,7 @@ class SourceReading:
             self._take(self._waiting.popleft())
 
     def finish(self) -> None:
-        """Read the remaining bytes, because the source has ended."""
+        """Read the bytes that are still waiting, because the source has ended."""
         rest = self._decoded(b"", final=True)
         self._waiting.extend([*self._cutter.feed(rest), *self._cutter.finish()])
         left = sum(len(chunk.data) for chunk in self._waiting)
@@ -103,7 +103,7 @@ class SourceReading:
         self._feed()
 
     def apply(self, parts: Iterable[Skipped | Window]) -> None:
-        """Read the parts that a scan selected from this source, in this process or another one."""
+        """Read the parts of this source that a scan selected, in this process or in another one."""
         lines, asides, source = self._found, self._asides, self._lines.source
         for part in parts:
             if isinstance(part, Skipped):
@@ -122,7 +122,7 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """Convert UTF-16 to UTF-8, so that line ends can be found; return other bytes unchanged."""
+        """Convert UTF-16 to UTF-8, so that line ends can be found. Other bytes are returned unchanged."""
         if not self._decided:
             data = self._begun + data
             if len(data) < 3 and not final:
@@ -161,13 +161,16 @@ class SourceReading:
         self._whole = False
 
     def _select(self) -> None:
-        """Read the selected parts of the waiting chunks."""
+        """Select parts of the chunks that are waiting, and read them."""
         if self._searched and self._scan is not None:
             searched, self._searched = self._searched, []
             self.apply(itertools.chain.from_iterable([self._scan.select(chunk) for chunk in searched]))
 
     def _read_head(self, chunk: Chunk) -> Chunk | None:
-        """Read the part of the chunk that belongs to the head, and return the rest of the chunk, if any."""
+        """Read the part of a chunk that belongs to the head of the source.
+
+        Return the rest, if there is any.
+        """
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):
             self._head += len(chunk.data)
@@ -180,7 +183,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Return the end of the head in these bytes; ``None`` if the head continues after them."""
+        """Return where the head ends in these bytes; ``None`` if it continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head

@@ -19,7 +19,7 @@ _LEAST_WHOLE = 0.0125  # minimum factor by which the heads and tails of a run ar
 
 @dataclass(frozen=True)
 class ScanSizes:
-    """Amounts to read, in bytes and in segments (lines, or states of a progress bar)."""
+    """Limits for what is read of a source, in bytes and in segments (lines, or states of a progress bar)."""
 
     chunk: int = 4 * 1024 * 1024
     head: int = 64 * 1024  #: number of bytes at a source's start that are read completely
@@ -51,7 +51,7 @@ class ScanSizes:
 
     @classmethod
     def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
-        """Return the settings for sources of these sizes in bytes; with more sources, less of each is read.
+        """Return the limits for sources of these sizes in bytes. Of many sources, less is read of each.
 
         The heads and tails are shorter, so fewer metrics are read. Signs of a failure are found anywhere in a
         source.
@@ -71,20 +71,23 @@ class ScanSizes:
         )
 
     def first_chunk(self, source: str) -> int:
-        """Return a number for a source's first chunk, which is dense in only some of many sources."""
+        """Return the number with which the chunks of a source begin.
+
+        It depends on the source, so that of many sources only some begin with a dense chunk.
+        """
         return (
             self.dense + zlib.crc32(source.encode(errors="replace")) % self.dense_every if self.turns else 0
         )
 
     def is_dense(self, place: int) -> bool:
-        """Return whether the chunk with this number is searched for everything."""
+        """Return whether the chunk with this number is dense, that is, searched for all patterns."""
         number = place % self.section
         return number < self.dense or number % self.dense_every == 0
 
 
 @dataclass
 class ScanState:
-    """The counts of lines and matches within a section."""
+    """The numbers of lines and matches that were read or counted within a section."""
 
     fired: dict[int, int] = field(default_factory=dict)  #: target → number of segments so far
     windows: int = 0
@@ -96,21 +99,24 @@ class ScanState:
     carry: int = 0  #: number of segments of the next chunk that belong to a window of this chunk
 
     def window(self, before: int, sizes: ScanSizes) -> tuple[int, int]:
-        """Return the numbers of segments to read before and after a rule's line, given its earlier lines."""
+        """Return how many segments before and after a rule's line are read.
+
+        The numbers depend on how many lines of the rule were read before.
+        """
         if before == 0 and self.windows < sizes.novel_windows:
             self.windows += 1
             return sizes.novel
         return sizes.known if before < sizes.known_windows else (0, 0)
 
     def allowed(self, target: int, limit: int, wanted: int) -> int:
-        """Count ``wanted`` more segments, and return the number of them that the limit allows to read."""
+        """Request ``wanted`` segments for a target. Return how many of them the limit allows to read."""
         met = self.fired.get(target, 0)
         self.fired[target] = met + wanted
         return max(0, min(wanted, limit - met))
 
 
 def template_of(text: bytes) -> bytes:
-    """Return a key for the line without its numbers, which is the same for all lines of one message."""
+    """Return a key for a line without its numbers. All lines of the same message have the same key."""
     if b"]" in text:
         for end in _BAR_ENDS:
             text = text.rpartition(end)[2] or text

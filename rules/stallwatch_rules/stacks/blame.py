@@ -31,7 +31,7 @@ _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """The result for a stall; `ranks` is empty if no rank is to blame, or if it is unknown which."""
+    """Which ranks hold up the run, and why. `ranks` is empty if no rank does, or if it is unknown which."""
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
@@ -47,7 +47,7 @@ def blame(
     hosts: Mapping[str, str] | None = None,
     silent: Sequence[str] = (),
 ) -> Blame:
-    """Determine which of the known ranks hold up the run, and why.
+    """Determine which ranks hold up the run, and why.
 
     `world` is the number of ranks of the run, or 0 if unknown. `hosts` has the folded ranks of each host,
     and `silent` the hosts that do not respond.
@@ -61,7 +61,10 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Evaluate the kernel's state of the ranks' processes, which is the strongest evidence."""
+    """Blame ranks because of the kernel's state of their processes, which is the strongest evidence.
+
+    Return ``None`` if the states show no reason.
+    """
     conditions = {group.condition for group in run.groups}
     if not run.groups:
         return Blame(tuple(sorted(run.silent)), "unreachable", (), UNSURE) if run.is_silent else Blame()
@@ -103,7 +106,10 @@ def _by_waiting(run: Run) -> Blame:
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
-    """Blame ranks that do not wait and that others wait for, preferably those that counters show as late."""
+    """Blame ranks that do not wait, while other ranks wait for them.
+
+    If counters show that some of these ranks are late, only those are blamed.
+    """
     counted = busy & missed
     chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
@@ -119,7 +125,7 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool)
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Blame ranks in a collective that wait for no other rank, while other ranks wait for them."""
+    """Blame ranks that are in a collective and wait for no other rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -132,7 +138,10 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
 
 
 def _not_done(run: Run, late: set[int]) -> bool:
-    """Return whether the late ranks wait in a collective that all members joined or that others completed."""
+    """Return whether the late ranks wait in a collective that is due to complete.
+
+    All of its members joined it, or it is complete on other ranks.
+    """
     for at in {run.owner[rank] for rank in late}:
         group = run.groups[at]
         for id, count in group.collectives.items():
@@ -154,7 +163,10 @@ def _not_done(run: Run, late: set[int]) -> bool:
 
 
 def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
-    """Blame, among ranks that wait for each other, those that contradict the most other ranks."""
+    """Blame ranks of a cycle, in which ranks wait for each other.
+
+    The ranks that contradict the most other ranks are blamed.
+    """
     if odd := _called_otherwise(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     inside = set().union(*circles)
@@ -191,7 +203,7 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks at a place where other ranks have joined a different number of collectives.
+    """Return the ranks that are at the same place as others, but joined a different number of collectives.
 
     Only collectives of the same kind of group are compared. Ranks of the same stage are compared first,
     because they run the same program. Other stages are compared only if they confirm all other ranks of
@@ -219,9 +231,10 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
 
 
 def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, the members of its groups that are ahead in one kind and behind in another.
+    """Count, for each rank, how many members of its groups contradict it.
 
-    The ranks of one group run the same program, so both cannot occur in any order of their collectives.
+    Two ranks contradict each other if one is ahead in one kind of group and behind in another. Ranks of one
+    group run the same program, so this cannot happen if they take the same path.
     """
     votes: Counter[int] = Counter()
     for split in splits:
@@ -246,7 +259,10 @@ def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, in
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count the split groups with the rank in the smaller part, minus those with it in the larger part."""
+    """Count, for each rank, the split groups with the rank in the smaller part.
+
+    Groups with the rank in the larger part are subtracted.
+    """
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -257,7 +273,7 @@ def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
 
 
 def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
-    """Blame ranks that joined a collective with a different operation than most other ranks."""
+    """Blame ranks that called a different operation in a collective than most other ranks."""
     within = set(among)
     called: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     members = {id: frozenset(ranks) for id, ranks in run.members.items()}
@@ -292,7 +308,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Evaluate a stall in which all ranks wait, and no counter shows that a rank is behind."""
+    """Evaluate a stall in which all ranks wait and no counter shows that one of them is behind."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
@@ -309,7 +325,7 @@ def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _done_less(run: Run) -> tuple[int, ...]:
-    """Return a small minority of ranks that completed fewer collectives of a group than its other members."""
+    """Return ranks that completed fewer collectives of a group than its other members, if they are few."""
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
@@ -328,7 +344,7 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
 
 
 def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
-    """Blame the ranks with a different activity than most ranks, from stacks alone; all ranks if it is a tie.
+    """Blame the ranks whose stacks show a different activity than those of most ranks.
 
     If ranks communicate in groups of several kinds, or in a pipeline, victims wait at many places and stacks
     are inconclusive, unless the ranks are `level`: they have joined equally many collectives of each group.

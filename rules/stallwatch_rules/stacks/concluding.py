@@ -30,7 +30,7 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
-    """Return the diagnosis with a sentence about the stacks, and with the odd rank in its primary cause.
+    """Return the diagnosis with the result of the stacks: a sentence, and the odd rank as the primary rank.
 
     The odd rank is added only to a standstill without a known cause. Then the result of the stacks also
     replaces the advice of the rule for silent hangs. A cause that was read from a log keeps its rank, because
@@ -85,7 +85,10 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause, a timeout of waiting ranks, with the rank that holds up the run."""
+    """Return the primary cause with the rank that holds up the run.
+
+    The cause is a timeout of waiting ranks, which does not show this rank.
+    """
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -94,7 +97,7 @@ def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """Return the diagnosis of a silent hang with different advice."""
+    """Return the diagnosis of a run that hangs without a message, with its advice replaced."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -102,31 +105,31 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice; a message about the stacks comes first, if there is one."""
+    """Return the primary cause with this advice. If there is a message about the stacks, it comes first."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
 def _in_no_collective(stacks: StallStacks) -> bool:
-    """Return whether the run has a single rank, on this host, that does not wait for another rank."""
+    """Return whether the run has only one rank, which is on this host and does not wait for another rank."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
     return single and first.condition == "alive" and first.kind not in _TOGETHER
 
 
 def _all_join(stacks: StallStacks) -> bool:
-    """Return whether all ranks of this host wait for others to join the process group."""
+    """Return whether all ranks on this host are joining the process group and wait for others to join."""
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return rules that occur together with a stall of `rule`, but do not explain why a rank hangs."""
+    """Return the rules that occur together with a stall of `rule` without explaining why a rank hangs."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks that other ranks wait for, if all of them are known to be outside of collectives."""
+    """Return the ranks that other ranks wait for, if all of these are known to be outside of collectives."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
@@ -139,14 +142,14 @@ def _known(stacks: StallStacks) -> bool:
 
 
 def _shown(primary: Primary, look: Message) -> Primary:
-    """Return the primary cause with the message about the stacks in place of advice to take stacks."""
+    """Return the primary cause with the message about the stacks. It replaces the advice to take stacks."""
     first = replace(look, then=())  # the same message, without the name of the file with the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])
 
 
 def _without_unknown_cause(finding: Finding) -> Finding:
-    """Remove the note that no line shows the cause from a silent hang, because the stacks show the cause."""
+    """Remove the note that no line of the log shows the cause. The stacks show it."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

@@ -42,7 +42,7 @@ def is_dump(value: Any) -> bool:
 
 
 def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
-    """Return the content of a rank's dump, without malformed parts."""
+    """Return the content of a rank's dump. Malformed parts are ignored."""
     given = value.get("entries")
     entries = (
         [one for one in given[-_MOST_ENTRIES:] if isinstance(one, dict)] if isinstance(given, _LISTS) else []
@@ -67,7 +67,7 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 
 
 def _at_oldest(recorded: Recorded) -> Recorded:
-    """Return the recorder's data with the counters of each group reduced to its oldest pending collective.
+    """Return the recorder's data with each group's counters set back to its oldest pending collective.
 
     Each program is ahead of its device by a different number of collectives; the device has not gone beyond
     the oldest pending collective.
@@ -84,7 +84,7 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 
 
 def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
-    """Return the oldest pending collective of the rank, or else the place of its last call."""
+    """Return the activity of the rank: its oldest pending collective, or else the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
@@ -104,7 +104,7 @@ def _is_of(entry: Mapping[str, Any], number: int) -> bool:
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry that this module uses, without values of unexpected types."""
+    """Return the fields of an entry that this module uses. Values with an unexpected type are dropped."""
     found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
     group = entry.get("process_group")
     if isinstance(group, _LISTS) and group and isinstance(group[0], str):
@@ -113,7 +113,7 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Return name, description and ranks of the process groups; with gloo, the name can be empty."""
+    """Return the name, description and ranks of each process group. With gloo, the name can be empty."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)
@@ -125,7 +125,7 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """Return the stack frames of the call that made an entry, outermost first."""
+    """Return the stack frames of the call that added an entry to the recorder, outermost first."""
     given = entry.get("frames")
     found = []
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():

@@ -25,7 +25,7 @@ _MOST_GROUPS = 4096
 
 
 def read_recorder(answer: Any) -> Recorded:
-    """Return a rank's process groups, counters and pending collectives, without malformed parts."""
+    """Return the process groups, counters and pending collectives of a rank. Malformed parts are ignored."""
     if not isinstance(answer, dict):
         return Recorded()
     counts: dict[int, Counts] = {}
@@ -64,7 +64,7 @@ def read_recorder(answer: Any) -> Recorded:
 
 
 def _not_above(joined: int, done: int | None) -> int | None:
-    """Return the number of completed collectives, or ``None`` if it includes point-to-point messages of NCCL.
+    """Return the number of completed collectives; ``None`` if the number also counts NCCL's sends.
 
     Source: ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
     """
@@ -100,7 +100,7 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Map the numbers of groups in the recorder to their names, as far as these are certain."""
+    """Map the recorder's numbers of groups to the names of these groups, where this is certain."""
     sure = {
         number: _name(entry, number)
         for entry in entries
@@ -121,7 +121,7 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
-    """Return the collective of an entry, or ``None`` if it is completed or malformed."""
+    """Return the collective that an entry describes; ``None`` if it is completed or malformed."""
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
@@ -143,7 +143,10 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Convert an integer or a text of digits to an integer; return ``None`` if it is less than `least`."""
+    """Convert an integer, or a text of digits, to an integer.
+
+    Return ``None`` for other values, and for numbers below `least`.
+    """
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

@@ -1,4 +1,4 @@
-"""Group all ranks of a stall by state, and mark the odd ranks."""
+"""Group all ranks of a stalled run by state, and mark the ranks whose state deviates (the odd ranks)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fold(
     seconds: float = 0.0,
     doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
-    """Group the records of `ranks` by state, for a query at `time` that took `seconds`.
+    """Group the records of `ranks` by state. They were read at `time`, which took `seconds`.
 
     The activity of each rank is derived from its stack, unless `doing` contains it.
     """
@@ -57,7 +57,7 @@ def over_hosts(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> StallStacks:
-    """Join the stacks of the hosts of a run, keyed by host.
+    """Combine the stacks of all hosts of a run into one record.
 
     `silent` has the hosts that do not respond, and `ranks` the folded ranks of each known host, including
     hosts without stacks. A rank that two hosts report is omitted from the groups and becomes a candidate.
@@ -89,7 +89,7 @@ def over_hosts(
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
-    """Return one `StallStacks` for each host, even if several agents of a host inspected its ranks."""
+    """Return one `StallStacks` per host. Several agents of a host can have inspected parts of its ranks."""
     found: dict[str, list[StallStacks]] = defaultdict(list)
     for host, stacks in looks:
         found[host].append(stacks)
@@ -100,7 +100,7 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
 
 
 def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
-    """Return the stacks with the odd ranks, the groups of which come last."""
+    """Return the stacks with the odd ranks marked. The groups of odd ranks come last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
@@ -118,13 +118,16 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
 
 
 def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """Split a group in two if some of its ranks are odd and others are not."""
+    """Return a group unchanged, or split in two if only some of its ranks are odd."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
 
 def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
-    """Return the process groups with known members by name and rank, because names are not unique."""
+    """Return the process groups whose members are known.
+
+    The keys consist of name and rank, because names are not unique.
+    """
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
     for rank in ranks:
@@ -140,7 +143,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return the position of a rank in its process groups, and the pending operation in each group."""
+    """Return how far a rank is in each of its process groups, and which operation is pending there."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
@@ -186,7 +189,7 @@ def line(frame: Frame) -> str:
 
 
 def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups with equal activity that have equal counts in each process group that they share.
+    """Join groups with the same activity if their counts agree in every process group that they share.
 
     The result does not depend on how the ranks were grouped before.
     """
@@ -203,7 +206,7 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) 
 
 
 def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups with equal activity, except groups with different counts in a process group."""
+    """Join groups with the same activity, unless their counts differ in one of the process groups."""
     far: dict[str, Collectives] = {}
     split = {
         id
@@ -250,7 +253,7 @@ def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[in
 
 
 def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
-    """Join groups into one group that shows the activity of its lowest rank."""
+    """Join several groups into one. The result shows the activity of the lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}
     for group in groups:
@@ -260,7 +263,7 @@ def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
 
 
 def _counted(groups: Sequence[StackGroup]) -> str:
-    """Return the process group in which the counts of ranks differ most; empty if all counts are equal."""
+    """Return the process group in which the counts of the ranks differ most; "" if no counts differ."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         for id, count in group.collectives.items():

@@ -16,7 +16,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A pattern for stack frames with a common meaning."""
+    """A row of the table: a pattern for stack frames, and the activity that they show."""
 
     kind: Kind
     file: str  #: regular expression that part of the path must match
@@ -142,7 +142,7 @@ def is_library(frame: Frame) -> bool:
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """Return the kind and the label of a frame; ``None`` if no row matches."""
+    """Return which kind of activity a frame shows, and its label; ``None`` if no row of the table matches."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

@@ -66,7 +66,7 @@ Reason = Literal[
 
 
 class HostSnapshot(msgspec.Struct, frozen=True):
-    """The facts about all ranks of this host at one moment."""
+    """The facts about all ranks on this host at one moment."""
 
     time: float  #: seconds, by the clock of the agent
     ranks: Sequence[RankAnswer]
@@ -83,14 +83,14 @@ class Ruling(msgspec.Struct, frozen=True):
     site: str = ""  #: key under which the duration of the wait is stored; empty if it is not stored
 
     def usual(self, spell: QuietPeriod) -> float:
-        """Return the maximum seconds of a wait that counts as a normal step if it ends by itself."""
+        """Return up to how many seconds a wait counts as a normal step, if it ends by itself."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
 
 
 class QuietPeriod(msgspec.Struct, frozen=True):
-    """Facts about a quiet period in addition to the snapshots. Durations are in seconds."""
+    """Facts about a quiet period that are not in the snapshots. Durations are in seconds."""
 
     phase: Phase
     floor: float
@@ -106,7 +106,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The decision about a quiet period by a host of the run, or by one of its agents."""
+    """The decision about a quiet period that one host made, or one of the agents on the host."""
 
     host: str
     ruling: Ruling | None
@@ -116,7 +116,10 @@ class HostView(msgspec.Struct, frozen=True):
 
 
 def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
-    """Evaluate a quiet period from the snapshots since it began (newest last); ``None`` if inconclusive."""
+    """Decide about a quiet period from the snapshots of one host since it began, newest last.
+
+    Return ``None`` if the snapshots are inconclusive.
+    """
     ranks = looks[-1].ranks if looks else ()
     before = looks[-2] if len(looks) > 1 else None
     if not any(rank.condition != "alive" or any(t.frames for t in rank.threads) for rank in ranks):
@@ -153,7 +156,7 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Evaluate a quiet period of a run from the views of its hosts; return ``None`` if it is not decided yet.
+    """Decide about a quiet period of a run from the decisions of its hosts; ``None`` if it is still open.
 
     This is necessary because a host with only waiting ranks does not know whether the ranks of other hosts
     wait. `ranks` contains the folded ranks of each known host.
@@ -177,7 +180,7 @@ def run_ruling(
 
 
 def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
-    """Return the record of the same process in an earlier snapshot, or ``None``."""
+    """Return the record of the same process in an earlier snapshot; ``None`` if it is not in the snapshot."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
@@ -185,7 +188,7 @@ def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
 def _alive(
     before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], spell: QuietPeriod
 ) -> bool:
-    """Return whether a rank's counters advanced between two snapshots, or it transferred data."""
+    """Return whether a rank's counters advanced or it transferred data between two snapshots."""
     for rank in now.ranks:
         earlier = _same(rank, before)
         if earlier is None:
@@ -218,14 +221,14 @@ def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
 
 
 def _saving(doing: RankActivity, spell: QuietPeriod) -> bool:
-    """Return whether a rank saves, according to the run's phase or to the name of a function on its stack."""
+    """Return whether a rank saves a checkpoint, judging by the run's phase and the rank's stack."""
     return spell.phase == "save" or saves(doing.frames)
 
 
 def _all_wait(
     ranks: Sequence[RankAnswer], doing: Mapping[int, RankActivity], spell: QuietPeriod
 ) -> Ruling | None:
-    """Decide about a host on which all ranks wait for each other or for ranks on other hosts."""
+    """Decide about a host on which all ranks wait, for each other or for ranks on other hosts."""
     first = doing[ranks[0].rank]
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if spell.run is not None and world > len(ranks):
@@ -248,7 +251,7 @@ def _all_wait(
 def _of_one(
     rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, spell: QuietPeriod, seconds: float
 ) -> Ruling:
-    """Decide about a rank that does not wait for other ranks; `before` is its state `seconds` ago."""
+    """Decide about one rank that does not wait for other ranks. Its state `seconds` ago was `before`."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
@@ -303,9 +306,10 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Return the decision to wait: `floors` floors at a new call site, or a multiple of its known duration.
+    """Return the decision to wait longer.
 
-    If the duration `varies` between calls, a short earlier call does not reduce the limit.
+    The limit is `floors` floors for a new call site, and a multiple of its longest known duration for a known
+    one. If the duration `varies` between calls, a short earlier call does not reduce the limit.
     """
     site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
@@ -315,7 +319,7 @@ def _patience(
 
 
 def _site(doing: RankActivity) -> str:
-    """Return the key of a call site, from the activity and the user's function that called it."""
+    """Return a key for the place of a call: the activity, and the user's function that called it."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
@@ -331,7 +335,10 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
 
 
 def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
-    """Return whether child processes of the earlier snapshot transfer data; new ones can be retries."""
+    """Return whether child processes that existed in the earlier snapshot transfer data.
+
+    New child processes are ignored, because they can be retries.
+    """
     then = before.children_transferred
     moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)
     return moved > _WORKS_ON_FILES * seconds

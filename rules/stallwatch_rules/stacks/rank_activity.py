@@ -1,4 +1,4 @@
-"""Determine the activity of a rank from its stack: the operation, and the line of user code with the call."""
+"""Determine from a rank's stack which operation it executes, and which line of user code called it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "
 
 
 class RankActivity(msgspec.Struct, frozen=True):
-    """The activity of a rank and its place; `frames` are those of the thread that shows the activity."""
+    """What a rank does, and where. `frames` are those of the thread that shows the activity."""
 
     kind: Kind
     what: str = ""
@@ -72,7 +72,7 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """Return the user's function that a library called back, or an empty string."""
+    """Return the user's function that a library called back; an empty string if there is none."""
     own = next((frame for frame in inner if not is_library(frame)), None)
     return own.function.rpartition(".")[2] if own is not None else ""
 
@@ -88,7 +88,10 @@ def _imports(frames: Sequence[Frame]) -> bool:
 
 
 def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
-    """Return `found`; if its frames are inconclusive, as in compiled code, the wait that torch recorded."""
+    """Return `found`, or the wait that torch recorded if the frames of `found` are inconclusive.
+
+    This is the case for compiled code.
+    """
     waiting = rank.recorded.waiting
     if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
         return RankActivity("collective", waiting[0].operation, found.place, found.frames)
@@ -98,7 +101,7 @@ def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """Return the frames of the chain of tasks that the main thread waits for."""
+    """Return the stack frames of the tasks that the main thread waits for, one after the other."""
     found: list[Frame] = []
     for thread in threads[threads.index(main) + 1 :]:
         if thread.task != "awaited":
@@ -108,7 +111,10 @@ def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, 
 
 
 def _in_loop(innermost: Frame) -> bool:
-    """Return whether a thread waits for events in an event loop; uvloop's internal calls have no frames."""
+    """Return whether a thread waits for events in an event loop.
+
+    The internal calls of uvloop have no frames.
+    """
     return _LOOP.search(innermost.file.replace("\\", "/")) is not None
 
 
@@ -121,7 +127,10 @@ def _in_backward(frames: Sequence[Frame]) -> bool:
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """Return the innermost frame of the user's code, or else of all code, as ``train.py:42 in step``."""
+    """Return the innermost frame of the user's code in the form ``train.py:42 in step``.
+
+    If no frame is in the user's code, the innermost frame of all is used.
+    """
     known = list(frames)
     own = [frame for frame in known if not is_library(frame)]
     return short_frame(own[-1] if own else known[-1]) if known else ""
@@ -133,7 +142,7 @@ def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
 
 
 def caller(doing: RankActivity) -> str:
-    """Return the user's innermost function around the library call that shows the activity."""
+    """Return the user's innermost function around the library call from which the activity was derived."""
     kinds = [kind_of(frame) for frame in doing.frames]
     calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
     outside = doing.frames[: calls[-1]] if calls else doing.frames

@@ -19,7 +19,7 @@ _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<fun
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
-    """Return the threads in the response of a rank's probe, without malformed threads."""
+    """Return the threads from the response of a rank's probe. Malformed threads are dropped."""
     threads = answer.get("threads") if isinstance(answer, dict) else None
     found = []
     for thread in threads if isinstance(threads, list) else ():
@@ -45,7 +45,7 @@ def _frame(value: Any) -> Frame | None:
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
-    """Return the threads of a faulthandler dump; the last thread, which is the oldest, is the main thread.
+    """Return the threads of a faulthandler dump. The last one is the oldest, which is the main thread.
 
     If two processes requested dumps at the same time, the text contains two dumps, and each thread is
     returned as in the later dump.
@@ -70,7 +70,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
 
 
 def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
-    """Return the threads in the output of ``py-spy dump --json``; empty for any other text."""
+    """Return the threads in the output of ``py-spy dump --json``; nothing for any other text."""
     try:
         dump = read_json(text)
     except ValueError:
@@ -90,7 +90,7 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return the threads except the thread in which the probe waits for queries."""
+    """Return the threads without the one in which the probe itself waits for queries."""
     return tuple(
         thread
         for thread in threads
@@ -99,7 +99,7 @@ def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, .
 
 
 def main_thread(threads: Iterable[ThreadStack]) -> ThreadStack | None:
-    """Return the main thread; if none is marked, the only thread."""
+    """Return the main thread. If no thread is marked as the main thread, return the only thread."""
     known = [thread for thread in threads if not thread.task]
     marked = [thread for thread in known if thread.main]
     return marked[0] if marked else known[0] if len(known) == 1 else None

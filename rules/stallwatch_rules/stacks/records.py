@@ -68,7 +68,10 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
-    """One thread, or a task of the event loop that the preceding thread runs; outermost frame first."""
+    """The stack of one thread, or of a task in the event loop of the preceding thread.
+
+    The outermost frame comes first.
+    """
 
     frames: tuple[Frame, ...]
     name: str = ""
@@ -78,7 +81,7 @@ class ThreadStack(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A collective that a rank has joined and that is not completed."""
+    """A collective that a rank has joined, but that has not completed."""
 
     group: int  #: number of the process group in this rank
     name: str  #: name of the process group
@@ -87,14 +90,14 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """The numbers of collectives of one process group that a rank has joined and completed."""
+    """How many collectives of one process group a rank has joined, and how many have completed."""
 
     joined: int
     done: int | None  #: number of completed collectives, which only torch's flight recorder counts
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """Data about the process groups of one rank from torch, with or without a flight recorder."""
+    """What torch reports about the process groups of one rank. A flight recorder adds to it."""
 
     world_size: int = 0
     counts: dict[int, Counts] = {}  #: number of the process group in this rank → counts
@@ -105,7 +108,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class RankAnswer(msgspec.Struct):
-    """All facts that were read about one rank."""
+    """Everything that was read about one rank."""
 
     rank: int
     pid: int
@@ -138,7 +141,7 @@ class RankGroup(msgspec.Struct, frozen=True):
 
 
 class Collectives(msgspec.Struct, frozen=True):
-    """The position of a rank in one process group; ranks with equal counts are at the same collective."""
+    """The position of a rank in one process group. Ranks with equal counts are in the same collective."""
 
     joined: int
     done: int | None = None  #: number of completed collectives; ``None`` if the backend does not count them
@@ -166,7 +169,7 @@ class StackGroup(msgspec.Struct):
 
 
 class StallStacks(msgspec.Struct):
-    """The state of all ranks at a stall, of one host or of all hosts of the run.
+    """The state of all ranks during a stall, on one host or on all hosts of the run.
 
     `groups` begins with the ranks that wait, and ends with the odd ranks.
     """

@@ -1,4 +1,4 @@
-"""Describe the activity of the ranks of a stall, and the ranks to blame, as messages."""
+"""Describe what the ranks of a stalled run do, and which ranks hold up the run, as messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sentence(stacks: StallStacks) -> Text:
 
 
 def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
-    """Return the clauses for the ranks of several hosts: the odd ranks first, then the other ranks."""
+    """Return the parts of a sentence about ranks on several hosts. The odd ranks come first."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
     if stacks.silent:
@@ -82,7 +82,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
 
 
 def _ranks(ranks: Sequence[int]) -> Message:
-    """Return a few ranks by their numbers, and many scattered ranks by their count."""
+    """Return ranks as text: a few ranks by their numbers, many scattered ranks only by their count."""
     folded = fold_ranks(ranks)
     if len(folded) <= _MOST_SHOWN:
         return message("stacks.numbers", ranks=folded, count=len(ranks))
@@ -90,7 +90,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
-    """Return the title of a stall with the ranks to blame and their place, if known.
+    """Return the title of a stall with the ranks that hold up the run and their place added, if known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
@@ -99,7 +99,7 @@ def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
 
 
 def bare_title(title: Text) -> Text:
-    """Return a title without the ranks that it names."""
+    """Return a title without the ranks that were added to it."""
     while isinstance(title, Message) and names_ranks(title):
         title = cast("Text", title.params["title"])
     return title
@@ -111,7 +111,7 @@ def names_ranks(title: Text) -> bool:
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return the ranks to blame and their place; empty if neither is known.
+    """Return which ranks hold up the run, and where they are; empty if neither is known.
 
     Example: ``rank 1 holds up the run at train.py:30 in main``.
     """
@@ -128,7 +128,7 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return only the ranks to blame, if any, and their place; empty if the place is unknown.
+    """Return the ranks that hold up the run and their place; empty if the place is unknown.
 
     Example: ``rank 1 at train.py:30 in main``.
     """
@@ -141,13 +141,13 @@ def located(stacks: StallStacks) -> Text:
 
 
 def place_of(stacks: StallStacks) -> Text:
-    """Return the place of the ranks to blame; empty if it is unknown, or if there are several."""
+    """Return the place of the ranks that hold up the run; empty if it is unknown or if there are several."""
     places = {group.place for group in suspects(stacks)}
     return placed(places.pop()) if len(places) == 1 else ""
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return the result for a run over several hosts if the rank to blame is unknown."""
+    """Return a text for a run on several hosts if the rank that holds up the run is unknown."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))
@@ -166,20 +166,23 @@ def _holding(stacks: StallStacks) -> str:
 
 
 def suspects(stacks: StallStacks) -> list[StackGroup]:
-    """Return the groups of blamed ranks, or the only group if all ranks do the same."""
+    """Return the groups of ranks that hold up the run. If all ranks do the same, return their only group."""
     if stacks.odd:
         return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
     return stacks.groups if len(stacks.groups) == 1 else []
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks, in the order of the run's hosts; empty for a run of one host."""
+    """Return the hosts of these ranks, in the order of the run's hosts.
+
+    The result is empty if the run has only one host.
+    """
     wanted = set(ranks)
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
 
 def few_hosts(hosts: Sequence[str]) -> Text:
-    """Return hostnames in short form, such as ``n1–n3, n7``, or only their number if the text is too long."""
+    """Return hostnames in short form, such as ``n1–n3, n7``. If this is too long, return their number."""
     folded = fold_names(hosts)
     return folded if len(folded) <= _MOST_HOST_NAMES else message("stacks.many-hosts", count=len(hosts))
 
@@ -191,7 +194,7 @@ def placed(place: str) -> Text:
 
 
 def _most_informative(stacks: StallStacks) -> list[StackGroup]:
-    """Return the largest groups of ranks that are not odd, then the groups of odd ranks."""
+    """Return the groups to describe: the largest groups that are not odd, followed by the odd groups."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]
     rest = [group for group in stacks.groups if group.ranks[0] not in stacks.odd]
     return rest[: _MOST_GROUPS - len(odd)] + odd

@@ -15,12 +15,15 @@ _SPAN = lazy(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def spans_of(ranks: Iterable[int]) -> str:
-    """Fold ranks into text: ``[0, 1, 2, 16]`` is ``0-2,16``."""
+    """Return ranks in the form of text: ``[0, 1, 2, 16]`` becomes ``0-2,16``."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in neighbours(ranks))
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:
-    """Return the ranks in folded text; none if it is malformed or has more than ``MOST_RANKS`` ranks."""
+    """Return the ranks that a text such as ``0-2,16`` contains.
+
+    The result is empty if the text is malformed or has more than ``MOST_RANKS`` ranks.
+    """
     found: list[int] = []
     for first, last in _SPAN.findall(spans) if _SPANS.fullmatch(spans) else ():
         begin, end = int(first), int(last or first)
@@ -31,12 +34,15 @@ def ranks_in(spans: str) -> tuple[int, ...]:
 
 
 def host_of(rank: int, hosts: Mapping[str, str]) -> str:
-    """Return the host of a rank, given the folded ranks of each host; empty if unknown."""
+    """Return the host of a rank; empty if unknown. `hosts` contains the ranks of each host as text."""
     return next((host for host, ranks in hosts.items() if rank in ranks_in(ranks)), "")
 
 
 def members_of(layout: Iterable[RankGroup]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of process groups by ID; if a layout is impossibly large, only the first groups."""
+    """Return the ranks of process groups by ID.
+
+    If a layout has more ranks than is plausible, only the first groups are returned.
+    """
     found: dict[str, tuple[int, ...]] = {}
     left = _MOST_MEMBERS
     for group in layout:

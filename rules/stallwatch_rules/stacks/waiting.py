@@ -1,4 +1,4 @@
-"""Build the wait-for graph of a run: the waits of its ranks in the collectives of process groups."""
+"""Build the wait-for graph of a run. It shows for which ranks each rank waits in a collective."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between tw
 
 
 class Run:
-    """Facts about the ranks of a run, which are grouped by state."""
+    """The ranks of a run, which are grouped by state, and facts about them."""
 
     def __init__(
         self,
@@ -110,7 +110,11 @@ class Split(msgspec.Struct):
 
 
 class WaitGraph:
-    """The wait-for graph: edges from ranks to collectives (negative), and from these to absent ranks."""
+    """The wait-for graph of a run.
+
+    Edges lead from ranks to collectives, whose numbers are negative, and from collectives to the ranks that
+    have not joined.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -174,13 +178,13 @@ class WaitGraph:
             self.splits.append(Split(id, passed - ahead, ahead))
 
     def _pends(self, at: int, count: Collectives) -> bool:
-        """Return whether the ranks of a group can be waiting for a collective of a process group."""
+        """Return whether the ranks of a group can be waiting for a collective of this process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
 
     def _add_uncounted(self, any_rank: bool) -> None:
-        """Add edges without counters: to adjacent stages, or to all ranks that do not wait."""
+        """Add edges for ranks without counters: to the adjacent stages, or to all ranks that do not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
             if not run.waits(at):
@@ -204,7 +208,7 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes that others wait for and that do not wait for another node."""
+        """Return the nodes for which others wait, but which do not wait for another node themselves."""
         waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         new = [node for node in waited_for if node < 0]
         while new:
@@ -214,7 +218,7 @@ class WaitGraph:
         return {node for node in waited_for if not self.edges.get(node)}
 
     def circles(self) -> list[set[int]]:
-        """Return the ranks of each cycle that no path leaves (Tarjan's algorithm, without recursion)."""
+        """Return the cycles from which no path leads out, each as the set of its ranks."""
         number: dict[int, int] = {}
         low: dict[int, int] = {}
         component: dict[int, int] = {}
@@ -263,7 +267,7 @@ class WaitGraph:
 
 
 def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return stride, extent and number of ranks, which are equal for all groups of one kind."""
+    """Return stride, extent and number of the ranks. These are equal for all groups of the same kind."""
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
@@ -273,7 +277,7 @@ def is_pipeline_transfer(what: str) -> bool:
 
 
 def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return, for each rank, the ranks of the previous and the next stage."""
+    """Return the ranks of the previous and the next stage of the pipeline, for each rank."""
     found: dict[int, list[int]] = defaultdict(list)
     for stages in pipelines:
         for stage, following in pairwise(stages):

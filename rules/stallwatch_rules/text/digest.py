@@ -1,4 +1,4 @@
-"""Format concisely: ranks as ranges, counts, durations and times in readable form."""
+"""Format facts in short, readable forms: ranks as ranges, counts, durations and times."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def fold_names(names: Iterable[str]) -> str:
 
 
 def span_of(run: Sequence[str]) -> str:
-    """Return a run of names as ``n0–n127``; two names as ``n0, n1``."""
+    """Return consecutive names as a range, such as ``n0–n127``. Two names are listed as ``n0, n1``."""
     return f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(run)
 
 
 def name_runs(names: Iterable[str]) -> list[list[str]]:
-    """Return names in natural order, grouped if their numbers are consecutive."""
+    """Return names in natural order, in groups of names whose numbers are consecutive."""
     series: dict[str, list[tuple[int, str]]] = {}
     for name in sorted(set(names), key=natural_order):
         number = _LAST_NUMBER.search(name)
@@ -84,7 +84,10 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:
-    """Return the numbers and units of a duration: at most two units; three digits below ten seconds."""
+    """Return the numbers and units of a duration.
+
+    There are at most two units, and below ten seconds three digits.
+    """
     if 0 < seconds < 0.0995:
         return [(f"{seconds * 1000:.2g}", "ms")]
     if seconds < 9.995:
@@ -103,7 +106,7 @@ def short_duration(seconds: float) -> str:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return a line per group of ranks that ended in the same way, such as ``rank 7: CUDA out of memory``.
+    """Return a line for each group of ranks that ended in the same way.
 
     The primary cause comes first. The result is empty if no rank is known, or if all ranks ended in the same
     way. In a run over several hosts, ``odd`` ranks are those that the other ranks waited for.
@@ -179,6 +182,6 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """Convert an ISO 8601 time in Stallwatch's records to Unix seconds; a time without a zone is UTC."""
+    """Convert an ISO 8601 time from Stallwatch's records to Unix seconds. Without a zone, it is in UTC."""
     moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot read a ``Z``
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

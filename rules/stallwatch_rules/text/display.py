@@ -13,7 +13,7 @@ _SEEN_AFTER = 300
 
 
 def iso(time: float | None, *, zoned: bool = True) -> str | None:
-    """Convert Unix seconds to ISO 8601 in UTC, without a zone if the log does not contain the zone."""
+    """Convert Unix seconds to ISO 8601 in UTC. The zone is omitted if the log does not contain one."""
     if time is None:
         return None
     try:
@@ -35,14 +35,14 @@ def shown(text: str, find: Callable[[str], int] | None = None) -> str:
 
 
 def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:
-    """Return the place of a line, with its text from ``shown``."""
+    """Return where a line is in a log, with its text in the form of ``shown``."""
     return Place(
         line.rank, line.source, line.number, iso(line.time, zoned=line.zoned), step, shown(line.text, find)
     )
 
 
 def earliest(lines: Iterable[Line]) -> Line:
-    """Return the first of lines from several streams by time, or the lowest rank's if a line has no time.
+    """Return the earliest of the lines. If a line has no time, return the line of the lowest rank.
 
     The result does not depend on the order in which the streams were read.
     """
@@ -51,7 +51,7 @@ def earliest(lines: Iterable[Line]) -> Line:
 
 
 def latest(lines: Iterable[Line]) -> Line:
-    """Return the last of lines from several streams by time, or the lowest rank's if a line has no time."""
+    """Return the latest of the lines. If a line has no time, return the line of the lowest rank."""
     lines = list(lines)
     return max(lines, key=_order(lines, first=False))
 

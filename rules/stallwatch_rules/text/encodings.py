@@ -40,7 +40,7 @@ def _decoded(raw: bytes, encoding: str) -> str | None:
 
 
 def decode_cut(raw: bytes) -> str:
-    """Decode the beginning of a truncated line; drop a character that was cut."""
+    """Decode the beginning of a truncated line. An incomplete character at its end is dropped."""
     for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
@@ -66,7 +66,7 @@ def _foreign_encoding(raw: bytes) -> str:
 
 
 def decode_rest(raw: bytes) -> str:
-    """Decode the end of a split line; drop a character that was cut."""
+    """Decode the end of a line that was split. An incomplete character at its start is dropped."""
     for skipped in range(4):
         try:
             return raw[skipped:].decode()
@@ -104,7 +104,7 @@ def looks_binary(head: bytes) -> bool:
 
 
 def _not_utf8(data: bytes) -> bool:
-    """Return whether the data is in a different encoding, and not UTF-8 with broken bytes."""
+    """Return whether the data is in another encoding than UTF-8. Damaged UTF-8 counts as UTF-8."""
     return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 

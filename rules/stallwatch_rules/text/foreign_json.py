@@ -45,7 +45,7 @@ def without_surrogates(value: Any) -> Any:
 
 
 def require_bounded(root: Any) -> Any:
-    """Return the value; raise `RecursionError` if its nesting or its aliases exceed the bounds."""
+    """Return the value. Raise `RecursionError` if it is nested too deeply, or refers to itself too often."""
     count, values = 0, [(root, 0)]
     while values:
         value, depth = values.pop()

@@ -34,11 +34,11 @@ _KEYS = (str, bytes, int, float, bool, type(None))  # types that are hashed dire
 
 
 class PickleRefusedError(ValueError):
-    """A rejected pickle: it is broken, too large, or contains more than data."""
+    """A pickle that was rejected. It is damaged, too large, or contains more than plain data."""
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return the value in the pickle; raise `PickleRefusedError` with the reason if there is none."""
+    """Return the value in a pickle. Raise `PickleRefusedError` with the reason if it is rejected."""
     if len(data) > MOST_BYTES:
         raise PickleRefusedError(f"is larger than {MOST_BYTES >> 20} MiB")
     machine = _Machine(io.BytesIO(data))

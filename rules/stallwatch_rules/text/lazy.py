@@ -14,7 +14,7 @@ _NAMES += ("pattern", "flags", "groups", "groupindex")
 
 
 def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return an object that acts as ``re.compile(pattern, flags)``.
+    """Return an object that behaves like ``re.compile(pattern, flags)``, but is compiled on first use.
 
     ``match.re`` is the compiled pattern: compare its text, not the object.
     """
@@ -22,7 +22,10 @@ def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 
 class _Compiled:
-    """An object that has the methods of the compiled pattern as attributes, so that calls are fast."""
+    """A pattern that is compiled on first use.
+
+    It then has the methods of the compiled pattern as attributes.
+    """
 
     def __init__(self, pattern: Any, flags: int) -> None:
         self._given = pattern, flags

@@ -29,12 +29,12 @@ _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 
 def template_key(text: bytes) -> bytes:
-    """Return a key that is the same for all lines of a message; not for display."""
+    """Return a key that all lines of the same message share. The key is not suitable for display."""
     return text.translate(None, _DROPPED)
 
 
 def skeleton(text: str) -> str:
-    """Return the ``template_key`` of decoded text."""
+    """Return the ``template_key`` of a line as text."""
     # Removing letters from bytes is ten times as fast as from text.
     return template_key(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
@@ -45,7 +45,7 @@ def masked(text: str) -> str:
 
 
 def repeats(text: str) -> tuple[str, int]:
-    """Split off the count that Ray appends if it combines equal lines; return the message and the count."""
+    """Return a message and its number of repetitions. Ray appends this number if it combines equal lines."""
     found = _REPEATED.search(text)
     return (text[: found.start()], int(found[1])) if found else (text, 1)
 

@@ -12,7 +12,7 @@ NUMBER = (
 
 
 def number(text: str) -> float:
-    """Return the value of a match of ``NUMBER``."""
+    """Return the value of a number that matches ``NUMBER``."""
     return float(text.replace(",", ""))
 
 
@@ -21,7 +21,10 @@ _UNITS = lazy(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def duration(text: str) -> float | None:
-    """Return ``0:03:34``, ``2 days, 6:39:40``, ``10:27`` or ``2h 3m 4s`` in seconds, else ``None``."""
+    """Return a duration in seconds; ``None`` if the text is not a duration.
+
+    Examples: ``0:03:34``, ``2 days, 6:39:40``, ``10:27``, ``2h 3m 4s``.
+    """
     if text.replace(":", "").isdecimal():  # a fast path for the usual form
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
@@ -35,6 +38,9 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lowercase with unchanged offsets, because a case-insensitive search is slower."""
+    """Return the text in lowercase, with the same length and offsets.
+
+    Searching it is faster than a case-insensitive search.
+    """
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

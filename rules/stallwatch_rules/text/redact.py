@@ -40,7 +40,7 @@ _MOST_GROUPS = 100  # maximum number of groups in a site's pattern (the search t
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The form of one kind of secret."""
+    """The form of one kind of secret, and how it is masked."""
 
     id: str
     hint: str  #: a pattern that is fast to search for and matches wherever the shape matches
@@ -78,14 +78,17 @@ def redact(text: str, *, homes: bool = True) -> str:
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the IDs of the shapes that are masked in a text, with counts; home paths are not included."""
+    """Yield the kinds of secrets that are masked in a text, with their counts.
+
+    Home paths are not included.
+    """
     found: dict[str, int] = {}
     _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
     yield from found.items()
 
 
 class LineMasker:
-    """Masker of the lines of one stream in portions; a private key can span several portions."""
+    """Masker of the lines of one stream, in portions. It recognizes private keys that span portions."""
 
     def __init__(self) -> None:
         self.after_key = False  #: True if the last line belonged to a private key
@@ -100,7 +103,7 @@ class LineMasker:
 
 
 def redact_part(part: str, clean: str) -> str:
-    """Mask a part of a line in the same way as the whole line, so that no part of a secret remains."""
+    """Mask secrets in a part of a line, as if the whole line were masked. No part of a secret remains."""
     if part in clean:
         return part
     masked = redact(part)
@@ -108,12 +111,12 @@ def redact_part(part: str, clean: str) -> str:
 
 
 def mask_key_end(line: str) -> str:
-    """Mask the part of the key in a line that follows a line of a private key."""
+    """Mask the end of a private key. The line follows another line of the key."""
     return _KEY_END.sub(lambda found: f"{found[1]}***", line)
 
 
 def is_key_line(line: str) -> bool:
-    """Return whether a line is a full line of a private key, so that the last, shorter line can follow."""
+    """Return whether a line is a full line of a private key. The next line can then be its shorter end."""
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
 
@@ -126,7 +129,7 @@ _KEY_END = lazy(
 
 
 def add_schemes(names: Iterable[str]) -> None:
-    """Add the schemes of chat addresses that the installed Apprise supports, when Apprise is loaded."""
+    """Mask addresses of all chat services that Apprise supports. Call this when Apprise is loaded."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}
     new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
@@ -136,7 +139,7 @@ def add_schemes(names: Iterable[str]) -> None:
 
 
 def use_site_patterns(patterns: Sequence[str]) -> None:
-    """Also mask matches of these patterns, in this process and in processes that are started later."""
+    """Mask matches of these patterns, too, in this process and in processes that it starts later."""
     before = os.environ.get(SITE_PATTERNS, "")
     if (given := "\n".join(patterns)) != before:
         os.environ[SITE_PATTERNS] = given
@@ -144,7 +147,7 @@ def use_site_patterns(patterns: Sequence[str]) -> None:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return the reason why a site cannot use a pattern; empty if it can."""
+    """Return the reason why a pattern of a site cannot be used; an empty string if it can be used."""
     try:
         compiled = re2.compile(_encoded(pattern), _options())
     except re2.error as error:
@@ -164,7 +167,7 @@ def _encoded(pattern: str) -> bytes:
 
 
 class _Engine:
-    """All shapes of secrets, each compiled on first use."""
+    """The shapes of all secrets. Each of them is compiled when it is first needed."""
 
     def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
         self.shapes = shapes
@@ -279,7 +282,7 @@ _NAMED = ("named", "random")
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether the text has letters in both cases, as in a token, but not in a hash or a timestamp."""
+    """Return whether the text has letters in both cases. A token does, but a hash or a timestamp does not."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -289,12 +292,15 @@ def _is_key(match: Any) -> bool:
 
 
 def _is_key_material(value: bytes) -> bool:
-    """Return whether the value can be a key: it is neither a hexadecimal hash nor one long word."""
+    """Return whether a value can be a key. A hexadecimal hash and a single long word are not keys."""
     return value != value.lower() and value != value.upper() and any(char in b"0123456789" for char in value)
 
 
 def _ends_key(match: Any) -> bool:
-    """Return whether a match has a length of Base64 (a multiple of four) and follows a line of a key."""
+    """Return whether a match can be the end of a key.
+
+    It follows a line of a key, and its length is a multiple of four, as in Base64.
+    """
     before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
     return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
 
@@ -305,12 +311,12 @@ def _is_filled(match: Any) -> bool:
 
 
 def _is_no_revision(match: Any) -> bool:
-    """Return whether a match is not the hash of a commit, which has the same form as a W&B key."""
+    """Return whether a match is a W&B key, and not the hash of a commit, which has the same form."""
     return _REVISION.search(match.group(1)) is None
 
 
 def _is_no_placeholder(match: Any) -> bool:
-    """Return whether a match is not a variable or a command in braces or after a dollar sign."""
+    """Return whether a match is not a placeholder: a variable or command in braces or after a dollar sign."""
     return not match.group(b"secret").startswith((b"{", b"$", b"<", b"%"))
 
 
@@ -344,7 +350,10 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Return the owner of the token or key of this name; ``None`` for a password or a similar secret."""
+    """Return the word that says whose token or key the name means, such as ``hf`` in ``hf_token``.
+
+    Return ``None`` for a password or a similar secret.
+    """
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
     if last == b"id" and owners:
         *owners, last = owners
@@ -379,7 +388,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
 
 
 def _looks_random(value: bytes) -> bool:
-    """Return whether the value has digits and letters, and is not a number."""
+    """Return whether a value resembles a random key: it has digits and letters, and is not a number."""
     lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
     return mixed and not _is_number(value)
