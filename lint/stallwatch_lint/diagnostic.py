@@ -65,6 +65,6 @@ def diagnostic(
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without duplicates, the most severe first, then by place."""
+    """Return the diagnostics without duplicates, sorted by severity (most severe first), then by place."""
     unique = {msgspec.json.encode(one): one for one in diagnostics}
     return sorted(unique.values(), key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))

@@ -17,11 +17,11 @@ _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
-    """Record of the meanings of names, and of the lines at which they end.
+    """The meanings of the names in a script, and the lines at which each meaning begins and ends.
 
-    The order of lines decides. Control flow is ignored, except that a branch of an ``if`` does not end the
-    meaning that the other branch assigns. A parameter has no meaning unless a caller assigns one, and
-    ``self.model`` belongs to its class.
+    A later line replaces the meaning from an earlier line. Control flow is ignored, with one exception: an
+    assignment in one branch of an ``if`` does not affect the other branch. A parameter has a meaning only if
+    a caller assigns one. An attribute such as ``self.model`` has one meaning in its whole class.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -54,7 +54,10 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of a name where it is used; empty if it has no meaning in `among`."""
+        """Return the meaning of a name at the place where it is used; empty if unknown.
+
+        If `among` is set, all meanings that are not in it are ignored.
+        """
         name = dotted(node)
         if "?" in name:
             return ""
@@ -82,7 +85,7 @@ class Names:
         return id(scope), name
 
     def _apart(self, first: ast.AST, other: ast.AST) -> bool:
-        """Return whether the nodes are in different branches of one ``if``."""
+        """Return whether the nodes are in different branches of the same ``if`` statement."""
         theirs = self._branches[id(other)]
         return any((at, not is_else) in theirs for at, is_else in self._branches[id(first)])
 

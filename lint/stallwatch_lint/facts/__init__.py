@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 def facts(name: str, type: type[T]) -> T:
-    """Return the content of `<name>.yaml` as `type`."""
+    """Read the data file `<name>.yaml` and return its content as an object of the type `type`."""
     return convert(yaml.load((_HERE / f"{name}.yaml").read_bytes(), LOADER), type)
 
 
