@@ -231,7 +231,8 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
 
     Compilation finds errors that parsing does not find, such as ``return`` outside a function.
 
-    Raises: NewerPython: if the script uses syntax of a newer Python version.
+    Raises:
+      NewerPython: if the script uses syntax of a newer Python version.
     """
     text = text.removeprefix("\ufeff")
     try:
