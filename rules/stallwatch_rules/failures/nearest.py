@@ -77,9 +77,10 @@ class Nearest:
         self._near = functools.lru_cache(maxsize=_CACHED_TEXTS)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
-        """Return the pages nearest to the texts (exception, message, root), nearest first; often none.
+        """Return the pages with the most similar words, the most similar first; often none.
 
-        The pages are hints for a reader, not a diagnosis.
+        The texts are the exception's name, message and root. The pages are hints for a reader, not a
+        diagnosis.
         """
         return [
             NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
@@ -107,7 +108,7 @@ class Nearest:
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:
-    """Return the index of this catalogue, which is cached because a diagnosis needs it more than once."""
+    """Return the index of this catalogue. It is cached, because a diagnosis needs it more than once."""
     if not _made or _made[0][0] is not catalogue:
         _made[:] = [(catalogue, Nearest(catalogue))]
     return _made[0][1]
