@@ -47,8 +47,8 @@ def print_check(
 ) -> None:
     """Print the diagnostics, the most severe first; readable at 80 columns and without color.
 
-    `covered` says how much of the run was checked. If only a part was checked, a report without diagnostics
-    does not mean that the run has no problems.
+    `covered` is the part of the run that was checked. If the run was not checked completely, a report without
+    diagnostics does not mean that the run has no problems.
     """
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:

@@ -30,11 +30,10 @@ _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weig
 def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Find scripts that save a ZeRO-3 model without the setting that gathers its weights.
 
-    The problem is reported once for the configuration, or for each call that saves.
-
-    accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
-    ``runtime/engine.py`` (``save_16bit_model``): writes nothing and returns ``False``. transformers 5.0
-    (Trainer): catches the error and writes a sharded checkpoint.
+    The problem is reported once for the configuration, or for each call that saves. accelerate 1.15.0
+    (``get_state_dict`` in ``accelerator.py``) raises an error. DeepSpeed 0.19.8 (``save_16bit_model`` in
+    ``runtime/engine.py``) writes nothing and returns ``False``. The Trainer of transformers 5.0 catches the
+    error and writes a sharded checkpoint.
     """
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
     if config.stage != 3 or gathers:  # an undetermined value counts as enabled

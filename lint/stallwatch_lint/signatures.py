@@ -30,8 +30,6 @@ class Signatures:
 
     It follows a class from its import to its definition and to its base classes. The result is ``None`` if it
     is uncertain, because of ``**kwargs``, a metaclass, decorators or an unknown base class.
-
-    A result that is not certain (``**kwargs``, a metaclass, decorators, an unknown base) is ``None``.
     """
 
     def __init__(self, read: Read) -> None:

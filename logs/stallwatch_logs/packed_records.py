@@ -32,10 +32,8 @@ class RecordCopies:
     def folders_of(self, members: Sequence[str]) -> dict[str, Path]:
         """Create a folder for each run folder of an archive.
 
-        Return a dictionary from the names in the archive to the new folders. The last part of a name, which
-        is the name of the run, is kept.
-
-        A new folder keeps the last part of the name in the archive, which is the name of the run.
+        Return a dictionary from the names in the archive to the new folders. A new folder keeps the last part
+        of the name in the archive, which is the name of the run.
         """
         made: dict[str, Path] = {}
         marked = dict.fromkeys(_split(member)[0] for member in members if _split(member)[1] in MARKS)

@@ -15,10 +15,8 @@ from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
     """Return a problem for each sample of a page on which the rule fires or does not fire by mistake.
 
-    The label of a sample says whether the rule must fire on it.
-
-    The samples of a rule without patterns are diagnosed as whole runs, with the other rules of ``catalogue``,
-    which defaults to the packaged catalogue.
+    The label of a sample says whether the rule must fire on it. The samples of a rule without patterns are
+    diagnosed as whole runs, with the other rules of ``catalogue``, which defaults to the packaged catalogue.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()

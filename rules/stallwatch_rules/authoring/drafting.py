@@ -66,11 +66,9 @@ class Failure:
 def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the failure to describe: the first unknown exception with a message.
 
-    Raises ``DraftError`` if the log has neither, or if a rule already describes the cause. If it does, new
-    lines are only consequences of that cause.
-
-    Raises ``DraftError`` if the log has neither, or if a rule describes the cause. In the latter case, other
-    new lines are only consequences of that cause.
+    If there is none, return the first new line that reports an error. Raises ``DraftError`` if the log has
+    neither, or if a rule already describes the cause. If it does, new lines are only consequences of that
+    cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:

@@ -49,9 +49,8 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
     """Return the few ranks that may have made the others wait, according to the logs.
 
-    They are ranks that reported no timeout, and whose logs do not show that they waited, too.
-
-    If a single rank reported the timeout, the only other rank of the run is a suspect.
+    They are ranks that reported no timeout, and whose logs do not show that they waited, too. If a single
+    rank reported the timeout, the only other rank of the run is a suspect.
     """
     reported = _reported(rule, run, now)
     return [
@@ -84,11 +83,9 @@ def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
     """Return the ranks that reported no timeout because they were busy, and a stream that shows their work.
 
-    The stream is that of the lowest of these ranks.
-
-    Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
-    without a rank are attributed to the main process, because a launcher's other ranks print nothing during
-    such work.
+    The stream is that of the lowest of these ranks. Several ranks are returned only if all ranks that
+    reported nothing were busy with the same work. Lines without a rank are attributed to the main process,
+    because a launcher's other ranks print nothing during such work.
     """
     reported = _reported(rule, run, now)
     absent = _absent(reported, run)
@@ -193,9 +190,8 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
     """Return whether the launcher, a signal or a user ended a rank at or after the first timeout.
 
-    If a single rank reported the timeout, lines without a rank are attributed to the other rank.
-
-    If a single rank gave up, lines without a rank are attributed to the other rank.
+    The result is also true if one of the times is unknown. If a single rank reported the timeout, lines
+    without a rank are attributed to the other rank.
     """
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):

@@ -3,9 +3,6 @@
 Causes take precedence over symptoms, symptoms over wrappers, and wrappers over notices. The selection does
 not depend on the order in which ranks were read, so another interleaving of the same logs gives the same
 result.
-
-The selection does not depend on the order in which ranks were read, so another interleaving of the same logs
-gives the same result.
 """
 
 from __future__ import annotations

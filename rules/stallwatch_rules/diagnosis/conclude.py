@@ -210,10 +210,8 @@ def _silence(clock: RunClock, context: RunContext) -> float | None:
 def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank, ...], Line | None]:
     """Return the ranks that ended without an error before the other ranks.
 
-    The second result is the launcher's line about such a rank, if it was read.
-
-    A rank's own report is less reliable than a launcher's: a rank does not know every exit code with which it
-    ends.
+    The second result is the launcher's line about such a rank, if it was read. A rank's own report is less
+    reliable than a launcher's, because a rank does not know every exit code with which it ends.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]

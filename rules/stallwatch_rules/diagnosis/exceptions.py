@@ -138,9 +138,8 @@ class Exceptions(msgspec.Struct, frozen=True):
     def of_helpers(self) -> Exceptions:
         """Return the exceptions with only the last failure of a helper thread or child marked as fatal.
 
-        If there is no such failure, the exceptions are returned unchanged.
-
-        The failure counts if training continued for at most ``BUFFERED_STEPS`` steps after it.
+        The failure counts only if training continued for at most ``BUFFERED_STEPS`` steps after it. If there
+        is no such failure, the exceptions are returned unchanged.
         """
         main = [one for one in self.fatal if not one.seen.raised.beside]
         helpers = [
@@ -226,11 +225,10 @@ def read_exceptions(
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
-    ``known`` maps the rules that matched to the streams in which they matched.
-
-    ``symptoms``: matched rules that do not name an exception, but whose lines can precede the traceback of an
-    exception. ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have
-    failed, or to have reached its end.
+    ``known`` maps the rules that matched to the streams in which they matched. ``symptoms`` are rules that
+    matched but do not name an exception; their lines can precede the traceback of an exception. ``aborts``
+    are rules that only name a SIGABRT. ``died`` is True if the run is known to have failed, and ``complete``
+    if it is known to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False

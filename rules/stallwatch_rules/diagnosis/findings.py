@@ -262,11 +262,10 @@ def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **kno
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
     """Return the number of steps that the run took after a line of a stream.
 
-    ``advances`` is the number of the stream's steps above the line.
-
-    The order of lines in one stream is certain. Their times are not: loggers of one process may print local
-    time, UTC or no date. Therefore, if a line's time is earlier than that of a step above it, only the order
-    counts. After a restart of all workers, the run's steps count for every rank.
+    ``advances`` is the number of the stream's steps above the line. The order of lines in one stream is
+    certain, but their times are not: loggers of one process may print local time, UTC or no date. Therefore,
+    if a line's time is earlier than that of a step above it, only the order counts. After a restart of all
+    workers, the run's steps count for every rank.
     """
     own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)

@@ -2,9 +2,6 @@
 
 The cause of such a run is the stall, and not what ended it. Only the log is used: how long it was silent
 before a scheduler, a SIGTERM or a time limit ended the run, compared with the pace of the run.
-
-The detection uses only the log: how long the log was silent before a scheduler, a SIGTERM or a time limit
-ended the run, relative to the run's own pace.
 """
 
 from __future__ import annotations
@@ -29,11 +26,9 @@ FEW = 0.25  #: maximum share of the ranks that count as few, if that is more tha
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
     """Return the time at which something outside the run ended it, according to the log.
 
-    Some lines about an end have no timestamp, such as the first lines of srun, but the lines of slurmstepd
-    next to them have one.
-
-    Not every line about an end has a timestamp: the first lines of srun do not, but those of slurmstepd next
-    to them do.
+    Return `None` if the log shows no such end, if the run continued after it, or if the time is unknown. Some
+    lines about an end have no timestamp, such as the first lines of srun, but the lines of slurmstepd next to
+    them have one.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [

@@ -35,7 +35,7 @@ class _Course(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> StepClock:
-        """The clock that tells which step this rank had reached at a given time."""
+        """The clock that shows which step this rank had reached at a given time."""
         if not self.clocks:
             self.clocks.append(StepClock(self.timeline))
         return self.clocks[0]

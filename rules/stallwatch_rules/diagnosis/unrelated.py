@@ -107,7 +107,7 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
     """Return the finding without the streams in which all its exceptions come from other code.
 
-    The page's ``said_by`` tells which code must have raised the exception.
+    The page's ``said_by`` describes the code that must have raised the exception.
     """
     hits = dict(finding.hits)
     for key in finding.hits:

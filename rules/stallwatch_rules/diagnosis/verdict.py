@@ -37,7 +37,7 @@ def verdict_of(
 ) -> tuple[Verdict, Interrupter | None]:
     """Return the verdict on a run, and who stopped the run from outside.
 
-    `chosen` is the primary cause. The second result is ``None`` if nobody stopped the run.
+    `chosen` is the primary cause. The second result is ``None`` if the run was not stopped from outside.
     """
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
@@ -57,7 +57,7 @@ def verdict_of(
 
 
 def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
-    """Return the verdict on a run that failed or stalled, whoever stopped it; ``None`` for other runs."""
+    """Return the verdict on a run that failed or stalled, even if it was stopped; ``None`` for other runs."""
     context = run.context
     by_itself = context.failed is not None and not context.stopped  # the run ended on its own
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":

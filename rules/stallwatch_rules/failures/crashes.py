@@ -121,7 +121,7 @@ class CrashReader:
 
     @property
     def busy(self) -> bool:
-        """True if the reader needs every following line, even one without a word that begins a crash."""
+        """True if the reader needs every following line, because a crash has begun and not ended."""
         return self._open is not None
 
     def feed(

@@ -279,8 +279,6 @@ def pins_batches(raised: ExceptionChain) -> bool:
 
     The code is in torch's ``_utils/pin_memory.py``. When the thread receives a batch from a lost worker, the
     connection to the worker fails (``multiprocessing``).
-
-    Receiving a batch from a lost worker fails in the connection to that worker (``multiprocessing``).
     """
     names = {frame.name for frame in raised.frames}
     connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)

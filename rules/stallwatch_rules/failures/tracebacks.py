@@ -1,9 +1,8 @@
 """Read the Python tracebacks in one stream of lines.
 
-A traceback begins with its header or its first frame, and ends with the exception.
-
-A ``TracebackReader`` takes the lines of one source and rank in order. It returns each chain of exceptions
-once, after the chain has ended, with the rules that matched inside the chain.
+A traceback begins with its header or its first frame, and ends with the exception. A ``TracebackReader``
+takes the lines of one source and rank in order. It returns each chain of exceptions once, after the chain has
+ended, with the rules that matched inside the chain.
 """
 
 from __future__ import annotations
@@ -146,9 +145,8 @@ def notebook_frame(text: str) -> Frame | None:
 def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name is the name of an exception.
 
-    In this case any capitalized name is accepted, and also the ``error`` of a module.
-
-    After frames, any capitalized name counts as an exception's name, as does the ``error`` of a module.
+    ``adjoining`` is True if the line directly follows the frames of a traceback. In this case any capitalized
+    name is accepted, and also the ``error`` of a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.
@@ -307,7 +305,7 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that need not be read; return the chain that ended by then, if any."""
+        """Skip lines of the stream that need not be read; return the chain that has ended, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:

@@ -143,11 +143,9 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 def _started(streams: Streams) -> dict[str, int]:
     """Return the number of the line with the first step, for each source with enough steps.
 
-    The order of later lines does not show whether steps followed them, if the rank has no steps of its own:
-    lines with the steps of other ranks can be delayed.
-
-    For a rank without steps, the order of later lines proves nothing, because the lines of other ranks' steps
-    can be delayed.
+    Lines above that line are output of the start of the program. The order of later lines does not show
+    whether steps followed them, if the rank has no steps of its own: lines with the steps of other ranks can
+    be delayed.
     """
     started: dict[str, int] = {}
     for (source, _), stream in streams.items():

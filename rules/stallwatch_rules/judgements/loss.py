@@ -251,16 +251,11 @@ def judge_frozen(
 def _guessing(known: Sequence[Point]) -> int | None:
     """Return the number of classes if the last losses are ln(classes), which is the loss of random guesses.
 
-    A run has this loss at its start, too. Its loss must therefore have been different after its first values,
-    or the run must have begun long before. The values must fluctuate, because equal or steadily changing
-    values have other reasons: ranks repeat each other's values, values with few digits round to the same
-    number, and a smoothed loss passes through this value. While the learning rate rises or is nearly zero, a
-    constant loss is normal.
-
-    A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
-    the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
-    repeat each other's values, values with few digits round to the same number, and a smoothed loss passes
-    through the level. While the learning rate rises or is nearly zero, a constant loss is normal.
+    Return ``None`` if they are not. A run has this loss at its start, too. Its loss must therefore have been
+    different after its first values, or the run must have begun long before. The values must fluctuate,
+    because equal or steadily changing values have other reasons: ranks repeat each other's values, values
+    with few digits round to the same number, and a smoothed loss passes through this value. While the
+    learning rate rises or is nearly zero, a constant loss is normal.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):

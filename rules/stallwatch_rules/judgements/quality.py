@@ -128,11 +128,9 @@ def not_a_number(metric: str, count: int) -> Condition:
 def below_best(metric: str) -> Condition:
     """Return a condition that holds if a reward is below the best reward of the run.
 
-    The best reward is the highest value in the run other than the present one, without outliers. A reward
-    that never changed counts as the best, unless it is a penalty.
-
-    The best reward is known only from the run: the highest value other than the present one, except outliers.
-    A reward that never changed is at its best, unless it is a penalty.
+    If it is not below, the task may be solved, and there is nothing left to learn. The best reward is the
+    highest value in the run other than the present one, without outliers. A reward that never changed counts
+    as the best, unless it is a penalty.
     """
 
     def holds(metrics: Metrics) -> Params | None:

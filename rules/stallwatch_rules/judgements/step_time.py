@@ -41,11 +41,9 @@ WARM_UP = 2  #: number of steps at the start that compile, allocate and record
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
     """Return the usual pace, the present pace, and the number of slow steps, if steps became slower.
 
-    `alone` is True if only the step times show the change. The change must then be abrupt, because steps that
-    become slower gradually do so by design, for example with ever longer sequences.
-
-    `alone`: only the step times show the change. The change must then be abrupt, because steps that become
-    slower gradually do so by design, as with ever longer sequences.
+    Return ``None`` if they did not, or only for a while. `alone` is True if only the step times show the
+    change. The change must then be abrupt, because steps that become slower gradually do so by design, for
+    example with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
@@ -123,9 +121,8 @@ def _times_alike(correlation: float, size: int) -> float:
 def as_quick(rates: Sequence[float]) -> bool:
     """Return whether the last steps process as many tokens per second as the first third of the steps.
 
-    For example, answers become longer in reinforcement learning.
-
-    For example, answers become longer in reinforcement learning.
+    If so, slower steps only contain more tokens. For example, answers become longer in reinforcement
+    learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)

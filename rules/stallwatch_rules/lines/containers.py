@@ -34,7 +34,7 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\
 
 
 class Record(NamedTuple):
-    """A record of a container runtime or a log collector: the text, and what the record says about it."""
+    """A record of a container runtime or a log collector: the text, and what the record shows about it."""
 
     time: float | None
     stream: str

@@ -278,14 +278,11 @@ class TaskLabels:
 def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, ...]:
     """Return a host's ranks in the order of their local ranks.
 
-    Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``),
-    so local ranks have the same order as ranks. If `first`, the rank with local rank 0, is known, ``ranks``
-    can be incomplete. The result is empty if a number can be both a rank and a local rank of this host.
-
-    Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``),
-    so the order of a host's ranks is that of their local ranks. `first` is the rank with local rank 0, if
-    known; then ``ranks`` can be incomplete. The result is empty if a number can be both a global and a local
-    rank of this host.
+    The position of a rank in the result is its local rank. It is needed for lines and files that contain only
+    local ranks. Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py,
+    ``_assign_worker_ranks``), so local ranks have the same order as ranks. If `first`, the rank with local
+    rank 0, is known, ``ranks`` can be incomplete. The result is empty if a number can be both a rank and a
+    local rank of this host.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
     return tuple(sorted(known)) if known and min(known) >= len(known) else ()
@@ -311,9 +308,8 @@ _RANK_FOLDER = lazy(
 def _starts_nodes(command: str) -> bool:
     """Return whether the tasks of an srun command are launchers, and srun labels their output.
 
-    The search begins at the first ``srun`` of the command, so it also covers the text after later ones.
-
-    The search starts at the first ``srun`` and therefore includes the text after any later one.
+    Each launcher can start several ranks, so a label is then the number of a node. The search begins at the
+    first ``srun`` of the command, so it also covers the text after later ones.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:
@@ -325,9 +321,8 @@ def _starts_nodes(command: str) -> bool:
 def rank_of_path(path: str) -> int | None:
     """Return the rank whose output a file contains, from the name of the file or of its folder.
 
-    Return ``None`` if the names do not show a rank.
-
-    Examples: ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
+    Return ``None`` if the names do not show a rank. Examples are ``rank_3.log``, ``attempt_0/3/stderr.log``
+    (torchrun), ``rank0/stdout.log`` and ``workerlog.3``.
     """
     parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:

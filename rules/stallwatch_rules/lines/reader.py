@@ -1,10 +1,8 @@
 """Convert bytes to lines with ranks and times.
 
-A ``LineReader`` takes the bytes of one source in portions. The lines do not depend on how the bytes are
-divided into portions, except that ``idle`` returns the unfinished segment of a progress bar.
-
-A ``LineReader`` takes the bytes of one source in portions, and returns the same lines for any portions,
-except that ``idle`` returns the unfinished segment of a progress bar.
+Encodings, ANSI codes and container records are removed. A ``LineReader`` takes the bytes of one source in
+portions. The lines do not depend on how the bytes are divided into portions, except that ``idle`` returns the
+unfinished segment of a progress bar.
 """
 
 from __future__ import annotations

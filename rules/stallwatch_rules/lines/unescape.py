@@ -124,9 +124,7 @@ def with_ascii_colon(text: str) -> str:
 def exception_lines(text: str) -> list[str]:
     """Split a line in which a string contains an exception into the lines of the exception.
 
-    The text before the string comes first.
-
-    A line without such a string is returned unchanged.
+    The text before the string comes first. A line without such a string is returned unchanged.
     """
     found = _KEY.search(text)
     if found is None or is_training_data(text):

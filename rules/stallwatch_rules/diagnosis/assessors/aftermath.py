@@ -81,9 +81,8 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _requests(now: Assessment) -> Iterator[RuleFinding]:
     """Yield cancellations that only follow from a scheduler's end of the job.
 
-    Their only sign is srun's line "Job step aborted".
-
-    srun prints that line whenever a step ends early, for any reason (`src/srun/libsrun/launch.c`).
+    Their only sign is srun's line "Job step aborted", which srun prints whenever a step ends early, for any
+    reason (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
         for finding in now.found:

@@ -248,7 +248,8 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 def _results(readings: Sequence[Reading]) -> list[float]:
     """Return the results of a run's evaluations, each once, even if the log prints it several times.
 
-    A result counts as new if its step differs, or if training went on between the two.
+    A result counts as new if its step differs from that of the previous result, or if training continued
+    between the two.
     """
     return [
         one.value

@@ -1,10 +1,8 @@
 """Assess failures that did not end the run, or that only followed from a manual stop.
 
-Training survives some failures, and programs handle others.
-
-A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
-library is installed: each may print the same traceback as a rank that fails. Only the later lines show
-whether the failure was handled.
+Training survives some failures, and programs handle others. A reward function parses a model's answer, a data
+set skips unreadable lines, a library tests whether another library is installed: each may print the same
+traceback as a rank that fails. Only the later lines show whether the failure was handled.
 """
 
 from __future__ import annotations
