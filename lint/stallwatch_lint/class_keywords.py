@@ -1,4 +1,4 @@
-"""Find arguments that classes of transformers and TRL reject, and losses that their Trainers cannot call.
+"""Find arguments that transformers and TRL reject, and ``compute_loss`` methods that a Trainer cannot call.
 
 The argument ``num_items_in_batch`` was found in the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
 ``training_step``).
@@ -25,7 +25,10 @@ _STEPS = ("compute_loss", "training_step")
 
 
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Check the keywords of calls against the source of the called classes, or against a table."""
+    """Check the keyword arguments of calls that create objects of transformers and TRL.
+
+    They are compared with the source of the called classes or, if it cannot be read, with a table.
+    """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
         full = classes.get(id(call.node))

@@ -68,10 +68,10 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 
 
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield diagnostics for unknown, too new and removed keys.
+    """Yield diagnostics for keys that the installed DeepSpeed does not know.
 
-    Without a version, a key that no release since 0.9 accepts is certainly wrong, and a key that only newer
-    releases accept deserves a hint. A release newer than those that were read may accept keys that are
+    If its version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a key that only
+    newer releases accept deserves a hint. A release newer than those that were read may accept keys that are
     unknown here.
     """
     deepspeed = run.version("deepspeed")

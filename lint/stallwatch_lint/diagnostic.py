@@ -1,4 +1,7 @@
-"""Build the result of a check: severity and rule page from `facts/checks.yaml`, texts from the locale."""
+"""Build the result of a check.
+
+Its severity and rule page are in `facts/checks.yaml`, and its texts in the locale.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,9 @@ class DsConfig:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the configuration; 0 if none is set, ``None`` if it cannot be determined.
+        """ZeRO stage of the configuration.
+
+        It is 0 if no stage is set, and ``None`` if the stage cannot be determined.
 
         A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).

@@ -70,7 +70,7 @@ def _is_loss(name: str, losses: set[str]) -> bool:
 
 
 def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions whose gradient is computed: ``engine.backward(loss)``, ``loss.backward()``."""
+    """Yield the expressions on which a backward pass is called, such as ``loss`` in ``loss.backward()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         yield node.func.value
         yield from node.args[:1]

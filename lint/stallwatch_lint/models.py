@@ -32,7 +32,7 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find trainers of TRL releases that fail with DeepSpeed.
+    """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
     0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` replace

@@ -1,4 +1,7 @@
-"""Track the meaning of a script's names, line by line and function by function, until they are reassigned."""
+"""Track what the names in a script refer to, until another value is assigned to them.
+
+This is done line by line, and separately for each function.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Names:
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Assign a meaning to a name after this statement; ignore a target that is not a name."""
+        """Record what a name means after this statement; ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
@@ -44,7 +47,7 @@ class Names:
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
-        """Assign a meaning to a parameter, from the start of its function."""
+        """Record what a parameter means, from the start of its function."""
         events = self._events[(id(function), name)]
         events[:] = [one for one in events if one[2] is not function]
         events.append((function.lineno, meaning, function))
@@ -91,7 +94,7 @@ class Names:
 
 
 class _Structure(NamedTuple):
-    """Scopes, classes and branches of a syntax tree, by the ids of the nodes."""
+    """The scopes, classes and branches of a syntax tree, each found by the ``id`` of a node."""
 
     scope: dict[int, ast.AST]
     bound: dict[int, set[str]]  #: plain names bound in each scope

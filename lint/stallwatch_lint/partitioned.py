@@ -51,7 +51,7 @@ class Models:
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
-        """Return whether all ranks must make this call."""
+        """Return whether all ranks must make this call, because it waits for all of them."""
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
@@ -96,7 +96,7 @@ class Models:
         return False
 
     def _assigned(self, value: ast.expr) -> str:
-        """Return the meaning of a name from the value that is assigned to it."""
+        """Return what a name means after this value is assigned to it."""
         model, method = self.is_model(value), _last_of(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":

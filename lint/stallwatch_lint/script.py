@@ -20,7 +20,7 @@ Scope = ast.Module | Function | ast.Lambda
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a script: ``trainer.save_model(out)`` has the name ``trainer.save_model``."""
+    """A call in a script, such as ``trainer.save_model(out)``, whose name is ``trainer.save_model``."""
 
     name: str  #: dotted name; ``?`` for a part that is not a plain name
     node: ast.Call
@@ -53,7 +53,7 @@ class Call:
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return the argument with this name, or at this position; `None` if it is missing."""
+        """Return the argument that is passed by this name or at this position; `None` if it is missing."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -128,7 +128,7 @@ class Script:
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
-        """Yield the calls whose function has one of these names, without its owner."""
+        """Yield the calls of functions and methods with one of these names, regardless of their owner."""
         return (call for call in self.calls if call.last in last)
 
     @property
@@ -153,7 +153,7 @@ class Script:
 
     @cached_property
     def engines(self) -> list[tuple[str, str]]:
-        """Names of the model and of the engine of each ``deepspeed.initialize``."""
+        """The names of the model and of the engine for each call of ``deepspeed.initialize``."""
         starts = {id(call.node): call for call in self.initializations()}
         found = []
         for node in self.assignments:
@@ -165,7 +165,7 @@ class Script:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Full names of imported names: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
+        """Imported names, each with its full name, as in ``{"T": "transformers.Trainer"}``."""
         found: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):

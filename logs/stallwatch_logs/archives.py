@@ -30,7 +30,7 @@ class Member:
 
 
 def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits) -> list[Member]:
-    """Return the files of a zip archive; ``size`` is the size of the archive."""
+    """Return the files of a zip archive; ``size`` is the size of the archive in bytes."""
     import lzma
     import zipfile
 
@@ -142,7 +142,10 @@ class TarFile:
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
-        """Yield the files; the meter `members` counts the unpacked bytes of the archive as its input."""
+        """Yield the files of the archive, each with its index, name, size and content.
+
+        The meter `members` counts the unpacked bytes of the archive as its input.
+        """
         import tarfile
 
         def taken(portions: Chunks) -> Chunks:
@@ -180,7 +183,7 @@ def _bounded_headers() -> type:
     import tarfile
 
     class Headers:
-        """A stream of bounded size for the headers of one file."""
+        """A stream that limits how many bytes the headers of one file can have."""
 
         def __init__(self, stream: Any) -> None:
             self._stream, self._left = stream, _HEADER

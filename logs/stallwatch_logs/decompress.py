@@ -1,4 +1,4 @@
-"""Read gzip, xz, bzip2 and zstandard as streams of bounded portions.
+"""Read gzip, xz, bzip2 and zstandard files in portions of limited size.
 
 For an incomplete or corrupt file, the valid content before the error is returned, because logs are often
 copied while they are written.

@@ -374,7 +374,7 @@ class _Expansion:
         return self._takes_ranks(name, head, size, False, chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """Open a pipe; with a deadline, do not wait until a process opens it for writing."""
+        """Open a pipe. If there is a deadline, do not wait until a process opens the pipe for writing."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 

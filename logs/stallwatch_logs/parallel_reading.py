@@ -194,7 +194,7 @@ READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that can be read line 
 
 
 class Healthy(NamedTuple):
-    """A healthy run to which another run is compared."""
+    """A run that is expected to be healthy, with which another run is compared."""
 
     baseline: Baseline
     verdict: Verdict  #: verdict on the run, which may not be healthy

@@ -85,7 +85,7 @@ class Sharing:
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
-        """Read all files into the run's reading, in their order."""
+        """Read all files into the run's reading; yield each file with its result, in the files' order."""
         for number in self._unread:
             self._board.report(number, self._files[number].size)
         for number, file in enumerate(self._files):

@@ -35,7 +35,7 @@ Sizes = tuple[int, int]  #: decompressed bytes, and lines
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of the search of a run's small files."""
+    """What the search of a run's small files found: which files need not be read line by line."""
 
     unread: dict[int, Sizes | None]  #: files that are not read by line; ``None`` if not searched in time
     alike: dict[str, list[int]]  #: ranks of files with the same text, by the name of the file that is read

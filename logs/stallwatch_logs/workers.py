@@ -112,7 +112,7 @@ class Board:
         return list(self._read)
 
     def stop(self) -> None:
-        """Make all readers stop at the next portion."""
+        """Make all processes stop reading after their current portion."""
         self._stop.value = 1
 
 

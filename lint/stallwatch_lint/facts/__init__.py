@@ -51,7 +51,7 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A changed argument of classes whose names end in `ending`."""
+    """A changed argument of all classes whose names end in `ending`; `trainers.yaml` explains the fields."""
 
     ending: str
     old: str

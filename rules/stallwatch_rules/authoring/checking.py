@@ -27,7 +27,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """Return the problems found while loading the pages, then the problems of each page, in page order."""
+    """Return the problems that loading the pages found, followed by the problems of each page's samples."""
     awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)

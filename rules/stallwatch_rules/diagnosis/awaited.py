@@ -71,7 +71,7 @@ def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the suspects whose logs show that they were elsewhere while the other ranks waited."""
+    """Return the suspects whose logs show that they did something else while the other ranks waited."""
     reported = _reported(rule, run, now)
     return [
         rank

@@ -18,7 +18,10 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings, worst first and causes before symptoms, each followed by the findings it explains."""
+    """Sort findings, the worst first and causes before symptoms.
+
+    Each finding is followed by the findings that it explains.
+    """
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, RuleFinding] = {}

@@ -1,4 +1,7 @@
-"""Derive the diagnosis from the streams that were read: harm, causal order, primary cause, verdict."""
+"""Derive the diagnosis from the streams that were read.
+
+It consists of the findings with their harm and causal order, the primary cause, and the verdict.
+"""
 
 from __future__ import annotations
 

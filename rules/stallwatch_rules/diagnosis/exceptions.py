@@ -106,7 +106,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     @property
     def timed_out(self) -> bool:
-        """True if one of the fatal exceptions is a timeout."""
+        """True if one of the exceptions that ended the run is a timeout."""
         return any(one.timed_out for one in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
@@ -425,7 +425,7 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
 
 
 def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
-    """Return whether one of the exceptions came before a symptom, as far as the log shows."""
+    """Return whether one of the exceptions came before a symptom, as far as the logs show their order."""
     for exception in fatal:
         if symptom.rule in exception.seen.raised.heading:
             return True

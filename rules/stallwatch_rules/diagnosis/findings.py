@@ -107,13 +107,13 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def _since(self) -> Match | None:
-        """The first match after the last finite loss, in the stream with the latest match."""
+        """The first match after the last finite loss, in the stream that contains the latest match."""
         last = self.last
         return next((hits.since or last for hits in self.hits.values() if hits.last is last), last)
 
     @property
     def _survived(self) -> bool:
-        """True if training continued after the first match, until a later match."""
+        """True if training continued after the first match until a later match."""
         steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
@@ -134,7 +134,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, facts=self.facts.union(facts))
 
     def step_of(self, match: Match, last_step: int | None) -> int | None:
-        """Return the step of a match; for a fatal match without a step, the last step of the run."""
+        """Return the step of a match. A fatal match without a step gets the last step of the run."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
     @property

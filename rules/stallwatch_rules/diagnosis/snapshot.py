@@ -115,7 +115,7 @@ class Assessment(msgspec.Struct, frozen=True):
 
     @property
     def fatal(self) -> list[RuleFinding]:
-        """The findings that ended the run."""
+        """The findings whose harm is fatal, which means that they ended the run."""
         return [finding for finding in self.found if finding.harm == "fatal"]
 
     def get(self, rule: str) -> RuleFinding | None:

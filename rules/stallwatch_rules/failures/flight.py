@@ -89,7 +89,7 @@ def watchdog_positions(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, 
 
 
 def reporting(flights: Mapping[tuple[str, int], WatchdogPosition]) -> set[int]:
-    """Return the ranks that reported a timeout."""
+    """Return the ranks whose watchdogs reported a timeout."""
     return {rank for _, rank in flights}
 
 
@@ -121,7 +121,7 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
         return self._shown(lambda rank: rank in self.ranks)
 
     def others(self) -> str:
-        """Return the collectives of the other ranks, such as ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
+        """Return the collectives of the remaining ranks, such as ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A framework, under the name that conditions of fixes use."""
+    """A training framework; conditions of fixes refer to it by its name."""
 
     id: str
     name: str  #: usual spelling of the name

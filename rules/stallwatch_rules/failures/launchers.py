@@ -46,7 +46,7 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of torchrun's list of failures, and of Open MPI's and DeepSpeed's exit codes, line by line."""
+    """Reader of launchers' reports: torchrun's list of failures, and exit codes of Open MPI and DeepSpeed."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
     exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code

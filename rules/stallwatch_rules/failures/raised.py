@@ -87,7 +87,10 @@ class LinePosition(msgspec.Struct, frozen=True):
 
 
 class ExceptionChain(msgspec.Struct):
-    """A chain of exceptions from a traceback (or a bare line); the last exception ended the call."""
+    """A chain of exceptions in a traceback, or a single exception in a line without a traceback.
+
+    The last exception of a chain is the one that the program raised in the end.
+    """
 
     exception: str  #: name as printed, such as ``torch.OutOfMemoryError``; empty if the text ends before it
     message: str

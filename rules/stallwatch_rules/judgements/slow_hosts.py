@@ -209,7 +209,7 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """Return the approximate number of independent values from which the noise is estimated."""
+        """Return on how many independent values the estimate of the noise is based, approximately."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:

@@ -1,4 +1,7 @@
-"""Assess ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
+"""Assess the messages in which ZeRO-3 invalidates its trace cache.
+
+They can be harmless, show why steps are slow, or be the last message before a stall.
+"""
 
 from __future__ import annotations
 

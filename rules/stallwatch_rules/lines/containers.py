@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 
 def record_of(text: str) -> Record | None:
-    """Return the record in a physical line; ``None`` if it is not a record."""
+    """Return the record that a line of a file contains; ``None`` if the line is not a record."""
     if text[10:11] == "T" and text[4:5] == "-":
         found = _CRI.match(text)
         if found:

@@ -150,7 +150,7 @@ def _masked(text: str) -> str:
 
 
 def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
-    """Yield the prefixes that nearly all lines have, longest first."""
+    """Yield the prefixes that nearly all lines have in common, the longest first."""
     if len(lines) < 2:
         return
     masked = [_masked(line) for line in lines]

@@ -118,7 +118,7 @@ class LineReader:
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
-        """Return the lines that ``data`` completes."""
+        """Read a portion of bytes, and return the lines that end in it."""
         self.bytes += len(data)
         if self._head is not None:
             data = self._begin(data)

@@ -66,7 +66,7 @@ def _load(content: bytes) -> Any:
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's features, for which the database is compiled."""
+    """Return the features of this processor. A compiled database works only on processors that have them."""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:
             if line.startswith(("flags", "Features")):

@@ -27,7 +27,7 @@ MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of the file, or ``None`` if another user could have written it."""
+    """Return the content of the file; ``None`` if it is unreadable or another user could write it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)

@@ -55,14 +55,14 @@ _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
 class Literal(NamedTuple):
-    """A fixed text that every match of a pattern contains."""
+    """A fixed text that is part of every match of a pattern."""
 
     text: str
     caseless: bool = False
 
     @property
     def rarity(self) -> int:
-        """The approximate rarity of the text: the number of its letters outside of frequent words."""
+        """How rare the text is, approximately: the number of its letters that are not in frequent words."""
         letters = "".join(_FREQUENT.sub(" ", self.text).split())
         return len(letters) if letters.isascii() else len(letters.encode())
 
@@ -167,7 +167,7 @@ def _rarity(literals: Literals) -> int:
 
 @functools.lru_cache(maxsize=8192)  # a start uses each pattern several times
 def raw_form(pattern: str) -> str:
-    """Return the pattern to search for in raw bytes, from which no prefixes have been removed.
+    """Return the form of a pattern with which lines are searched before their prefixes are removed.
 
     A raw line can begin with a launcher's prefix, end with a carriage return, or be part of a container's
     record. So anchors to the start or the end of a line are removed. The raw form matches every line that the

@@ -112,7 +112,7 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make the rank that ended first the cause, if the other ranks only report a lost peer.
+    """Make the rank that ended first the cause, if the other ranks only report that they lost a peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, the rank
     that aborted is the one to inspect. The same holds for a rank that ended with an exit status and no

@@ -259,7 +259,7 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 
 
 def _not_a_number(finding: RuleFinding) -> bool:
-    """Return whether a finding reports NaN or infinite losses or gradients."""
+    """Return whether a finding reports losses or gradients that are NaN or infinite."""
     return finding.tagged("nan-loss") or finding.tagged("nan-gradient")
 
 

@@ -133,7 +133,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings far from the end of their log as less certain: they may not have ended the run.
+    """Mark findings as less certain if much output follows them, because they may not have ended the run.
 
     Example: ``torch.OutOfMemoryError``, then 600 lines without a step: lower confidence.
     """
@@ -144,7 +144,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn the end of a stalled run into a symptom: a time limit hours after the last step.
+    """Turn findings that only show how a stalled run was ended into symptoms.
 
     Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
     """
@@ -187,7 +187,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _rank_ended_by_signal(ending: Ending) -> int | None:
-    """Return the rank that failed first, if a signal ended it."""
+    """Return the rank that failed first, if a signal ended it; otherwise ``None``."""
     rank, code = next(iter(ending.codes.items()), (None, None))
     return rank if code is not None and code < 0 else None
 

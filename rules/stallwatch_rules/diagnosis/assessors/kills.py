@@ -92,7 +92,7 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
-    """Return whether the kill happened on the host whose memory was observed; ``None`` if unknown.
+    """Return whether the process was killed on the host whose memory was observed; ``None`` if unknown.
 
     The log of pdsh, mpirun or srun contains the lines of all nodes, but the memory use of one host is not
     evidence about the others.

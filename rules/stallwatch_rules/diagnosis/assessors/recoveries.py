@@ -31,7 +31,7 @@ SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an e
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make failures that training survived harmless, such as an out-of-memory error with 300 steps after it.
+    """Make failures harmless if training continued after them.
 
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
     """
