@@ -77,7 +77,7 @@ def check_run(
     """Return the diagnostics of a run before it starts, the most severe first.
 
     Args:
-      config: the DeepSpeed configuration, if any.
+      config: the DeepSpeed configuration; ``None`` if the run has none.
       scripts: the training script and the files that belong to it.
       versions: installed versions, by canonical package name; empty if unknown.
       world_size: the number of data-parallel ranks; defaults to the number in the configuration.

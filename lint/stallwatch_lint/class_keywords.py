@@ -1,4 +1,4 @@
-"""Find arguments that classes of transformers and TRL reject, and losses that their Trainers cannot call.
+"""Find arguments that transformers and TRL reject, and ``compute_loss`` methods that a Trainer cannot call.
 
 The argument ``num_items_in_batch`` was found in the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
 ``training_step``).
@@ -25,7 +25,10 @@ _STEPS = ("compute_loss", "training_step")
 
 
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Check the keywords of calls against the source of the called classes, or against a table."""
+    """Check the keyword arguments of calls that create objects of transformers and TRL.
+
+    They are compared with the source of the called classes or, if it cannot be read, with a table.
+    """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
         full = classes.get(id(call.node))
@@ -40,10 +43,11 @@ def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
 def _not_taken(
     script: Script, call: Call, full: str, taken: frozenset[str], others: list[Call], run: Run
 ) -> Iterator[Diagnostic]:
-    """Yield keywords that the installed class does not accept.
+    """Yield the keyword arguments of a call that the installed class does not accept.
 
-    Skip a call that the script makes only if another release is installed: below a test or exception that
-    depends on the release, or next to a call of the same class (`others`) that the installed release accepts.
+    Skip a call that may run only with another release of the package. This is the case if the call depends on
+    a test of the release or on an exception that another release raises, or if the script also has a call of
+    the same class (`others`) that the installed release accepts.
     """
     unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "asked"
@@ -68,9 +72,10 @@ def _not_taken(
 
 
 def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
-    """Check ``Trainer(evaluation_strategy=…)`` of transformers' own classes, whose source cannot be read.
+    """Check the arguments of classes whose source cannot be read, from a table of changed arguments.
 
-    Settings belong in the training arguments, under their current names.
+    The table lists arguments of transformers' own classes, such as ``evaluation_strategy``, which was
+    renamed. A setting that is passed to a ``Trainer`` belongs in its training arguments.
     """
     package, _, full = script.full(call.name).partition(".")
     kind = full.rpartition(".")[2].removeprefix("Seq2Seq")
@@ -129,7 +134,10 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 
 def _replaced(script: Script) -> bool:
-    """Return whether the file can call ``compute_loss`` with other arguments, or replace the step."""
+    """Return whether the script defines or assigns ``training_step``, or assigns ``compute_loss``.
+
+    The arguments that ``compute_loss`` receives are then unknown.
+    """
     if any("training_step" in _methods(one) for one in script.classes):
         return True
     stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))
@@ -137,7 +145,10 @@ def _replaced(script: Script) -> bool:
 
 
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
-    """Return whether a Trainer of transformers or TRL runs this class, without an unknown base before it."""
+    """Return whether a class of the script is a subclass of a Trainer of transformers or TRL.
+
+    Return False if a base class before the Trainer is unknown, because that class can override the Trainer.
+    """
     own = {one.name: one for one in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
@@ -169,7 +180,10 @@ def _origin(
 
 
 def _inherits(node: ast.ClassDef) -> bool:
-    """Return whether creating an instance calls the first base's ``__init__`` with the same arguments."""
+    """Return whether a class leaves the creation of its instances to its first base class.
+
+    Its arguments are then those of the base class's ``__init__``.
+    """
     return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 
@@ -189,7 +203,7 @@ def _fix(full: str, keyword: str, taken: frozenset[str], run: Run) -> Message:
 
 
 def _arguments_of(full: str, name: str) -> str:
-    """Return the name of the class of a trainer's settings: ``trl.SFTConfig`` for ``trl.SFTTrainer``."""
+    """Return the name of a trainer's settings class, such as ``trl.SFTConfig`` for ``trl.SFTTrainer``."""
     if not name.endswith("Trainer"):
         return ""
     package = full.partition(".")[0]

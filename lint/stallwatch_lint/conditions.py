@@ -1,4 +1,4 @@
-"""Determine which lines of a script every run executes."""
+"""Determine which lines of a script run in every run, and which depend on a condition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
 class Conditions:
-    """Analysis of a line's conditions: its enclosing blocks, and the ``return`` statements before it."""
+    """The conditions under which the lines of a script run.
+
+    They follow from the blocks around a line, and from earlier ``return`` and ``continue`` statements.
+    """
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
@@ -37,7 +40,10 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Return how often runs reach this node: ``always``, ``sometimes``, or ``asked``."""
+        """Return whether runs reach this node ``always``, ``sometimes``, or ``asked``.
+
+        See ``Reached`` for the meaning of these words.
+        """
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 

@@ -32,7 +32,7 @@ KindName = Literal["whole", "number", "flag", "object", "device"]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The releases that accept a key, and the kind of its value if known."""
+    """A key of the configuration: the releases of DeepSpeed that accept it, and the kind of its value."""
 
     since: str = FIRST_KNOWN
     until: str | None = None
@@ -50,7 +50,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object of the configuration that rejects unknown keys since a release."""
+    """An object of the configuration in which DeepSpeed rejects unknown keys, at least in newer releases."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -68,10 +68,10 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 
 
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield diagnostics for unknown, too new and removed keys.
+    """Yield diagnostics for keys that the installed DeepSpeed does not know.
 
-    Without a version, a key that no release since 0.9 accepts is certainly wrong, and a key that only newer
-    releases accept deserves a hint. A release newer than those that were read may accept keys that are
+    If its version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a key that only
+    newer releases accept deserves a hint. A release newer than those that were read may accept keys that are
     unknown here.
     """
     deepspeed = run.version("deepspeed")
@@ -124,8 +124,8 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield values that DeepSpeed's models reject, and strings that DeepSpeed uses in calculations.
 
-    Fractions and nonexistent stages have their own assertions. Up to 0.17.0 ``fp16`` and ``bf16`` were read
-    without validation.
+    Fractions and nonexistent stages are reported by other checks (``facts/assertions.yaml``). Up to 0.17.0
+    ``fp16`` and ``bf16`` were read without validation.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):
@@ -176,9 +176,10 @@ def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Messag
 
 
 def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path, Any, Section]]:
-    """Yield path, value and section of each entry in the objects that this release validates.
+    """Yield the entries of the objects that this release validates, each with its path, value and section.
 
-    DeepSpeed drops ``auto`` before validation (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).
+    Skip the value ``auto``, which DeepSpeed drops before validation (``runtime/config_utils.py``,
+    ``DeepSpeedConfigModel``).
     """
     for name, section in KNOWN.sections.items():
         if deepspeed is None or deepspeed >= Version(section.since):
@@ -189,9 +190,9 @@ def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path
 
 
 def _put_aside(key: str, name: str) -> bool:
-    """Return whether the key is the name with a prefix or suffix (``_optimizer``, ``optimizer_old``).
+    """Return whether a key looks like a disabled form of the name (``_optimizer``, ``optimizer_old``).
 
-    Such a key is deliberate, as JSON has no comments.
+    Users rename a key in this way to disable it, because JSON has no comments.
     """
     before, _, behind = key.partition(name) if name else ("x", "", "")
     return name in key and not (before + behind).isalnum()

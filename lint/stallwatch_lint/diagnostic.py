@@ -1,4 +1,7 @@
-"""Build the result of a check: severity and rule page from `facts/checks.yaml`, texts from the locale."""
+"""Build the result of a check.
+
+Its severity and rule page are in `facts/checks.yaml`, and its texts in the locale.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +68,6 @@ def diagnostic(
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without duplicates, the most severe first, then by place."""
+    """Return the diagnostics without duplicates, sorted by severity (most severe first), then by place."""
     unique = {msgspec.json.encode(one): one for one in diagnostics}
     return sorted(unique.values(), key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))

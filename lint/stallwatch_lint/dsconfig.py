@@ -20,8 +20,8 @@ AUTO = "auto"  #: a value that transformers or accelerate replaces, but DeepSpee
 class DsConfig:
     """The values of one configuration file, with the line numbers of its keys.
 
-    ``lines`` has the line numbers of keys, counted from 1, without keys from other sources. ``world_size``
-    is the number of ranks in the file (accelerate's ``num_processes``).
+    ``lines`` maps keys to their line numbers, counted from 1. It lacks keys that are not from the file
+    itself. ``world_size`` is the number of ranks that the file specifies (accelerate's ``num_processes``).
     """
 
     values: Mapping[str, Any]
@@ -45,7 +45,7 @@ class DsConfig:
         return isinstance(parent, Mapping) and path[-1] in parent
 
     def section(self, *path: str) -> Mapping[str, Any]:
-        """Return the object at this path; empty if there is none."""
+        """Return the object at this path; an empty object if the path is missing."""
         value = self.get(*path)
         return value if isinstance(value, Mapping) else {}
 
@@ -67,7 +67,9 @@ class DsConfig:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the configuration; 0 if none is set, ``None`` if it cannot be determined.
+        """ZeRO stage of the configuration.
+
+        It is 0 if no stage is set, and ``None`` if the stage cannot be determined.
 
         A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
@@ -81,9 +83,10 @@ class DsConfig:
 
     @property
     def with_valid_stage(self) -> DsConfig:
-        """The configuration with stage 3 instead of a higher stage, which has its own diagnostic.
+        """The configuration with stage 3 in place of a stage above 3.
 
-        Therefore conflicts with ZeRO-3 are reported at the same time, not only after the stage is fixed.
+        A stage above 3 has its own diagnostic. With this replacement, conflicts with ZeRO-3 are reported in
+        the same check, not only after the user has fixed the stage.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self
@@ -92,14 +95,14 @@ class DsConfig:
 
 
 def number(value: Any) -> float | None:
-    """Return the value as a float; ``None`` for other types, ``true``, ``"auto"`` and infinity."""
+    """Return the value as a float; ``None`` if it is not a finite number (such as ``true`` or ``"auto"``)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
         return None
     return float(value) if value == value else None
 
 
 def whole(value: Any) -> int | None:
-    """Return the value as pydantic 2 (2.14.3) reads it into an ``int`` field.
+    """Return the integer that pydantic 2 (2.14.3) reads from a value; ``None`` if pydantic rejects it.
 
     ``3.0`` and ``"3"`` give 3; ``"3e0"`` gives ``None``.
     """

@@ -1,4 +1,7 @@
-"""Find losses that contain a sum over parameters, which are empty outside their modules under ZeRO-3."""
+"""Find loss terms that sum over a model's parameters, which fail under ZeRO-3.
+
+ZeRO-3 partitions the parameters, so they are empty while their module does not run.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def _is_loss(name: str, losses: set[str]) -> bool:
 
 
 def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions whose gradient is computed: ``engine.backward(loss)``, ``loss.backward()``."""
+    """Yield the expressions on which a backward pass is called, such as ``loss`` in ``loss.backward()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         yield node.func.value
         yield from node.args[:1]
@@ -78,7 +81,10 @@ def _pulled(node: ast.AST) -> Iterator[str]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield functions of the file that return an ungathered sum of parameters; methods as ``self.name``."""
+    """Yield functions of the script that return a sum over parameters without gathering them.
+
+    Methods have the name ``self.name``.
+    """
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -88,7 +94,10 @@ def _makers(script: Script) -> Iterator[str]:
 
 
 def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
-    """Return whether the node is ``0.0 * extra``, which is only used to touch each parameter."""
+    """Return whether the node multiplies a sum over parameters by zero, as in ``0.0 * extra``.
+
+    The only purpose of such a term is to use each parameter in the loss.
+    """
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return False
     for zero, other in ((node.left, node.right), (node.right, node.left)):
@@ -98,7 +107,7 @@ def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
 
 
 def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> Iterator[str]:
-    """Yield the names of variables that contain a sum of parameters and are not losses."""
+    """Yield the variables, other than losses, to which this statement assigns a sum over parameters."""
     if isinstance(node, ast.Assign) and _sums_parameters(node.value, makers):
         for target in node.targets:
             if isinstance(target, ast.Name) and not _is_loss(target.id, losses):
@@ -106,7 +115,10 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the name to which a loop over parameters adds a number for each, and the adding statement."""
+    """Find the sums that a loop over parameters builds up by adding a number for each parameter.
+
+    Yield the name of each sum, and the statement that adds to it.
+    """
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -145,7 +157,11 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
-    """Return whether the expression contains ``sum(p.sum() for p in x.parameters())`` as arithmetic."""
+    """Return whether a sum over parameters is a term or a factor of the expression.
+
+    An example is ``sum(p.sum() for p in x.parameters())``. A call of one of the functions ``makers`` also
+    counts.
+    """
     for part in _arithmetic(expression):
         while (  # for example, torch.stack([…]).sum()
             isinstance(part, ast.Call)
@@ -170,14 +186,14 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """Return the expression ``model`` in ``model.parameters()`` and ``model.named_parameters()``."""
+    """Return the node of ``model`` in ``model.parameters()`` or ``model.named_parameters()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None
 
 
 def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
-    """Return the loop variable if the loop runs over a module's parameters; otherwise an empty string."""
+    """Return the loop variable of a loop over a module's parameters; an empty string for other loops."""
     if _owner_of_parameters(over) is None:
         return ""
     if isinstance(over, ast.Call) and last_name(over.func) == "named_parameters":
@@ -186,7 +202,7 @@ def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
 
 
 def _reduces(expression: ast.expr, variable: str) -> bool:
-    """Return whether the expression reduces the parameter's values to a number with gradients."""
+    """Return whether the expression calculates a single number from a parameter, and keeps its gradient."""
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
     return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless

@@ -16,7 +16,11 @@ _ROUNDS = 3  #: number of passes over the script, for functions that use objects
 
 
 class Kinds:
-    """Tracker of objects from their constructors through assignments, the file's functions and parameters."""
+    """The kind of each object in a script, such as a Trainer or an Accelerator.
+
+    Objects are tracked from their constructors through assignments and through calls of the script's
+    functions.
+    """
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -52,7 +56,10 @@ class Kinds:
         return "accelerator" if "accelerat" in last else ""
 
     def is_accelerator(self, node: ast.expr) -> bool:
-        """Return whether the object is built as an Accelerator; if unknown, whether it is named so."""
+        """Return whether the object is an Accelerator.
+
+        If the script does not show how the object is created, its name decides.
+        """
         return (self._known(node) or last_name(node).lower()) == "accelerator"
 
     def of_owner(self, call: ast.Call) -> Kind:
@@ -89,7 +96,7 @@ class Kinds:
                 self._made[function.name] = kind
 
     def _passes(self, call: ast.Call) -> None:
-        """Assign the kinds of the passed arguments to the parameters of a function in the file."""
+        """Give the parameters of the script's own function the kinds of the arguments in this call."""
         function = self._functions[last_name(call.func)]
         taken = _parameters(function)
         if isinstance(call.func, ast.Attribute) and taken and taken[0].arg in ("self", "cls"):
@@ -112,7 +119,7 @@ class Kinds:
         return "accelerator" if last == "Accelerator" else ""
 
     def _of_defined(self, node: ast.ClassDef, depth: int = 0) -> Kind:
-        """Return the kind of a class of the file, determined by its bases."""
+        """Return the kind of a class that the script defines, according to its base classes."""
         kinds: list[Kind] = []
         for base in node.bases:
             inner = self._classes.get(dotted(base))

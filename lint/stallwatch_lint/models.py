@@ -32,7 +32,7 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find trainers of TRL releases that fail with DeepSpeed.
+    """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
     0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` replace
@@ -58,7 +58,8 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``from_pretrained`` arguments that transformers rejects under ZeRO-3.
 
-    Releases 4.38.2 to 5.0.0 reject ``device_map``; up to 4.48.3, also ``low_cpu_mem_usage=True``.
+    Releases 4.38.2 to 5.0.0 reject ``device_map``. Releases up to 4.48.3 also reject
+    ``low_cpu_mem_usage=True``.
     """
     if run.stage != 3 or not script.imports & {"transformers"}:
         return
@@ -70,11 +71,12 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``model.eval()`` before a backward pass of the model in the same function, without ``train()``.
+    """Find models that are trained in evaluation mode, because ``eval()`` is called but never ``train()``.
 
-    Only the model of an engine whose own ``backward`` is called counts: reference models, teachers and reward
-    models correctly stay in evaluation mode. Up to 0.15.3 ZeRO-3 asserts that each module is in training mode
-    in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 it is silent and dropout stays off.
+    The call must come before a backward pass in the same function. Only the model of an engine whose own
+    ``backward`` is called counts, because reference models, teachers and reward models correctly stay in
+    evaluation mode. Up to 0.15.3, ZeRO-3 asserts in the backward pass that each module is in training mode
+    (``runtime/zero/parameter_offload.py``). Since 0.15.4 it does not check this, and dropout stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}

@@ -1,4 +1,7 @@
-"""Track the meaning of a script's names, line by line and function by function, until they are reassigned."""
+"""Track what the names in a script refer to, until another value is assigned to them.
+
+This is done line by line, and separately for each function.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
-    """Record of the meanings of names, and of the lines at which they end.
+    """The meanings of the names in a script, and the lines at which each meaning begins and ends.
 
-    The order of lines decides. Control flow is ignored, except that a branch of an ``if`` does not end the
-    meaning that the other branch assigns. A parameter has no meaning unless a caller assigns one, and
-    ``self.model`` belongs to its class.
+    A later line replaces the meaning from an earlier line. Control flow is ignored, with one exception: an
+    assignment in one branch of an ``if`` does not affect the other branch. A parameter has a meaning only if
+    a caller assigns one. An attribute such as ``self.model`` has one meaning in its whole class.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -34,7 +37,7 @@ class Names:
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Assign a meaning to a name after this statement; ignore a target that is not a name."""
+        """Record what a name means after this statement; ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
@@ -44,7 +47,7 @@ class Names:
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
-        """Assign a meaning to a parameter, from the start of its function."""
+        """Record what a parameter means, from the start of its function."""
         events = self._events[(id(function), name)]
         events[:] = [one for one in events if one[2] is not function]
         events.append((function.lineno, meaning, function))
@@ -54,7 +57,10 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of a name where it is used; empty if it has no meaning in `among`."""
+        """Return the meaning of a name at the place where it is used; empty if unknown.
+
+        If `among` is set, all meanings that are not in it are ignored.
+        """
         name = dotted(node)
         if "?" in name:
             return ""
@@ -82,13 +88,13 @@ class Names:
         return id(scope), name
 
     def _apart(self, first: ast.AST, other: ast.AST) -> bool:
-        """Return whether the nodes are in different branches of one ``if``."""
+        """Return whether the nodes are in different branches of the same ``if`` statement."""
         theirs = self._branches[id(other)]
         return any((at, not is_else) in theirs for at, is_else in self._branches[id(first)])
 
 
 class _Structure(NamedTuple):
-    """Scopes, classes and branches of a syntax tree, by the ids of the nodes."""
+    """The scopes, classes and branches of a syntax tree, each found by the ``id`` of a node."""
 
     scope: dict[int, ast.AST]
     bound: dict[int, set[str]]  #: plain names bound in each scope

@@ -34,7 +34,7 @@ _REASONS = {
 
 
 class NewerPython(Exception):
-    """The script needs a newer Python; the message names the version."""
+    """Error: the script uses syntax of a newer Python version, which the message names."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         own = ".".join(map(str, sys.version_info[:2]))
@@ -47,9 +47,9 @@ class NewerPython(Exception):
 def newer_syntax(
     text: str, line: int | None, reason: str, version: tuple[int, int] = sys.version_info[:2]
 ) -> tuple[str, str] | None:
-    """Return the syntax form that `version` cannot read and the Python that added it, or ``None``.
+    """Return the form of syntax that Python `version` cannot parse, and the Python version that added it.
 
-    `reason` is the parser's message.
+    Return ``None`` if no such form explains the error. `reason` is the parser's error message.
     """
     lines = text.splitlines()
     if line is None or not 0 < line <= len(lines):

@@ -86,13 +86,19 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
-    """Return the fix that suggests the nearest known name, ignoring case; `None` if there is none."""
+    """Return a fix that suggests the known name most similar to this one, ignoring case.
+
+    Return ``None`` if no known name is similar enough.
+    """
     written = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None
 
 
 def _text(value: Any) -> str | None:
-    """Return the first string in a value that should be a number; `None` if there is none."""
+    """Return the string that a parameter has instead of a number; ``None`` for a number or ``auto``.
+
+    For a list, return its first such string.
+    """
     several = value if isinstance(value, list) else [value]
     return next((one for one in several if isinstance(one, str) and one != AUTO), None)

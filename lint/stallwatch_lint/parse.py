@@ -46,7 +46,11 @@ _DEFAULT_STAGE = 2  # accelerate's default of ``ACCELERATE_DEEPSPEED_ZERO_STAGE`
 
 
 class Parsed(NamedTuple):
-    """The result of parsing: the configuration, if any; ``other_file`` names a file to read instead."""
+    """The result of parsing a file: its configuration and the diagnostics about its text.
+
+    ``config`` is ``None`` if the file contains no DeepSpeed configuration or cannot be read. ``other_file``
+    is the configuration file to which accelerate's file refers.
+    """
 
     config: DsConfig | None
     diagnostics: list[Diagnostic]
@@ -89,12 +93,18 @@ def parse_json(text: str, file: str) -> Parsed:
 
 
 def strict(found: Diagnostic) -> Diagnostic:
-    """Return a diagnostic about Hjson as an error, for files that transformers or accelerate reads."""
+    """Raise the severity of a diagnostic about Hjson to an error; return other diagnostics unchanged.
+
+    Use it for files that transformers or accelerate reads, because they accept only JSON.
+    """
     return replace(found, severity="fails") if found.check == "config-not-json" else found
 
 
 def parse_accelerate(text: str, file: str) -> Parsed:
-    """Parse accelerate's YAML; without DeepSpeed in it, ``config`` is ``None`` without a diagnostic."""
+    """Parse accelerate's YAML file into the DeepSpeed configuration that it describes.
+
+    If the file does not configure DeepSpeed, ``config`` is ``None`` and there is no diagnostic.
+    """
     try:
         values = require_bounded(yaml.load(text, LOADER))
         if not isinstance(values, dict):
@@ -116,7 +126,10 @@ def parse_accelerate(text: str, file: str) -> Parsed:
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Return the line of every key, by path; empty if the text is not YAML (most JSON is valid YAML)."""
+    """Return the line number of every key, by the key's path.
+
+    Return an empty dictionary if the text is not YAML. Most JSON is valid YAML.
+    """
     if len(text) > MAX_PLACED:
         return {}
     try:
@@ -136,7 +149,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Return the values that Hjson reads from text that is not JSON, and a diagnostic."""
+    """Read text that is not JSON as Hjson; return its values, and a diagnostic about the text."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)

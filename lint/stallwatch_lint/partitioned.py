@@ -25,7 +25,7 @@ _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether 
 
 
 class Models:
-    """The names in a script that refer to a model that DeepSpeed partitions or can have partitioned."""
+    """The names in a script that refer to models that DeepSpeed partitions, or can partition."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -51,7 +51,7 @@ class Models:
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
-        """Return whether all ranks must make this call."""
+        """Return whether all ranks must make this call, because it waits for all of them."""
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
@@ -68,7 +68,7 @@ class Models:
         return self.is_model(node.func)
 
     def is_model(self, node: ast.expr) -> bool:
-        """Return whether the node is a model such as ``engine.module`` or ``unwrap_model(model)``."""
+        """Return whether the node is a DeepSpeed model: a name, ``engine.module`` or ``unwrap_model(…)``."""
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):
@@ -76,7 +76,7 @@ class Models:
         return bool(self._names.meaning(node, _MODELS))
 
     def is_module(self, node: ast.expr) -> bool:
-        """Return whether the node is known to be a module that is not an engine, such as ``engine.module``.
+        """Return whether the node is certainly a plain module (such as ``engine.module``), not an engine.
 
         This includes every part of an object that accelerate prepared.
         """
@@ -96,7 +96,7 @@ class Models:
         return False
 
     def _assigned(self, value: ast.expr) -> str:
-        """Return the meaning of a name from the value that is assigned to it."""
+        """Return what a name means after this value is assigned to it."""
         model, method = self.is_model(value), _last_of(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":

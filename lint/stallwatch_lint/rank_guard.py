@@ -1,4 +1,4 @@
-"""Find calls that all ranks must make, but that only one rank makes, so that it waits forever.
+"""Find calls that all ranks must make but that the script makes on one rank only, so that the rank hangs.
 
 Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
 ``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """Tracker of assignments such as ``r = dist.get_rank()`` and ``main = r == 0`` in a script."""
+    """The variables of a script that hold a rank or compare it, such as ``main = dist.get_rank() == 0``."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -35,7 +35,10 @@ class FirstRank:
                 self._names.give(target, node, meaning)
 
     def passes(self, test: ast.expr) -> bool | None:
-        """Return True if only the first rank passes the test, False if only others do, otherwise None."""
+        """Return True if a test holds only on the first rank, and False if it holds only on other ranks.
+
+        Return None if the test does not depend on the rank, or in an unknown way.
+        """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             if self._is_rank(test.operand):
                 return True
@@ -65,7 +68,10 @@ class FirstRank:
 
 
 def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
-    """Return ``True`` for ``== 0``, ``in (-1, 0)``; ``False`` for ``!= 0``, ``> 0``, ``not in [-1, 0]``."""
+    """Return True if a comparison selects rank 0 (``== 0``), and False if it excludes rank 0 (``> 0``).
+
+    ``in (-1, 0)`` also selects rank 0, because -1 means a single process. Return None for other comparisons.
+    """
     try:
         value = ast.literal_eval(to)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -82,10 +88,11 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find collectives, and calls that contain them, that run only under ``if rank == 0:``.
+    """Find calls that all ranks must make, but that are below ``if rank == 0:``.
 
-    Skip a call if the other branch, or any code for the other ranks, makes the same call: a first rank before
-    all others is a common pattern. A collective of a group does not concern the ranks outside the group.
+    Skip a call if the code for the other ranks makes the same call, because it is common to let the first
+    rank run before the others. Skip collectives of a process group, because other ranks do not take part in
+    them.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
@@ -110,7 +117,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
-    """Yield the calls that this branch makes, without the calls in functions that it only defines."""
+    """Yield the calls that run in this branch, but not those in functions that the branch only defines."""
     inside: list[ast.AST] = list(body)
     while inside:
         node = inside.pop(0)
@@ -144,14 +151,17 @@ def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kind
 
 
 def _is_module(owner: str, call: Call) -> bool:
-    """Return whether a function with this full owner's name belongs to torch or DeepSpeed."""
+    """Return whether a function belongs to torch or DeepSpeed, given the full name of its module."""
     if any(owner == one or owner.startswith(f"{one}.") for one in CALLS.modules):
         return True
     return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
-    """Return whether the file's method of this name can call the engine's; True if it has no such method."""
+    """Return whether the script's own method of this name may call the method of DeepSpeed's engine.
+
+    Return True if the script does not define such a method.
+    """
     functions: dict[str, list[ast.AST]] = defaultdict(list)
     for function in script.functions:
         functions[function.name].append(function)

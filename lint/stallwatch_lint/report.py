@@ -47,7 +47,8 @@ def print_check(
 ) -> None:
     """Print the diagnostics, the most severe first; readable at 80 columns and without color.
 
-    `covered` is the checked part of the run: if partial, a report without diagnostics is not an all-clear.
+    `covered` is the part of the run that was checked. If the run was not checked completely, a report without
+    diagnostics does not mean that the run has no problems.
     """
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
@@ -62,7 +63,7 @@ def print_check(
 
 
 def _block(diagnostic: Diagnostic, language: str) -> RenderableType:
-    """Return the layout of one diagnostic whose texts are rendered."""
+    """Return the printed form of one diagnostic, from its rendered texts."""
     colour = "white on red" if diagnostic.severity == "fails" else f"black on {_STYLES[diagnostic.severity]}"
     badge = say(f"lint.badge-{diagnostic.severity}", language)
     what = without_controls(str(diagnostic.what))

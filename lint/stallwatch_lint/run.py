@@ -25,7 +25,7 @@ class Run:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the run; ``None`` without a configuration, or if it cannot be determined."""
+        """ZeRO stage of the run; ``None`` if there is no configuration, or if its stage is unknown."""
         return self.config.stage if self.config is not None else None
 
     def version(self, package: str) -> Version | None:

@@ -28,11 +28,12 @@ _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weig
 
 
 def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Find ZeRO-3 without gathering: once for the configuration, or for each call that saves.
+    """Find scripts that save a ZeRO-3 model without the setting that gathers its weights.
 
-    accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
-    ``runtime/engine.py`` (``save_16bit_model``): writes nothing and returns ``False``. transformers 5.0
-    (Trainer): catches the error and writes a sharded checkpoint.
+    The problem is reported once for the configuration, or for each call that saves. accelerate 1.15.0
+    (``get_state_dict`` in ``accelerator.py``) raises an error. DeepSpeed 0.19.8 (``save_16bit_model`` in
+    ``runtime/engine.py``) writes nothing and returns ``False``. The Trainer of transformers 5.0 catches the
+    error and writes a sharded checkpoint.
     """
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
     if config.stage != 3 or gathers:  # an undetermined value counts as enabled
@@ -68,10 +69,10 @@ _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are saved without the engine, in scripts that do not gather weights.
+    """Find calls that save a partitioned model without DeepSpeed's engine, which write empty weights.
 
-    With PEFT, ``save_pretrained`` writes adapters that may be too small to be partitioned: these calls are
-    skipped.
+    Scripts that gather the weights are skipped. With PEFT, so is ``save_pretrained``, because it writes
+    adapters that may be too small to be partitioned.
     """
     if run.stage != 3 or script.names & {"GatheredParameters"}:
         return
@@ -94,7 +95,7 @@ def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 class _BareModels:
-    """The expressions that evaluate to a partitioned model, and the library that partitioned it."""
+    """The expressions of a script that refer to a partitioned model, with the library that partitioned it."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -112,7 +113,10 @@ class _BareModels:
         self._read()
 
     def by(self, node: ast.expr) -> str:
-        """Return ``deepspeed``, ``accelerate`` or ``trainer``; empty for a model that is not partitioned."""
+        """Return what partitioned the model at this node: ``deepspeed``, ``accelerate`` or ``trainer``.
+
+        Return an empty string if the node is not known to be a partitioned model.
+        """
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
@@ -129,13 +133,17 @@ class _BareModels:
         return meaning.removeprefix(_MODEL + " ") if meaning.startswith(_MODEL) else ""
 
     def states_in(self, node: ast.Call) -> Iterator[ast.Call]:
-        """Yield the ``state_dict()`` calls whose results the arguments name."""
+        """Yield the ``state_dict()`` calls whose results are passed to a call in its arguments."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and (meaning := self._names.meaning(inner)).startswith(_STATE):
                 yield self._states[int(meaning.removeprefix(_STATE))]
 
     def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
-        """Return whether a Trainer trained before this line or, in another function, trains anywhere."""
+        """Return whether the Trainer has trained its model before the script uses it at this node.
+
+        In a function without a ``train`` call, it is enough that the script trains anywhere, or that the
+        Trainer is ``self``.
+        """
         if scope in self._trained:
             return node.lineno > self._trained[scope]
         return scope != id(self._script.tree) and (bool(self._trained) or dotted(node.value) == "self")
@@ -196,7 +204,11 @@ _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that pass a bare module to accelerate, and trainers that replace their engine by one."""
+    """Find code that saves a plain module where ZeRO-3 needs DeepSpeed's engine.
+
+    The code calls a method that only the engine has, passes the module to accelerate, or replaces a trainer's
+    engine by a module.
+    """
     if run.stage != 3:
         return
     kinds, models = kinds_of(script), models_of(script)
@@ -215,7 +227,7 @@ def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _swaps(function: ast.FunctionDef) -> bool:
-    """Return whether the function sets ``self.model`` and ``self.deepspeed``, and calls a ``save_model``."""
+    """Return whether a function assigns ``self.model`` and ``self.deepspeed`` and calls ``save_model``."""
     nodes = list(ast.walk(function))
     assigned = (node for node in nodes if isinstance(node, ast.Assign))
     targets = {dotted(part) for node in assigned for target in node.targets for part in parts(target)}

@@ -20,7 +20,7 @@ Scope = ast.Module | Function | ast.Lambda
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a script: ``trainer.save_model(out)`` has the name ``trainer.save_model``."""
+    """A call in a script, such as ``trainer.save_model(out)``, whose name is ``trainer.save_model``."""
 
     name: str  #: dotted name; ``?`` for a part that is not a plain name
     node: ast.Call
@@ -47,13 +47,13 @@ class Call:
 
     @property
     def open(self) -> bool:
-        """True if ``*args`` or ``**kwargs`` can add arguments that the call does not show."""
+        """True if the call has ``*args`` or ``**kwargs``, which can contain arguments of any name."""
         return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
             one.arg is None for one in self.node.keywords
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return the argument with this name, or at this position; `None` if it is missing."""
+        """Return the argument that is passed by this name or at this position; `None` if it is missing."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -62,7 +62,7 @@ class Call:
         return None
 
     def constant(self, name: str) -> Any:
-        """Return the constant passed as the argument with this name; ``None`` if there is none."""
+        """Return the constant that the call passes as this argument; ``None`` if it is not a constant."""
         value = self.argument(name)
         return value.value if isinstance(value, ast.Constant) else None
 
@@ -128,7 +128,7 @@ class Script:
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
-        """Yield the calls whose function has one of these names, without its owner."""
+        """Yield the calls of functions and methods with one of these names, regardless of their owner."""
         return (call for call in self.calls if call.last in last)
 
     @property
@@ -153,7 +153,7 @@ class Script:
 
     @cached_property
     def engines(self) -> list[tuple[str, str]]:
-        """Names of the model and of the engine of each ``deepspeed.initialize``."""
+        """The names of the model and of the engine for each call of ``deepspeed.initialize``."""
         starts = {id(call.node): call for call in self.initializations()}
         found = []
         for node in self.assignments:
@@ -165,7 +165,7 @@ class Script:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Full names of imported names: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
+        """Imported names, each with its full name, as in ``{"T": "transformers.Trainer"}``."""
         found: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -184,7 +184,7 @@ class Script:
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """Plain names bound in any way other than by one import or by a class definition."""
+        """Plain names to which the script binds anything other than a class or a single import."""
         found = {node.id for node in self.of(ast.Name) if isinstance(node.ctx, ast.Store)}
         imported: dict[str, set[str]] = defaultdict(set)
         for node in self.nodes:
@@ -198,12 +198,16 @@ class Script:
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
     def made_by(self, value: ast.expr | None) -> Call | None:
-        """Return the only call that creates this object: the value itself, or the only value of the name."""
+        """Return the only call that can create this object; ``None`` if there are several or none."""
         makers = self.makers(value)
         return makers[0] if len(makers) == 1 else None
 
     def makers(self, value: ast.expr | None) -> list[Call]:
-        """Return the calls that can create this object; empty if the object can come from anything else."""
+        """Return all calls that can create this object.
+
+        The object is an expression, or a variable to which the script assigns calls. Return an empty list if
+        the object may have another origin.
+        """
         values = [value]
         if isinstance(value, ast.Name):
             name = value.id
@@ -217,18 +221,18 @@ class Script:
         return calls if len(calls) == len(values) else []
 
     def full(self, name: str) -> str:
-        """Return the full name of an imported dotted name."""
+        """Return a dotted name with its first part replaced by the full name under which it was imported."""
         first, dot, rest = name.partition(".")
         return self.aliases.get(first, first) + dot + rest
 
 
 def parse_script(text: str, file: str) -> Script | Diagnostic:
-    """Return the script, or a diagnostic if Python cannot read it. It is compiled but never run.
+    """Parse a script; return a diagnostic if Python cannot parse or compile it. The script is never run.
 
-    Compiling finds errors that the syntax tree alone allows (``return`` outside a function).
+    Compilation finds errors that parsing does not find, such as ``return`` outside a function.
 
     Raises:
-      NewerPython: if the line is written for a newer Python than this one.
+      NewerPython: if the script uses syntax of a newer Python version.
     """
     text = text.removeprefix("\ufeff")
     try:
@@ -251,7 +255,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return ``a.b.c`` for a name or attribute; ``?`` for a part that is neither."""
+    """Return the dotted name of an expression (``a.b.c``), with ``?`` for a part that is not a name."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -265,12 +269,15 @@ def last_name(node: ast.expr) -> str:
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return the targets of an assignment: ``a`` and ``b`` for ``a, b``, any other expression alone."""
+    """Return the elements of a target such as ``a, b``; for any other target, the target alone."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
-    """Return the names that a node binds other than by storing a name; ``*`` for any name."""
+    """Return the names that a node binds other than by an assignment, such as those of functions and imports.
+
+    ``*`` stands for any name, as after ``from module import *``.
+    """
     match node:
         case ast.Global() | ast.Nonlocal():
             return tuple(node.names)
@@ -288,17 +295,17 @@ def bound_by(node: ast.AST) -> tuple[str | None, ...]:
 
 
 def is_own(script: Script, name: str) -> bool:
-    """Return whether the file itself defines the name or its first part, or assigns it a value."""
+    """Return whether the script itself defines or assigns this name, or the first part of a dotted name."""
     return name.partition(".")[0] in script.stored or any(one.name == name for one in script.classes)
 
 
 def is_constant(node: ast.expr | None, value: object) -> bool:
-    """Return whether the expression is exactly this ``True``, ``False`` or ``None``."""
+    """Return whether the expression is the constant ``value``, which is ``True``, ``False`` or ``None``."""
     return isinstance(node, ast.Constant) and node.value is value
 
 
 def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
-    """Yield the module and each function, with their nodes except those of inner functions."""
+    """Yield the module and each of its functions, with their nodes but without those of nested functions."""
     waiting: list[Scope] = [tree]
     while waiting:
         scope = waiting.pop()

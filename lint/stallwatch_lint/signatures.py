@@ -12,7 +12,10 @@ MOST_STEPS = 12  #: maximum number of steps from module to module and from class
 
 
 class Source(NamedTuple):
-    """A module's text; `package` is True for ``__init__.py``, which relative imports depend on."""
+    """The source text of a module.
+
+    `package` is True for an ``__init__.py``, whose relative imports start at its own folder.
+    """
 
     text: str
     package: bool
@@ -23,9 +26,10 @@ Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Reader of signatures that follows a class from its import to its definition, and to its bases.
+    """Reader of the arguments that classes accept, from the source of the installed packages.
 
-    A result that is not certain (``**kwargs``, a metaclass, decorators, an unknown base) is ``None``.
+    It follows a class from its import to its definition and to its base classes. The result is ``None`` if it
+    is uncertain, because of ``**kwargs``, a metaclass, decorators or an unknown base class.
     """
 
     def __init__(self, read: Read) -> None:
@@ -34,7 +38,7 @@ class Signatures:
         self._known: dict[str, frozenset[str] | None] = {}
 
     def taken(self, full: str) -> frozenset[str] | None:
-        """Return the arguments that a class such as ``trl.SFTConfig`` accepts; `None` if uncertain."""
+        """Return the arguments that a class (``trl.SFTConfig``) accepts; `None` if they are uncertain."""
         if full not in self._known:
             self._known[full] = self._taken(self._find(full, 0), 0)
         return self._known[full]
@@ -95,7 +99,7 @@ class Signatures:
 
 
 def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterator[str]:
-    """Yield the full names under which a module imports this name, also below ``if TYPE_CHECKING``."""
+    """Yield the full names that a module may import under this name, including below ``if TYPE_CHECKING``."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue

@@ -30,10 +30,11 @@ _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
 def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find fp16 together with bf16, and literals that differ from the configuration.
+    """Find settings that differ from the DeepSpeed configuration, and calls that enable both fp16 and bf16.
 
-    A call that names another file is not compared; a call that does not name this file may still use it
-    (``accelerate launch``), or get other arguments, so its difference is only likely to matter.
+    Only literal values are compared. A call that names another configuration file is skipped. A call that
+    does not name this file may still use it (``accelerate launch``), or its arguments may be changed later,
+    so a difference is only a likely problem.
     """
     if not script.imports & {"transformers", "trl"}:
         return
@@ -45,12 +46,12 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """Yield the calls that create training arguments, identified by class name."""
+    """Yield the calls that create training arguments, which are recognized by the names of their classes."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
-    """Return whether the call creates the configuration of a trainer (``SFTConfig``), not of a model."""
+    """Return whether the call creates the settings of a trainer (``SFTConfig``), and not those of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
 
@@ -105,7 +106,7 @@ def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Find ``load_best_model_at_end`` with evaluation and saving that do not match.
+    """Find ``load_best_model_at_end`` with strategies for evaluation and saving that do not match.
 
     transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be equal,
     except for ``save_strategy="best"``, and ``save_steps`` a multiple of ``eval_steps``, which defaults to
@@ -131,14 +132,21 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _strategy(call: Call, name: str) -> str | None:
-    """Return ``"steps"`` for ``"steps"`` and ``IntervalStrategy.STEPS``; ``None`` if undetermined."""
+    """Return the name of a strategy, such as ``"steps"`` for ``"steps"`` and ``IntervalStrategy.STEPS``.
+
+    Return ``None`` if the script does not show the strategy.
+    """
     named = call.argument(name)
     value = named.attr.lower() if isinstance(named, ast.Attribute) else _given(call, name)
     return value if value in _INTERVALS else None
 
 
 def _steps(call: Call, name: str) -> int | None:
-    """Return a whole number of steps; ``None`` for a fraction of all steps or an undetermined value."""
+    """Return the number of steps in an argument of a call.
+
+    Return ``None`` if the number is unknown, or is a fraction of the total number of steps. ``eval_steps``
+    defaults to ``logging_steps``.
+    """
     if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
         name = "logging_steps"
     value = _given(call, name)
@@ -146,7 +154,10 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return the constant that the call passes, or the default if it is known to apply."""
+    """Return the constant that a call passes as this argument, or the known default if it passes none.
+
+    Return ``None`` if the value is unknown.
+    """
     if call.argument(name) is not None:
         return call.constant(name)
     own = call.last in _OWN and not call.open and not call.node.args[1:]
@@ -160,7 +171,10 @@ _ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in the
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Find a missing evaluation dataset, if all arguments are visible and the settings are created once."""
+    """Find a Trainer that evaluates without an evaluation dataset.
+
+    A call is checked only if the script shows all its arguments and creates its training arguments once.
+    """
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
     for call in script.calls:
@@ -180,12 +194,15 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Return whether the call creates one of these classes, by a name without another meaning in the file."""
+    """Return whether the call creates one of these classes, by a name that the script does not redefine."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
-    """Return whether the file sets or can set such an attribute (``args.eval_strategy = "no"``)."""
+    """Return whether the script sets, or may set, an attribute with one of these names.
+
+    Examples are ``args.eval_strategy = "no"`` and any call of ``setattr``.
+    """
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
     )
@@ -200,7 +217,8 @@ _OTHERS = ("generation_batch_size", "steps_per_generation")
 def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find values of ``num_generations`` that are 1 or do not divide the batch size.
 
-    Checks only calls in which all sizes are numbers; "fails" only for a release known to count this way.
+    Only calls whose sizes are all numbers are checked. The severity is "fails" only for releases of TRL that
+    are known to calculate the batch size in this way.
     """
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return
@@ -226,7 +244,10 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Return the numbers of processes, of samples per device and of accumulation steps, if all are known."""
+    """Return the factors of the batch size: processes, samples per device, and accumulation steps.
+
+    Return ``None`` if one of them is unknown.
+    """
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

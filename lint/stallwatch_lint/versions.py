@@ -43,7 +43,7 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def what(self) -> Message:
-        """Message that describes what fails."""
+        """Message that describes what fails with these versions."""
         return message(f"lint.unfit-{self.fails}")
 
 
@@ -54,7 +54,7 @@ def version_conflicts() -> tuple[VersionConflict, ...]:
 
 
 def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
-    """Return the conflicts for which all ranges hold for these versions, by canonical package name."""
+    """Return the known conflicts between these versions, which are mapped from canonical package names."""
     return [
         entry
         for entry in version_conflicts()
@@ -100,7 +100,7 @@ def version_of(versions: Mapping[str, str], package: str) -> Version | None:
 def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
     """Return whether the package is installed in a version within the range.
 
-    Builds such as ``2.6.0+cu124`` and NVIDIA's ``2.6.0a0+df5bbc09d1.nv24.12`` count as that release.
+    A build such as ``2.6.0+cu124`` or NVIDIA's ``2.6.0a0+df5bbc09d1.nv24.12`` counts as the release 2.6.0.
     """
     version = version_of(versions, package)
     return version is not None and SpecifierSet(specifier).contains(Version(version.base_version))

@@ -30,7 +30,7 @@ class Member:
 
 
 def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits) -> list[Member]:
-    """Return the files of a zip archive; ``size`` is the size of the archive."""
+    """Return the files of a zip archive; ``size`` is the size of the archive in bytes."""
     import lzma
     import zipfile
 
@@ -61,7 +61,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
 
 
 def _check_directory(archive: BinaryIO) -> None:
-    """Refuse a zip archive with a directory that is too large, because zipfile keeps it in memory."""
+    """Raise an error if the directory of a zip archive is too large, because zipfile keeps it in memory."""
     import zipfile
 
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def _counted(chunks: Chunks, meter: Meter) -> Chunks:
 
 
 def _any(stream: BinaryIO, outer: Meter) -> Chunks:
-    """Return the bytes of a member, decompressed if the member itself is compressed."""
+    """Return the bytes of a member of an archive; decompress a member that is itself a compressed file."""
     head = stream.read(512)
     kind = kind_of(head)
     joined = _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b"")))
@@ -88,12 +88,15 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
 
 
 def nested(kind: str) -> InputError:
-    """Return the error for an archive within an archive."""
+    """Return the error that reports an archive inside another archive, which is not read."""
     return InputError(f"is a {kind} archive within an archive, and not read", "unpack it and give the folder")
 
 
 class TarFile:
-    """A tar archive, possibly compressed. It can only be read forward, so all members share one pass."""
+    """A tar archive, possibly compressed.
+
+    It can only be read from its beginning to its end, so its members are read in a single pass.
+    """
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive
@@ -105,7 +108,10 @@ class TarFile:
         self._reported = ""  # error of the whole archive, which is reported only once
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """Return the files; if the archive is truncated, return the files before that point and the error."""
+        """Return the files of the archive, and the error if the archive is truncated or corrupt.
+
+        The files before the error are returned.
+        """
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):
@@ -136,7 +142,10 @@ class TarFile:
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
-        """Yield the files; the meter `members` counts the unpacked bytes of the archive as its input."""
+        """Yield the files of the archive, each with its index, name, size and content.
+
+        The meter `members` counts the unpacked bytes of the archive as its input.
+        """
         import tarfile
 
         def taken(portions: Chunks) -> Chunks:
@@ -174,7 +183,7 @@ def _bounded_headers() -> type:
     import tarfile
 
     class Headers:
-        """A stream of bounded size for the headers of one file."""
+        """A stream that limits how many bytes the headers of one file can have."""
 
         def __init__(self, stream: Any) -> None:
             self._stream, self._left = stream, _HEADER
@@ -187,7 +196,10 @@ def _bounded_headers() -> type:
             return self._stream.read(size)
 
     class Bounded(tarfile.TarInfo):
-        """Entry with limited extended headers and lists of holes; tarfile itself reads any declared size."""
+        """Member of a tar archive whose extended headers and list of holes are limited in size.
+
+        tarfile itself reads as many bytes as the archive declares.
+        """
 
         @classmethod
         def fromtarfile(cls, archive: tarfile.TarFile) -> Bounded:
@@ -207,7 +219,7 @@ def _bounded_headers() -> type:
 
 
 class _Joined(io.RawIOBase):
-    """A readable stream of portions."""
+    """A file-like object that reads from an iterator of portions of bytes."""
 
     def __init__(self, portions: Chunks) -> None:
         self._portions = portions

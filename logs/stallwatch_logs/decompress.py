@@ -1,4 +1,4 @@
-"""Read gzip, xz, bzip2 and zstandard as streams of bounded portions.
+"""Read gzip, xz, bzip2 and zstandard files in portions of limited size.
 
 For an incomplete or corrupt file, the valid content before the error is returned, because logs are often
 copied while they are written.
@@ -22,7 +22,7 @@ _MEMORY = 512 * 1024**2  # maximum size of a decompressor's dictionary, in bytes
 
 
 def kind_of(head: bytes) -> Kind:
-    """Return the kind of a file according to its first bytes (at least 512)."""
+    """Return the kind of a file, such as a compression, from its first bytes (at least 512)."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"\xfd7zXZ\0"):
@@ -39,7 +39,7 @@ def kind_of(head: bytes) -> Kind:
 
 
 def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
-    """Return the bytes of a stream, decompressed if ``kind`` is a compression."""
+    """Yield the bytes of a stream; decompress them if ``kind`` is a compression."""
     if kind == "gzip":
         return _gzip(raw, meter)
     if kind == "xz":
@@ -61,7 +61,7 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a file without its holes, which read as NULs and can span terabytes."""
+    """Yield the bytes of a sparse file without its holes, which would be read as up to terabytes of NULs."""
     file, at = raw.fileno(), 0
     while True:
         try:
@@ -77,14 +77,14 @@ def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
 
 
 class BrokenStream(InputError):
-    """The compressed bytes themselves are invalid."""
+    """Error: the compressed bytes are invalid, although they could be read."""
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """Decompress gzip; if isal is installed, use it, because it is more than twice as fast as zlib.
+    """Decompress gzip with isal if it is installed, because it is more than twice as fast as zlib.
 
-    If a piece contains an error, isal loses the content of the piece before the error, so the file is read
-    again with zlib.
+    If a piece of the file contains an error, isal does not return the text of the piece before the error. In
+    this case the file is read again with zlib.
     """
     isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)
@@ -117,7 +117,7 @@ class _Engine(Protocol):
 
 
 class _Broken(Exception):
-    """The stream contains an error; ``before`` is the content of the piece before the error."""
+    """Error in a compressed stream; ``before`` is the decompressed text of the piece before the error."""
 
     def __init__(self, before: bytes, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -163,7 +163,10 @@ class _Gzip:
 
 
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
-    """Return the content of the longest valid prefix of `data`: an error discards a whole call's output."""
+    """Return the decompressed text of the longest prefix of `data` that is valid.
+
+    An error in a call of the decompressor discards the output of the whole call.
+    """
     out, at, size = [], 0, 1 << len(data).bit_length() >> 1
     while size:
         ahead = inner.copy()

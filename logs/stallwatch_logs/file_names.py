@@ -1,8 +1,8 @@
-"""Recognize logs in a folder by their names, and ranks by the numbers in names.
+"""Decide by the names of files which files in a folder are logs, and which ranks printed them.
 
 A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
-pod or a rank. If several files are numbered in the same way, and the first lines of each file name only the
-file's own number as the rank, each file contains that rank's output.
+pod or a rank. It is the rank if several files are numbered in the same way, and the first lines of each of
+them name only the number of their own file as the rank.
 """
 
 from __future__ import annotations
@@ -62,13 +62,19 @@ def archive_named(name: str) -> str | None:
 
 
 def may_be_log(name: str) -> bool:
-    """Return whether a file can be a log; used for folders in which no file has a typical log name."""
+    """Return whether a file can be a log, judging by its name.
+
+    Use it for folders in which no file has a typical log name.
+    """
     plain = _COMPRESSED.sub("", name)
     return not (name.startswith(".") or _NO_LOG.fullmatch(plain) or _OTHER_THINGS.fullmatch(plain))
 
 
 def enters_folder(name: str) -> bool:
-    """Return whether a folder is searched: hidden folders, checkpoints and installed packages are not."""
+    """Return whether to search a folder for logs.
+
+    Hidden folders, checkpoints and installed packages are not searched.
+    """
     return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None
 
 
@@ -81,7 +87,10 @@ _ENOUGH = 2  # minimum number of times that a file must name its rank
 
 
 def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
-    """Return the ranks of numbered files; ``paths`` maps the files' names to paths."""
+    """Return the rank of each numbered file whose first lines name its own number as the rank.
+
+    ``paths`` maps the names of the files to their paths. Files whose rank is unknown are left out.
+    """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for name in paths:
         found = _NUMBERED.fullmatch(name)
@@ -98,10 +107,11 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether presumed jobs, with the paths of their files, are ranks or nodes of one run.
+    """Return whether files that appear to be from several jobs are from the ranks or nodes of one run.
 
-    They are if the lines of each job name ranks, no two jobs name the same rank, and all ranks together count
-    from 0 without a gap. Only the necessary files are read.
+    ``jobs`` maps each job to the paths of its files. They are one run if the lines of each job name ranks, no
+    two jobs name the same rank, and all ranks together count from 0 without a gap. Reading ends at the first
+    job that shows otherwise.
     """
     seen: set[int] = set()
     for paths in jobs.values():
@@ -113,7 +123,7 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
 
 
 def _ends_first(family: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the files with the highest number first, which is least likely to match a rank by chance."""
+    """Sort the files by number, highest first: a high number rarely matches a rank by chance."""
     return sorted(family, reverse=True)
 
 
@@ -123,7 +133,7 @@ def _names_only(number: int, path: str) -> bool:
 
 
 def _named(path: str) -> list[int]:
-    """Return the ranks that a file's first lines name, with repetitions."""
+    """Return the ranks that the first lines of a file name; a rank that is named twice is returned twice."""
     try:
         with Path(path).open("rb") as file:
             return [int(found) for found in _RANKS.findall(file.read(HEAD))]

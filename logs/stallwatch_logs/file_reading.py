@@ -25,7 +25,7 @@ Within = Callable[[int], None]  #: receives the number of bytes of a file that w
 
 
 class Stopped(Exception):
-    """Reading was canceled, because its result is no longer needed."""
+    """Error: the reading was canceled, because its result is no longer needed."""
 
 
 @dataclass
@@ -43,14 +43,17 @@ class FileRead:
 
 
 class Engines(NamedTuple):
-    """Compiled patterns, and a function that compiles the patterns of a sampled scan on demand."""
+    """The compiled patterns of a catalogue.
+
+    ``scan`` compiles the patterns for the sampled scan on its first call.
+    """
 
     matcher: Matcher
     scan: Callable[[], ScanEngine | None]
 
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
-        """Return the engines of a matcher's catalogue; the scan's engines are compiled on first use."""
+        """Return the engines for the catalogue of a matcher."""
         return cls(matcher, functools.partial(_engine_of, matcher))
 
 
@@ -79,7 +82,7 @@ def read_file(
 
 
 def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
-    """Yield chunks until the deadline; record in `read` if time runs out."""
+    """Yield chunks until the deadline; set ``read.out_of_time`` if time runs out."""
     try:
         yield from chunks
     except TimeIsUp:
@@ -87,7 +90,7 @@ def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
-    """Read a file into a separate reading; an error affects only this file."""
+    """Read a file into a new reading of its own, so that an error affects only this file."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
         read = read_file(file, reading, engines, within, sizes)
@@ -108,10 +111,10 @@ def _failed(file: LogFile, error: Exception) -> InputProblem:
 
 
 class Matching:
-    """A search for rules in the files at some paths; unreadable files are in ``problems``.
+    """A search for matches of rules in files; ``problems`` lists the files that cannot be read.
 
-    Unlike a diagnosis, the search ignores a rule's requirements on surrounding lines, and does not evaluate
-    the impact of a match on the run.
+    Unlike a diagnosis, the search ignores what a rule requires of the surrounding lines, and does not
+    determine the impact of a match on the run.
     """
 
     def __init__(
@@ -148,7 +151,10 @@ class Matching:
         yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Match]:
-        """Yield the matches in short files, where one line can explain another, and in unscannable files."""
+        """Yield the matches in a file that cannot be scanned in blocks, or that is short.
+
+        In a short file, the reading of one line can depend on other lines.
+        """
         for portion in itertools.chain(portions, [None]):
             lines = reader.finish() if portion is None else reader.feed(portion)
             for index, rule, captures in self._matcher.match(lines):

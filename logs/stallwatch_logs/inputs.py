@@ -48,12 +48,15 @@ class Limits(msgspec.Struct, frozen=True):
             raise TimeIsUp
 
     def for_part(self) -> Limits:
-        """Return limits with half of the remaining time; the other half is for the next step."""
+        """Return the same limits with half of the remaining time, for the first of two steps."""
         left = self.time_left
         return self if left is None else msgspec.structs.replace(self, until=time.monotonic() + left / 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the remaining seconds, because monotonic clocks of different hosts are not comparable."""
+        """Pickle the remaining seconds instead of the deadline.
+
+        Another host has a different monotonic clock, with which the deadline cannot be compared.
+        """
         return _received, (
             self.members,
             self.expanded,
@@ -72,7 +75,7 @@ def _received(
 
 
 class InputError(Exception):
-    """Reading ended early; everything that was read before is valid."""
+    """Error that ended the reading of an input early; the bytes that were read before it are valid."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -85,14 +88,17 @@ class InputError(Exception):
 
 
 class TimeIsUp(InputError):
-    """Time ran out before everything was read."""
+    """Error: time ran out before the input was read completely."""
 
     def __init__(self) -> None:
         super().__init__("was not read to its end in the time given", "give it more with --timeout")
 
 
 class Meter:
-    """Counter of the bytes into and out of a decompressor, which stops output that exceeds the limits."""
+    """Counter of the bytes that a decompressor reads and returns.
+
+    It raises an error if the output exceeds the limits, as that of a decompression bomb does.
+    """
 
     def __init__(self, limits: Limits, taken: int = 0) -> None:
         self._limits = limits
@@ -100,7 +106,7 @@ class Meter:
         self.given = 0
 
     def inner(self) -> Meter:
-        """Return a meter with the same limits that counts a compressed file inside an archive separately."""
+        """Return a new meter with the same limits, for a compressed file inside an archive."""
         return Meter(self._limits)
 
     def give(self, data: bytes) -> bytes:
@@ -123,7 +129,10 @@ class Meter:
 
 
 def is_sparse(path: str | int) -> bool:
-    """Return whether the file at a path or descriptor can have holes; True if it does not exist."""
+    """Return whether a file can have holes; True if the file does not exist.
+
+    The file is a path or a file descriptor.
+    """
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

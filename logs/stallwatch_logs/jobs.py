@@ -47,20 +47,26 @@ _MOST_PROCESSES = 2**22  # largest process id on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Return whether the numbers have the form of job numbers and are not dates or times."""
+    """Return whether the numbers can be job numbers: they have the usual form, and are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
 
 
 def counts_other(text: str) -> bool:
-    """Return whether a text, without its last number, ends with a word for ranks or other numbered items."""
+    """Return whether the last word of a text shows that the number after it does not count jobs.
+
+    Examples are words for ranks, nodes and steps.
+    """
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Return whether the numbers after a text can only be job numbers; `numbers` maps them to suffixes."""
+    """Return whether the numbers that follow this text in the names of files can only be job numbers.
+
+    `numbers` maps each number to the suffixes of the files with this number.
+    """
     if (
         counts_other(text)
         or _MACHINE.search(text.lower())
@@ -81,7 +87,7 @@ def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
 
 
 def _may_be_processes(text: str, numbers: Mapping[str, Collection[str]], counts: list[int]) -> bool:
-    """Return whether each file can be the log of a process, such as `train_45012.log`."""
+    """Return whether all numbers can be process ids, as in `train_45012.log`."""
     if any(end != "log" for ends in numbers.values() for end in ends):
         return False
     if counts[-1] > _MOST_PROCESSES:
@@ -162,10 +168,11 @@ def by_job(
     owned: Mapping[str, str] | None = None,
     of_one_training: _Predicate = lambda _job_of: False,
 ) -> dict[str, list[str]]:
-    """Return the files of each job, by the job's name; empty if all files can belong to one run.
+    """Group the files by job, with the job's name as the key; empty if all files can belong to one run.
 
-    ``owned`` maps files to jobs that are known from other facts than names. If only similar names distinguish
-    jobs, ``of_one_training`` decides whether they are one run. Files without a known job are under `OTHER`.
+    ``owned`` maps files to jobs that are known from something other than their names. If the only sign of
+    several jobs is that names differ in a number, ``of_one_training`` decides whether the files belong to one
+    run. Files whose job is unknown have the key `OTHER`.
     """
     jobs: dict[str, str] = {}
     for grouped in (
@@ -197,12 +204,16 @@ def _split(name: str) -> tuple[list[str], str]:
 
 
 def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str]:
-    """Return the jobs found in similar names, unless the files show that they are one run."""
+    """Return the jobs that similar names suggest; empty if the files' content shows that they are one run."""
     return {} if len(set(found.values())) > 1 and of_one_training(found) else found
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Predicate) -> dict[str, str]:
-    """Group files by schedulers' numbers, in known forms of names or in names that are otherwise equal."""
+    """Map files to the job numbers in their names.
+
+    A number counts if the name has a form that a scheduler uses, or if files have names that differ only in
+    this number.
+    """
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
     counted: set[tuple[str, str]] = set()
@@ -232,7 +243,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """Group files by numbers at the same position of names that are otherwise equal and in one folder."""
+    """Map files to the job numbers that alone distinguish their names from others in the same folder."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for parsed in numbered.values():
         families.setdefault((parsed.folder, parsed.text), {}).setdefault(parsed.number, set()).add(parsed.end)
@@ -253,7 +264,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
-    """Group files by the ids of torchrun's runs, if one folder contains the logs of several runs."""
+    """Map files to the run ids of torchrun, for each folder that contains the logs of several runs."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         folders, _ = _split(name)
@@ -270,7 +281,7 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
 
 
 def _pods(names: Iterable[str]) -> dict[str, str]:
-    """Group files by the names of Kubernetes jobs, unless the names are roles or groups of a single job."""
+    """Map files to the names of their Kubernetes jobs, unless these are roles or groups of one run."""
     found: dict[str, str] = {}
     with_first: set[str] = set()
     for name in names:
@@ -292,7 +303,10 @@ def _pods(names: Iterable[str]) -> dict[str, str]:
 
 
 def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
-    """Assign files with the number of exactly one job in their path, such as files of errors and ranks."""
+    """Assign each of these files to a known job if its path contains the number of only that job.
+
+    Examples are files of error messages, and files of single ranks.
+    """
     found: dict[str, str] = {}
     for name in names:
         if rank_of_path(name) is not None and str(rank_of_path(name)) in jobs:
@@ -304,7 +318,7 @@ def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
 
 
 def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
-    """Assign the files of a folder in which all known files belong to one job."""
+    """Assign each of these files to a job if all files with a known job in its folder belong to that job."""
     below: dict[tuple[str, ...], set[str]] = {}
     for name, job in jobs.items():
         folders = _PARTS.split(name)[:-1]
@@ -323,7 +337,7 @@ def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
 
 
 class RunFolders(NamedTuple):
-    """The jobs that run folders record."""
+    """The jobs that are recorded in the run folders of watched runs."""
 
     jobs: dict[str, str]  #: job of each file name
     folders: dict[str, list[str]]  #: folders of each job
@@ -338,7 +352,7 @@ class Job:
     folders: list[str]  #: run folders of the job, if they contain all its files
 
     def written(self) -> float | None:
-        """Return the time of the last write to the job's files on disk."""
+        """Return the time at which one of the job's files on disk was last written."""
         times: list[float] = []
         for file in self.files:
             try:
@@ -349,7 +363,7 @@ class Job:
 
 
 def jobs_among(files: Sequence[LogFile], own: RunFolders) -> list[Job]:
-    """Return the jobs, by their names; empty if all files can belong to one run."""
+    """Return the jobs to which the files belong, by job name; empty if all files can belong to one run."""
     owned = own.jobs
     paths = {file.name: file.path for file in files if file.plain}
 

@@ -1,4 +1,4 @@
-"""Convert JSON files that contain the lines of a log; each file is first read completely.
+"""Convert JSON files that contain the lines of a log. Each file is read completely before it is converted.
 
 * Jupyter notebooks: the output of their cells, as printed lines. The format is nbformat 4
   (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
@@ -18,17 +18,20 @@ _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the outputs of a notebook's cells in order; do not change a file in another format."""
+    """Yield the outputs of a notebook's cells in order; yield a file in another format unchanged."""
     return _lines_of_whole(chunks, _outputs)
 
 
 def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield one JSON line per entry of the history; do not change a file in another format."""
+    """Yield one JSON line per entry of the training history; yield a file in another format unchanged."""
     return _lines_of_whole(chunks, _history)
 
 
 def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the lines that `lines_in` finds in the file's JSON; do not change a larger or different file."""
+    """Parse a file's JSON and yield the lines that `lines_in` finds in it.
+
+    A file that is too large or has another format is yielded unchanged.
+    """
     held = bytearray()
     for chunk in chunks:
         held += chunk

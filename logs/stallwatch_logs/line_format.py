@@ -1,4 +1,7 @@
-"""Learn the prefix of a text's lines, from the prefix itself or from the numbers that follow it."""
+"""Determine the prefix that all lines of a log have, for example from a log collector.
+
+The prefix itself can show this, or the numbers that are found in the lines without it.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ _MOST_ALIKE = 100
 
 
 def prefix_of(head: bytes) -> LinePrefix | None:
-    """Return the line prefix of a text if it is certain, or if many more numbers are found after it.
+    """Return the prefix to remove from the lines of a text; ``None`` if no prefix is certain.
 
-    Logs with beginnings that differ only in numbers, such as the logs of a run's ranks, share the prefix.
+    A likely prefix is returned only if many more steps and losses are found in the lines without it. The
+    result is stored for other texts whose beginning differs only in numbers, such as the logs of a run's
+    ranks.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
@@ -45,9 +50,9 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
 
 
 def _samples_in(text: bytes, lead: LinePrefix | None) -> tuple[int, int]:
-    """Return the numbers of samples and of lines.
+    """Return how many lines of a text show a step or a loss, and how many lines the text has.
 
-    Samples of progress bars are not counted, because a bar has a name before it.
+    States of progress bars are not counted, because a bar has its own text at the start of the line.
     """
     reader = LineReader("", lead=lead)
     lines = reader.feed(text) + reader.finish()

@@ -1,4 +1,4 @@
-"""Find the log files at the user's paths: files, folders, globs, archives, standard input."""
+"""Find the logs at the paths that a user names: files, folders, globs, archives and standard input."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class LogFile:
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
     ) -> Iterator[bytes]:
-        """Yield the decompressed bytes in portions; the first portion is the file's head (``portions``).
+        """Yield the decompressed bytes of the log in portions, of which the first is the file's head.
 
-        With ``size``, the portions of a plain file end with its chunks of that size. Errors are added to
-        ``problems``; if a file that the user did not name is not text, it is only added to ``binary``. Raises
-        `TimeIsUp` after the last portion before the deadline.
+        With ``size``, each further portion of a plain file ends where a chunk of this size ends (see
+        ``portions``). Errors are added to ``problems``. A file that is not text is an error only if the user
+        named it; otherwise its name is added to ``binary``. Raises `TimeIsUp` when the deadline has passed.
         """
         first = True
         try:
@@ -82,7 +82,10 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read through one descriptor, because the path leads to another file after a log rotation."""
+        """Read the whole file through one file descriptor.
+
+        If the log is rotated meanwhile, the path leads to another file.
+        """
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -100,11 +103,11 @@ def expand(
     run_folders: list[str] | None = None,
     records: Callable[[], str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """Return the logs at the paths, in natural order, and the problems of finding or reading them.
+    """Find the logs at the paths; return them in natural order, with the problems that occurred.
 
-    If `rank_files` is given, files with the states of ranks are added to it; they are not logs. If
-    `run_folders` is given, folders that contain the record of a run are added to it. Records in archives are
-    copied, with safe names, to a folder that `records` creates.
+    If `rank_files` is given, files that contain the states of ranks are added to it instead of to the logs.
+    If `run_folders` is given, folders that contain the record of a run are added to it. Records in archives
+    are copied, with safe names, to a folder that `records` creates.
     """
     found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
@@ -131,7 +134,7 @@ def expand(
 def from_stream(
     name: str, stream: BinaryIO, *, limits: Limits | None = None
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """Return the logs in an open, seekable stream, such as an upload."""
+    """Return the logs in an open stream that can be read again, such as an uploaded file."""
     found = _Expansion(limits or Limits())
     size = stream.seek(0, io.SEEK_END)
     if not size:
@@ -163,7 +166,7 @@ class _Expansion:
         self._known: set[tuple[int, int]] = set()  # a file with two paths is read only once
 
     def add(self, path: str, named: bool = True) -> None:
-        """Add the files of a path; a path that is not `named` was found by a pattern."""
+        """Add the log files at a path; ``named`` is False if the path was found by a pattern."""
         if path == "-":
             self._once(STDIN, sys.stdin.buffer)
             return
@@ -196,7 +199,7 @@ class _Expansion:
             )
 
     def forget(self) -> None:
-        """Clear the set of known files, because the log files keep this object alive."""
+        """Forget which files were added, to free memory while the log files refer to this object."""
         self._known.clear()
 
     def _folder(self, path: str) -> None:
@@ -236,7 +239,7 @@ class _Expansion:
         return len(self.files), len(self.problems), len(self.rank_files or ())
 
     def _rank_file(self, path: str) -> None:
-        """Add a file of a folder to the rank files if it contains the states of ranks."""
+        """Add a file to the rank files if it contains the states of ranks."""
         with contextlib.suppress(OSError):
             status = os.stat(path)  # noqa: PTH116
             known = (status.st_dev, status.st_ino)
@@ -279,7 +282,7 @@ class _Expansion:
     def take(
         self, name: str, reopen: Callable[[], BinaryIO], size: int, named_by_user: bool, path: str = ""
     ) -> None:
-        """Add a file that can be reopened; its content determines its kind."""
+        """Add a file that can be opened again, as a log or an archive according to its content."""
         with reopen() as raw:
             head = raw.read(_HEAD)
         kind = kind_of(head)
@@ -371,12 +374,15 @@ class _Expansion:
         return self._takes_ranks(name, head, size, False, chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """Open a pipe; with a deadline, do not wait until a process opens it for writing."""
+        """Open a pipe. If there is a deadline, do not wait until a process opens the pipe for writing."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
     def _once(self, name: str, opened: BinaryIO) -> None:
-        """Add a pipe; the bytes that are read to inspect it are kept, because they cannot be read again."""
+        """Add a pipe, which can be read only once.
+
+        The bytes that are read to determine its kind are kept as the start of the log.
+        """
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
             with contextlib.suppress(OSError):  # not a pipe of the operating system
@@ -431,7 +437,7 @@ class _Expansion:
 
 
 class _Pipe:
-    """A pipe that can stay silent: waits for data only until the deadline."""
+    """A pipe whose writer may be silent for a long time; reading waits only until the deadline."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
         self._stream = stream  # prevents its deletion, which would close the file
@@ -444,7 +450,7 @@ class _Pipe:
         return os.read(self._file, size)
 
     def head(self, size: int) -> bytes:
-        """Return up to `size` bytes that arrive before the deadline."""
+        """Return the first `size` bytes of the pipe, or fewer if it ends or the deadline passes before."""
         held = b""
         with contextlib.suppress(TimeIsUp):
             while len(held) < size and (portion := self.read(size - len(held))):
@@ -457,7 +463,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 class _Preceded:
-    """A stream that first returns the bytes already read from it."""
+    """A stream with bytes that were already read from it; they are returned again first."""
 
     def __init__(self, head: bytes, stream: BinaryIO | _Pipe) -> None:
         self._head = head
@@ -471,7 +477,7 @@ class _Preceded:
 
 
 class _Unclosed:
-    """A caller's stream that is not closed on exit."""
+    """Context manager of a stream that belongs to a caller, so the stream is not closed."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -491,7 +497,7 @@ class _Unclosed:
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
-    """Return the files with a log's name; if there are none, the files that can be logs."""
+    """Return the files whose names are those of logs; if there are none, all files that can be logs."""
     for accepts in (takes_name, may_be_log):
         found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
         if found:
@@ -500,7 +506,7 @@ def logs_among(paths: Sequence[str]) -> list[str]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts rank10 after rank9."""
+    """Return a sort key that compares numbers by value, so that rank10 comes after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
@@ -512,7 +518,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
-    """Return the problem of a folder or an archive without logs; ``archives`` lists the archives in it."""
+    """Return the problem to report for a folder or an archive that contains no logs.
+
+    ``archives`` are the archives that it contains instead.
+    """
     if not archives:
         return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
@@ -551,7 +560,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
-    """Return a callback that reports the bytes on disk read so far, and the total, to `progress`."""
+    """Return a function that passes the bytes read so far, with the total, to `progress`."""
     total = sum(file.size for file in files)
     return lambda read: None if progress is None else progress(read, total)
 

@@ -1,4 +1,7 @@
-"""Copy the records of watched runs from archives to a folder, because they are read as files of a folder."""
+"""Copy the records of watched runs from archives to a folder.
+
+They are copied because records can be read only as files in a folder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _LONGEST = 100  # maximum number of characters of a folder's name
 
 
 class RecordCopies:
-    """Copies of records, with bounded size and safe names, in a folder that the first copy creates."""
+    """Copies of the records in archives, with limited size and safe names.
+
+    The folder of the copies is created with the first copy.
+    """
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
@@ -24,9 +30,10 @@ class RecordCopies:
         self._folders = self._bytes = 0
 
     def folders_of(self, members: Sequence[str]) -> dict[str, Path]:
-        """Create a folder for each run folder in an archive; return them by the names in the archive.
+        """Create a folder for each run folder of an archive.
 
-        A new folder keeps the last part of the name in the archive, which is the name of the run.
+        Return a dictionary from the names in the archive to the new folders. A new folder keeps the last part
+        of the name in the archive, which is the name of the run.
         """
         made: dict[str, Path] = {}
         marked = dict.fromkeys(_split(member)[0] for member in members if _split(member)[1] in MARKS)
@@ -41,7 +48,7 @@ class RecordCopies:
         return made
 
     def takes(self, member: str, chunks: Callable[[], Iterator[bytes]], copies: Mapping[str, Path]) -> bool:
-        """Copy a member if it is part of a record; return whether it is."""
+        """Copy a member of an archive if it belongs to the record of a run; return whether it does."""
         folder, name = _split(member)
         if folder not in copies or name not in _FILES:
             return False
@@ -56,7 +63,10 @@ class RecordCopies:
 
 
 def folder_around(member: str, folders: Container[str]) -> str:
-    """Return the folder of a member; for a run folder's subfolder ``ranks``, return the run folder."""
+    """Return the run folder to which a member of an archive belongs.
+
+    This is the folder that contains the member, or the folder above it if that folder is named ``ranks``.
+    """
     folder, _ = _split(member)
     parent, name = _split(folder)
     return parent if folder not in folders and name == "ranks" else folder

@@ -1,7 +1,7 @@
 """Read all files of a run, one after another or in parallel.
 
-The result of a file depends only on that file, and results are combined in the order of the files. Therefore,
-the result for the run is the same as if one process read all files.
+The result of a file depends only on that file, and results are combined in the order of the files. The result
+for a run is therefore the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ OnBytes = Callable[[int], None]  #: receives the number of bytes on disk that we
 
 @dataclass(frozen=True)
 class Parallel:
-    """Options for reading several files in parallel, in processes of this program or with any executor.
+    """Options for reading several files in parallel, in new processes or with an executor of the caller.
 
     Processes are spawned as in ``multiprocessing``, so a script that uses them needs an ``if __name__ ==
-    "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. This saves
-    the time that a spawned process needs to load everything again.
+    "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. The processes
+    are then forked, which saves the time in which a spawned process imports and loads everything again.
     """
 
     workers: int = 1  #: number of processes, including this one
@@ -57,14 +57,14 @@ class Parallel:
 
     @property
     def forks(self) -> bool:
-        """Return whether to fork processes, which is safe only while this process has a single thread."""
+        """Return whether to fork new processes, which is safe only while this process has a single thread."""
         if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
             return False
         return threading.active_count() == 1
 
     @property
     def least(self) -> int:
-        """Minimum bytes on disk for which processes are started."""
+        """Minimum total size of the files, in bytes on disk, for which other processes are started."""
         if self.worth is not None:
             return self.worth
         return WORTH_A_FORK if self.forks else WORTH_A_POOL
@@ -86,9 +86,9 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into a run's reading, in their order; read in parallel if that saves time.
+    """Read the files into a run's reading in their order; use several processes if that saves time.
 
-    With ``whole``, this process reads every line, without sampling.
+    With ``whole``, this process alone reads the files, and reads every line of them.
     """
     parallel = parallel or Parallel()
     if whole:
@@ -129,7 +129,7 @@ def _read(
     pages: Pages = NO_PAGES,
     here: bool = False,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Search the small files, if there are many; read the chosen small files and all large files."""
+    """Read the large files and, if there are many small files, only those that a search chooses."""
     found = survey(files, engines, limits, on_bytes, executor=executor, window=window, pages=pages)
     reading.alike = found.alike
     # Another process reads a file as the log of a single start.
@@ -155,10 +155,10 @@ def _read(
 def _processes(
     count: int, pages: Pages, board: Board, engines: Engines | None = None
 ) -> Iterator[Executor | None]:
-    """Start processes, which end immediately and without a message when this process ends.
+    """Start a pool of processes for reading; they end without a message when this process ends.
 
-    With ``engines``, the processes are forked. If the system refuses a process or its thread, all of them are
-    ended.
+    With ``engines``, the processes are forked. If the operating system cannot start all of them, those that
+    were started are killed, and the result is ``None``.
     """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -194,7 +194,7 @@ READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that can be read line 
 
 
 class Healthy(NamedTuple):
-    """A healthy run to which another run is compared."""
+    """A run that is expected to be healthy, with which another run is compared."""
 
     baseline: Baseline
     verdict: Verdict  #: verdict on the run, which may not be healthy
@@ -209,7 +209,7 @@ def read_baseline(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> Healthy:
-    """Return the baseline and the verdict of a healthy run's files, folders, globs and archives."""
+    """Read a healthy run from files, folders, globs and archives; return its baseline and its verdict."""
     reading, problems = read_run(
         paths, catalogue=catalogue, limits=limits, parallel=parallel, progress=progress
     )
@@ -225,10 +225,10 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Return a run's reading and its problems, for callers that need more than the diagnosis.
+    """Read a run; return the reading and the problems, for callers that need more than the diagnosis.
 
-    Every line of a small run is read. In a large run, the sampled scan skips lines that report no problem, so
-    that a message that occurs only in the skipped part can appear to be unknown.
+    Every line of a small run is read. In a large run, the sampled scan skips lines that report no problem. A
+    message that also occurs in skipped lines can therefore be reported as new.
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)

@@ -1,7 +1,7 @@
-"""Split a file's bytes into portions: first its head, which shows its kind, then portions up to chunk ends.
+"""Split a file's bytes into portions: the head, from which its kind is determined, and then its chunks.
 
 Pipes, archives and disks return portions of different sizes, but the result for a log must not depend on the
-sizes. A chunk that arrives as one portion is not copied, because the copy would take a tenth of the total
+sizes. Portions end where chunks end, so that a chunk is not copied: copying would take a tenth of the total
 time.
 """
 
@@ -19,9 +19,9 @@ _NEAR = 4096  # number of bytes that contain the end of most lines
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
-    """Yield the bytes of the portions, first the head with ``size`` bytes, or fewer in a smaller file.
+    """Yield the head of ``size`` bytes, or fewer if the file is smaller, and then the remaining portions.
 
-    Bytes before an error are yielded before the error is raised.
+    If an error occurs in the head, the bytes before it are yielded before the error is raised.
     """
     held: list[bytes] = []
     missing = size
@@ -43,7 +43,7 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
 
 
 def _edge(file: int, boundary: int) -> int:
-    """Return the end of the chunk at ``boundary``, which is the next end of a line."""
+    """Return the offset of the end of the line in which ``boundary`` lies, where the chunk ends."""
     behind = os.pread(file, _NEAR, boundary - 1)
     if b"\n" not in behind:
         behind = os.pread(file, MAX_LINE + 1, boundary - 1)

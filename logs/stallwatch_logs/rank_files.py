@@ -1,4 +1,4 @@
-"""Read files with the states of ranks at a stall.
+"""Read files that show what each rank was doing during a stall.
 
 The files are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as
 pickles or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
@@ -47,7 +47,7 @@ _LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
 
 
 class RankFile(Protocol):
-    """A found file, with the interface of ``LogFile``."""
+    """A file with the states of ranks; it has the interface of ``LogFile``."""
 
     @property
     def name(self) -> str:
@@ -67,12 +67,15 @@ class RankFile(Protocol):
 
 
 def may_hold_ranks(path: str) -> bool:
-    """Return whether the beginning of a file with this name should be checked."""
+    """Return whether a file with this name can contain the states of ranks, so that its head is checked."""
     return _NAMES.fullmatch(_last(path)) is not None
 
 
 def holds_ranks(path: str, head: bytes, *, named_by_user: bool) -> bool:
-    """Return whether a file with this head contains states of ranks; a pickle named by the user does."""
+    """Return whether a file contains the states of ranks, judging by its head.
+
+    A pickle that the user named is always accepted.
+    """
     if _PICKLE.match(head):
         return (
             named_by_user or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
@@ -85,7 +88,7 @@ def _last(path: str) -> str:
 
 
 class RankStates(NamedTuple):
-    """Combined content of all files."""
+    """The states of ranks, combined from all files."""
 
     stacks: StallStacks | None
     files: int  #: number of files read
@@ -94,9 +97,10 @@ class RankStates(NamedTuple):
 def read_rank_files(
     files: Sequence[RankFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
-    """Read snapshots and dumps, and evaluate all ranks together; `ranks_on` maps ranks to hosts.
+    """Read snapshots of stacks and flight recorder dumps, and evaluate the states of all ranks together.
 
-    A snapshot of a rank takes precedence over a dump, and a host's newest dump over its older dumps.
+    `ranks_on` maps ranks to hosts. If several files show the same rank, a snapshot takes precedence over a
+    dump, and the newest dump of a host over its older dumps.
     """
     parts: dict[str, StallStacks] = {}
     dumps: dict[str, dict[int, Dumped]] = {}
@@ -157,7 +161,7 @@ def _clean(stacks: StallStacks) -> StallStacks:
 
 
 class _RefusedError(Exception):
-    """The file cannot be read; contains the reason and the fix."""
+    """Error: the file cannot be read; it contains the reason and what the user can do."""
 
     def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
         super().__init__(reason)
@@ -166,7 +170,7 @@ class _RefusedError(Exception):
 
 
 def _read(file: RankFile) -> StallStacks | Dumped | None:
-    """Return the content of a file; ``None`` if a file in a folder has no states of ranks."""
+    """Return the content of a file; ``None`` if it has no states of ranks and the user did not name it."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

@@ -1,4 +1,4 @@
-"""Read logs on a Ray cluster: each job is a task, which finds the files by their paths."""
+"""Read logs on a Ray cluster. Each job is a Ray task that opens the files by their paths."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ T = TypeVar("T")
 class RayExecutor(Executor):
     """Executor that runs calls as Ray tasks.
 
-    Ray's references can return futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but Ray
-    has no executor.
+    Ray has no executor, but a reference to a task's result can return a future of ``concurrent.futures`` (ray
+    2.60, ``ObjectRef.future``).
     """
 
     def __init__(self, **options: Any) -> None:
@@ -26,7 +26,7 @@ class RayExecutor(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Start a task; further calls of the same function reuse its remote function."""
+        """Start a call as a task; calls of the same function share one remote function."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         task = self._tasks.get(fn)

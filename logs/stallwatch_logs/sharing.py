@@ -26,10 +26,10 @@ Tasks = tuple[Wanted, ...]
 
 
 def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks]:
-    """Return batches of files for other processes, without the ``unread`` files, largest files first.
+    """Combine files into batches, each for one job of another process, largest files first.
 
-    Small files are combined. Large files are first, because a large file at the end would occupy one process
-    while the others wait.
+    Files with an index in ``unread`` are left out. Large files come first, because a large file at the end
+    would occupy one process while the others wait.
     """
     found: list[list[Wanted]] = []
     held = BATCH
@@ -45,12 +45,13 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Read files in this process and with an executor, which receives ``window`` of the ``jobs`` at a time.
+    """Reader of a run's files that shares the work between this process and an executor.
 
-    With ``here``, this process reads the last files while other processes read the first files. It always
-    reads files that other processes fail to read, and all files if there is no executor. Each job contains
-    the ``pages``. For ``unread`` files, only their sizes are reported, or that there was no time to search
-    them.
+    The executor runs at most ``window`` of the ``jobs`` at a time, each of which contains the ``pages``. This
+    process reads the files that are not in ``jobs``, the files that other processes fail to read, and all
+    files if there is no executor. With ``here``, it also takes jobs from the end of the list while other
+    processes take them from the beginning. For ``unread`` files, the result is only their size, or that there
+    was no time to search them.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Sharing:
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
-        """Read all files into the run's reading, in their order."""
+        """Read all files into the run's reading; yield each file with its result, in the files' order."""
         for number in self._unread:
             self._board.report(number, self._files[number].size)
         for number, file in enumerate(self._files):
@@ -109,7 +110,7 @@ class Sharing:
         self._report(always=True)
 
     def _result(self, task: Wanted) -> FileRead:
-        """Return the result of a file; while other processes read it, read another file here."""
+        """Return the result of a file; while waiting for it, read another file in this process."""
         self._pump()
         while task not in self._done:
             if self._failed:
@@ -130,7 +131,7 @@ class Sharing:
             raise TimeIsUp
 
     def _pump(self) -> None:
-        """Store the results of other processes, and submit further jobs to them."""
+        """Collect the finished results of other processes, and submit further jobs to them."""
         for future in [future for future in self._running if future.done()]:
             tasks = self._running.pop(future)
             error = CancelledError() if future.cancelled() else future.exception()

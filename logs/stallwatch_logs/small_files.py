@@ -1,4 +1,7 @@
-"""Search the many small files of a run, and choose the files to read by line (``scan.similar_sources``)."""
+"""Search the many small files of a run, and choose those to read line by line.
+
+The choice is made by ``scan.similar_sources``.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Sizes = tuple[int, int]  #: decompressed bytes, and lines
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of the search of a run's small files."""
+    """What the search of a run's small files found: which files need not be read line by line."""
 
     unread: dict[int, Sizes | None]  #: files that are not read by line; ``None`` if not searched in time
     alike: dict[str, list[int]]  #: ranks of files with the same text, by the name of the file that is read
@@ -42,7 +45,7 @@ NO_SURVEY = Survey({}, {})
 
 
 class Search(NamedTuple):
-    """A job: small files to search, by their paths."""
+    """A job for another process: small files to search, with their paths."""
 
     files: tuple[tuple[str, bool], ...]  #: path, and True if the file is neither compressed nor converted
     limits: Limits
@@ -67,9 +70,10 @@ def survey(
     window: int = 0,
     pages: Pages | None = None,
 ) -> Survey:
-    """Search the small files, here and with an executor; return `NO_SURVEY` if there are only a few.
+    """Search the small files of a run, in this process and with an executor, and choose those to read.
 
-    The search can use half of the remaining time, because the chosen files must be read afterward.
+    Return `NO_SURVEY` if there are only a few small files. The search takes at most half of the remaining
+    time, because the chosen files must be read after it.
     """
     if few_or_none(files) or engines.scan() is None:
         return NO_SURVEY
@@ -129,7 +133,10 @@ def survey(
 
 
 def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
-    """Yield the numbers of small files to search together; archive members are in separate batches."""
+    """Yield groups of small files to search together, each as a list of indexes.
+
+    Members of archives are not in one group with files on disk.
+    """
     batch: list[int] = []
     held = 0
     for number, file in enumerate(files):
@@ -149,9 +156,9 @@ def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
 
 
 def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) -> Found:
-    """Return the outlines of files that are searched together, until the deadline.
+    """Search these files together; return the outline and the size of each, until the deadline.
 
-    Files without an outline must be read.
+    A file whose outline is ``None`` must be read line by line.
     """
     engine = engines.scan()
     assert engine is not None, "files are searched where blocks can be scanned"
@@ -188,7 +195,7 @@ def _text(file: LogFile) -> bytes | None:
 
 
 def search_away(job: Search) -> Found:
-    """Search files in this process, on behalf of another process."""
+    """Search files for another process; this function is the job that a worker runs."""
     files = (_file(path, plain, job.limits) for path, plain in job.files)
     return outline_files(files, prepared(job.pages), job.limits)
 

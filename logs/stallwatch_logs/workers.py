@@ -1,4 +1,4 @@
-"""Read files on behalf of another process: process jobs and return their results."""
+"""Read files for another process: run the jobs that it sends, and return their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
 class Pages(NamedTuple):
-    """A catalogue to send to another process."""
+    """The pages of a catalogue, in a form that can be sent to another process."""
 
     digest: str
     packed: bytes | ctypes.Array[ctypes.c_char]
@@ -39,19 +39,19 @@ class Pages(NamedTuple):
 
     @classmethod
     def of(cls, catalogue: Catalogue) -> Pages:
-        """Return the catalogue, packed once."""
+        """Serialize the pages of a catalogue, so that all jobs can use the same bytes."""
         packed = msgspec.msgpack.encode(list(catalogue.pages.values()))
         return cls(hashlib.sha256(packed).hexdigest(), packed, catalogue.store.folder)
 
     def named(self) -> Pages:
-        """Return only the digest, for a process that already has the pages."""
+        """Return a copy with only the digest, for a process that already has the pages themselves."""
         return self._replace(packed=b"")
 
     def shared(self) -> Pages:
-        """Return the pages in memory that processes share.
+        """Return a copy whose pages are in shared memory, for processes that are being started.
 
-        Data for a new process goes through a pipe. If the data exceeds the capacity of the pipe, this process
-        would wait until the new process has started.
+        Data for a new process is otherwise sent through a pipe. If the data does not fit into the pipe, this
+        process would wait until the new process has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
@@ -63,7 +63,7 @@ NO_PAGES = Pages("", b"", None)
 
 
 class Wanted(NamedTuple):
-    """A file to read."""
+    """A file that a job must read."""
 
     number: int  #: index among the run's files
     path: str
@@ -74,12 +74,12 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, number: int, file: LogFile) -> Wanted:
-        """Return the task for a file that another process can find by its path."""
+        """Return the entry for a file that another process can open by its path."""
         return cls(number, file.path, file.name, file.rank, file.named_by_user, file.local_ranks)
 
 
 class Job(NamedTuple):
-    """Some files to read one after another."""
+    """A job for another process: files to read one after another."""
 
     tasks: tuple[Wanted, ...]
     sizes: ScanSizes  #: limits on the amount of text that is read
@@ -88,7 +88,10 @@ class Job(NamedTuple):
 
 
 class Board:
-    """Progress that processes share while they read, in memory with one writer for each number."""
+    """The numbers of bytes that all processes have read so far, in shared memory.
+
+    Each number is written by one process only, so no lock is needed.
+    """
 
     def __init__(self, files: int, *, shared: bool = True) -> None:
         self._read: Any = [0] * files
@@ -99,17 +102,17 @@ class Board:
             self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
-        """Record the number of bytes read of a file. Raises ``Stopped`` if the file is no longer needed."""
+        """Record how many bytes of a file were read; raise ``Stopped`` if all reading was stopped."""
         if self._stop.value:
             raise Stopped
         self._read[number] = read
 
     def read(self) -> list[int]:
-        """Return the number of bytes read of each file."""
+        """Return how many bytes of each file have been read."""
         return list(self._read)
 
     def stop(self) -> None:
-        """Make all readers stop at the next portion."""
+        """Make all processes stop reading after their current portion."""
         self._stop.value = 1
 
 
@@ -121,7 +124,7 @@ _board: Board | None = None
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
     """Prepare a worker process: it ends with its parent process, and ignores interrupts.
 
-    A forked process already has the ``engines``.
+    ``engines`` are the compiled patterns of a forked process, which need not be compiled again.
     """
     global _board  # the only place for objects that a pool prepares at its start
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -135,7 +138,7 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
 
 
 def read_away(job: Job) -> list[FileRead]:
-    """Read files in this process, on behalf of another process."""
+    """Read the files of a job for another process; this function is the job that a worker runs."""
     engines = prepared(job.pages)
     return [_read(task, job, engines) for task in job.tasks]
 
@@ -163,7 +166,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
 
 
 def prepared(pages: Pages) -> Engines:
-    """Return the compiled patterns, which are compiled once for all jobs of a process."""
+    """Return the compiled patterns for these pages, which a process compiles once for all its jobs."""
     with _lock:
         engines = _engines.get(pages.digest)
         if engines is None:
@@ -189,7 +192,7 @@ def end_with_parent() -> None:
 
 
 def _request_death_signal() -> bool:
-    """Request that Linux kill this process with its parent; return whether Linux accepts the request."""
+    """Ask Linux to kill this process when its parent ends; return whether Linux accepted the request."""
     if sys.platform != "linux":
         return False
     try:

@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 def facts(name: str, type: type[T]) -> T:
-    """Return the content of `<name>.yaml` as `type`."""
+    """Read the data file `<name>.yaml` and return its content as an object of the type `type`."""
     return convert(yaml.load((_HERE / f"{name}.yaml").read_bytes(), LOADER), type)
 
 
@@ -51,7 +51,7 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A changed argument of classes whose names end in `ending`."""
+    """A changed argument of all classes whose names end in `ending`; `trainers.yaml` explains the fields."""
 
     ending: str
     old: str

@@ -13,10 +13,10 @@ from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Return a problem for each sample that the rule matches, or does not match, contrary to its label.
+    """Return a problem for each sample of a page on which the rule fires or does not fire by mistake.
 
-    The samples of a rule without patterns are diagnosed as whole runs, with the other rules of ``catalogue``,
-    which defaults to the packaged catalogue.
+    The label of a sample says whether the rule must fire on it. The samples of a rule without patterns are
+    diagnosed as whole runs, with the other rules of ``catalogue``, which defaults to the packaged catalogue.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -27,7 +27,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """Return the problems found while loading the pages, then the problems of each page, in page order."""
+    """Return the problems that loading the pages found, followed by the problems of each page's samples."""
     awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
@@ -38,7 +38,10 @@ def check_catalogue(catalogue: Catalogue) -> list[PageError]:
 
 
 def _awake(page: RulePage) -> RulePage:
-    """Return a retired rule as an active one, because its samples must still be correct."""
+    """Return a page as an active rule, even if it is retired.
+
+    The samples of a retired rule must still be correct.
+    """
     return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
 
 
@@ -66,7 +69,7 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Return the place in the sample where the rule fired, as text; ``None`` if it did not fire."""
+    """Return where in the sample the rule fired, as text for a message; ``None`` if it did not fire."""
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"
@@ -76,7 +79,7 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 
 def _needs_run(page: RulePage) -> bool:
-    """Return whether the engine may infer the rule from a whole run, even if its page has patterns."""
+    """Return whether the rule can also be inferred from a whole run, so that a sample must be diagnosed."""
     return page.judged or "concluded" in page.tags
 
 
@@ -90,7 +93,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each pattern that two pages without ``requires`` and ``unless`` share."""
+    """Yield a problem for each pattern that two pages share, if neither has ``requires`` or ``unless``."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

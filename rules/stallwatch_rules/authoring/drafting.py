@@ -50,12 +50,12 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """The reason, as a message, why a page cannot be drafted."""
+    """Error: a page cannot be drafted; the message says why."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure that a page describes."""
+    """A failure that no rule describes, as the draft of a page needs it."""
 
     name: str  #: name of the exception; empty for a plain line
     message: str
@@ -64,10 +64,11 @@ class Failure:
 
 
 def failure_of(diagnosis: Diagnosis) -> Failure:
-    """Return the first unknown exception with a message, else the first new line that reports an error.
+    """Return the failure to describe: the first unknown exception with a message.
 
-    Raises ``DraftError`` if the log has neither, or if a rule describes the cause. In the latter case, other
-    new lines are only consequences of that cause.
+    If there is none, return the first new line that reports an error. Raises ``DraftError`` if the log has
+    neither, or if a rule already describes the cause. If it does, new lines are only consequences of that
+    cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -93,12 +94,15 @@ def _known(rule: str) -> str:
 
 
 def fixed_text(message: str) -> int:
-    """Return the number of letters of a message that belong to its fixed text rather than to values."""
+    """Return how many letters of a message are fixed text, as opposed to values such as names and numbers."""
     return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
 
 
 def pattern_of(failure: Failure) -> str:
-    """Return a linear-time pattern for the failure's line, with values masked and the first numbers named."""
+    """Return a pattern that matches the failure's line in linear time.
+
+    Values in the line are replaced by wildcards, and the first numbers become named groups.
+    """
     patterns = (_pattern_of(failure, limit) for limit in range(MAX_PATTERN_TEXT, LEAST_TEXT, -8))
     short = (pattern for pattern in patterns if len(pattern) <= LONGEST)
     return next(short, None) or _pattern_of(failure, LEAST_TEXT)
@@ -128,7 +132,7 @@ def _escaped(text: str) -> str:
 
 
 def id_of(failure: Failure, package: str) -> str:
-    """Return a proposed rule ID: the package and the message's most significant words."""
+    """Return a proposed rule ID, made of the package's name and the most significant words of the message."""
     words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
     name = [package.lower().replace("_", "-")] if package else []
     kept = [word for word in words if word.isascii() and word not in name][:4]
@@ -136,7 +140,10 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """Return the package of the innermost library frame, and the file in it; empty if there is none."""
+    """Return the package and the file of the innermost stack frame that is in a library.
+
+    Both are empty if no frame is in a library.
+    """
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:
@@ -146,7 +153,10 @@ def origin_of(failure: Failure) -> tuple[str, str]:
 
 
 def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
-    """Return the unmatched line that is most similar to the failure, or a made-up line with a step."""
+    """Return a line that the rule must not match, for the negative sample of the page.
+
+    It is the unmatched line that is most similar to the failure, or a made-up line with a step.
+    """
     words = set(words_of(failure.message))
     expression = compile_re2(pattern, encoded=False)
     healthy = [line for line in lines if expression.search(line) is None]
@@ -251,7 +261,7 @@ class Proposal:
     failure: Failure
 
     def problems(self, path: str) -> list[PageError]:
-        """Return the reasons why the page would not load from `path`, or would fail its samples."""
+        """Return the reasons why the page would not load from `path`, or why its samples would fail."""
         try:
             return check_page(parse_page(self.text, path, chinese=False))
         except PageError as error:
@@ -259,7 +269,7 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """Return a page for the unknown failure of this run, with this ID if one is given.
+    """Return a page for the unknown failure of this run, with the ID ``rule`` or a proposed ID.
 
     Raises ``DraftError`` if a rule knows the failure, or if there is none.
     """

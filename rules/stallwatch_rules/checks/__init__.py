@@ -1,1 +1,4 @@
-"""Keep the names of release 0.1 for one minor version; the checks moved to `stallwatch_lint`."""
+"""Provide the names of release 0.1 for one more minor version.
+
+The checks are now in `stallwatch_lint`.
+"""

@@ -1,4 +1,4 @@
-"""Keep the names of release 0.1 for one minor version."""
+"""Provide the names of release 0.1 for one more minor version."""
 
 from __future__ import annotations
 

@@ -34,22 +34,23 @@ LATEST = 5  #: number of most recent intervals between printed steps that define
 
 
 def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
-    """Return whether the primary cause is only the report of ranks that waited for another rank."""
+    """Return whether the primary cause only reports that ranks waited for another rank."""
     page = catalogue.pages.get(primary.rule)
     symptom = primary.role == "symptom" and primary.harm == "fatal"
     return symptom and page is not None and AWAITS_PEER in page.tags
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that did not report the failure that all other ranks reported."""
+    """Return the few ranks that did not report a failure that all other ranks reported."""
     reported = _reported(rule, run, now)
     return sorted(_absent(reported, run)) if len(reported) > 1 else []
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that reported no timeout and, by their logs, may have kept the others waiting.
+    """Return the few ranks that may have made the others wait, according to the logs.
 
-    If a single rank reported the timeout, the only other rank of the run is a suspect.
+    They are ranks that reported no timeout, and whose logs do not show that they waited, too. If a single
+    rank reported the timeout, the only other rank of the run is a suspect.
     """
     reported = _reported(rule, run, now)
     return [
@@ -58,7 +59,7 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the ranks for which the others waited, according to stacks; without stacks, the suspects.
+    """Return the ranks for which the others waited: those that stacks show elsewhere, or else the suspects.
 
     If a single rank reported the timeout, a suspect counts only if its log shows that it was elsewhere.
     """
@@ -70,7 +71,7 @@ def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the suspects whose logs show that they were elsewhere while the other ranks waited."""
+    """Return the suspects whose logs show that they did something else while the other ranks waited."""
     reported = _reported(rule, run, now)
     return [
         rank
@@ -80,11 +81,11 @@ def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
-    """Return the ranks that reported nothing because they were busy, and the stream of the lowest such rank.
+    """Return the ranks that reported no timeout because they were busy, and a stream that shows their work.
 
-    Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
-    without a rank are attributed to the main process, because a launcher's other ranks print nothing during
-    such work.
+    The stream is that of the lowest of these ranks. Several ranks are returned only if all ranks that
+    reported nothing were busy with the same work. Lines without a rank are attributed to the main process,
+    because a launcher's other ranks print nothing during such work.
     """
     reported = _reported(rule, run, now)
     absent = _absent(reported, run)
@@ -107,7 +108,10 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
 
 
 def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Return whether other output came after an activity and before the other ranks' timeouts."""
+    """Return whether an activity of a rank was over before the other ranks' timeouts.
+
+    The sign is that other output followed it.
+    """
     after = activity.after
     if after is None:
         return False
@@ -119,7 +123,10 @@ def _went_on(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks on which a rule matched, and the ranks named by the flight data in its lines."""
+    """Return the ranks that reported a timeout or another failure by matching this rule.
+
+    They include the ranks that the watchdog's lines name.
+    """
     finding = now.get(rule)
     if finding is None:
         return set()
@@ -129,7 +136,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
-    """Return the ranks that reported nothing, if they are few and no further rank is known to exist."""
+    """Return the ranks that reported nothing; empty if they are many, or if further ranks may exist."""
     logged = {rank for _, rank in run.streams if rank is not None}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
     few = 0 < len(absent) <= len(reported) / 2 or (len(reported) == len(absent) == 1 and absent <= logged)
@@ -137,7 +144,7 @@ def _absent(reported: set[int], run: Snapshot) -> set[int]:
 
 
 def _world_size(run: Snapshot) -> int:
-    """Return the largest number of ranks that the run's lines or launchers name; 0 if none does."""
+    """Return the number of ranks in the run, according to its lines and launchers; 0 if it is unknown."""
     sizes = [
         int(found[1] or found[2])
         for stream in run.streams.values()
@@ -149,7 +156,7 @@ def _world_size(run: Snapshot) -> int:
 
 
 def _kept(stream: StreamReading) -> Iterator[Line]:
-    """Yield the first and last line of each of the stream's templates."""
+    """Yield the lines of a stream that are stored: the first and the last line of each template."""
     for entry in stream.templates.entries.values():
         yield entry.first
         yield entry.last
@@ -160,7 +167,10 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that the rank waited, too, or why it could not report a timeout."""
+    """Return whether a rank's log shows why the rank cannot have made the others wait.
+
+    It may show that the rank waited, too, that it was ahead, or that something ended it.
+    """
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -169,7 +179,7 @@ def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: As
 
 
 def _lost_a_peer(rank: int, now: Assessment) -> bool:
-    """Return whether a rank reported that it lost or awaited another rank."""
+    """Return whether a rank reported that it lost another rank or waited for one."""
     raised = (one.timed_out or one.lost_something for one in now.exceptions.unknown if one.stream[1] == rank)
     matched = (
         any(of == rank for _, of in finding.hits) for finding in now.found if any(map(finding.tagged, _LOST))
@@ -178,9 +188,10 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 
 
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether the launcher, a signal, or a user ended a rank, but not before the first timeout.
+    """Return whether the launcher, a signal or a user ended a rank at or after the first timeout.
 
-    If a single rank gave up, lines without a rank are attributed to the other rank.
+    The result is also true if one of the times is unknown. If a single rank reported the timeout, lines
+    without a rank are attributed to the other rank.
     """
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):
@@ -197,7 +208,7 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
 
 
 def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's watchdog shows that the rank had reached the same collective as the others."""
+    """Return whether a rank's watchdog shows that it reached the collective at which the others waited."""
     own = FlightData()
     for stream in _streams_of(rank, run):
         for line in _kept(stream):
@@ -208,19 +219,22 @@ def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
 
 
 def _number(flight: WatchdogPosition) -> int:
-    """Return the sequence number of the last collective that a rank is known to have reached."""
+    """Return the sequence number of the last collective that a rank reached, according to its watchdog."""
     return max(flight.work or 0, flight.enqueued or 0)
 
 
 def _first_timeout(rule: str, run: Snapshot) -> float | None:
-    """Return when the first rank gave up waiting; ``None`` if no line shows it."""
+    """Return the time at which the first rank gave up waiting; ``None`` if it is unknown."""
     hits = ((stream, stream.hits[rule]) for stream in run.streams.values() if rule in stream.hits)
     times = (stream.when(found.first.line) for stream, found in hits)
     return min((time for time in times if time is not None), default=None)
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's last step is behind the others' by at least its usual printing interval."""
+    """Return whether a rank's last step is behind that of all other ranks.
+
+    The difference must be at least the rank's usual interval between printed steps.
+    """
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
@@ -229,7 +243,7 @@ def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
 
 
 def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank printed new messages long after the last lines of the ranks that later gave up.
+    """Return whether a rank printed new messages while the ranks that later timed out were silent.
 
     A message that the rank also printed between its steps can come from a thread that prints all the time.
     """
@@ -249,7 +263,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
-    """Yield the times of a rank's last step and of its messages that are earlier than ``until``."""
+    """Yield the times of a rank's stored messages and its last step, if they are earlier than ``until``."""
     for stream in _streams_of(rank, run):
         for line in chain([stream.last_advance], _kept(stream)):
             if (time := stream.when(line)) is not None and time < until:

@@ -1,7 +1,8 @@
-"""Select the cause among several findings by role: causes, then symptoms, then wrappers, then notices.
+"""Select the primary cause among several findings by their role.
 
-The selection does not depend on the order in which ranks were read, so another interleaving of the same logs
-gives the same result.
+Causes take precedence over symptoms, symptoms over wrappers, and wrappers over notices. The selection does
+not depend on the order in which ranks were read, so another interleaving of the same logs gives the same
+result.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings, worst first and causes before symptoms, each followed by the findings it explains."""
+    """Sort findings, the worst first and causes before symptoms.
+
+    Each finding is followed by the findings that it explains.
+    """
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, RuleFinding] = {}
@@ -48,7 +52,7 @@ def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def explained(findings: Sequence[RuleFinding]) -> Mapping[str, set[str]]:
-    """Map each explained rule to the rules in this run that explain it, directly or through other rules.
+    """Map each rule that is explained by others to the rules that explain it, directly or indirectly.
 
     Only harmful rules explain other rules. Two rules that explain each other are not explained by each other.
     """
@@ -78,7 +82,7 @@ def _reachable(start: RuleFinding, present: Mapping[str, RuleFinding]) -> set[st
 def primary(
     findings: Sequence[RuleFinding], unknown_beside: bool = False
 ) -> tuple[RuleFinding, float] | None:
-    """Return the root-cause finding and its confidence; ``None`` if no finding is harmful."""
+    """Return the finding that is the primary cause and its confidence; ``None`` if none is harmful."""
     under = explained(findings)
     for harm in ("fatal", "degrading"):
         harmful = [c for c in findings if c.harm == harm and c.role != "notice"]
@@ -94,8 +98,8 @@ def primary(
 def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> list[PassedOver]:
     """Return the harmful findings that are not the root cause, each with the reason.
 
-    ``chosen`` is ``None`` if the cause is an unknown exception, which requires that no cause is known and
-    that no symptom came before the exception.
+    ``chosen`` is the primary cause. It is ``None`` if the cause is an unknown exception; then no finding has
+    the role of a cause, and no symptom came before the exception.
     """
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
@@ -119,7 +123,7 @@ def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> 
 def confidence_among(
     first: RuleFinding, rivals: Sequence[RuleFinding] = (), unknown_beside: bool = False
 ) -> float:
-    """Return the confidence that a finding is the cause, given the rival findings."""
+    """Return the confidence that the finding `first` is the cause, given other findings that could be it."""
     facts = set(first.facts)
     concluded = first.judged and first.harm in ("fatal", "degrading")
     if concluded and not any(fact.startswith("ending-") for fact in facts):
@@ -130,7 +134,10 @@ def confidence_among(
 
 
 def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
-    """Return the order of the rivals relative to the first finding, as far as their positions show it."""
+    """Return what is known about the order of the first finding and its rivals.
+
+    The result tells whether their times, positions or steps show that the rivals came later.
+    """
     if not rivals:
         return "none"
     group = [first, *rivals]
@@ -140,17 +147,17 @@ def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
 
 
 def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings: the earliest first, then the more specific, then the lowest rank.
+    """Sort findings by time, then by how specific their patterns are, then by rank.
 
-    The order is by time if all findings have times, else by position in a stream that contains them all, else
-    by step.
+    If not all findings have times, they are sorted by their positions in a stream that contains them all, or
+    else by step.
     """
     when = _times(group) or _positions(group) or _steps(group) or {}
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))
 
 
 def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
-    """Return each rule's earliest time, or ``None`` if an occurrence has no time."""
+    """Return the earliest time of each rule, or ``None`` if any match has no time."""
     times: dict[str, float] = {}
     for finding in group:
         known = [place.time for place in finding.occurrences if place.time is not None]
@@ -161,7 +168,7 @@ def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _positions(group: Sequence[RuleFinding]) -> dict[str, float] | None:
-    """Return each rule's position in a stream that contains all the rules, or ``None``."""
+    """Return each rule's first position in one stream; ``None`` if no stream contains all the rules."""
     if not group:
         return None
     streams = set.intersection(*({place.stream for place in c.occurrences} for c in group))

@@ -43,7 +43,10 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Map each host with a steady and relevant clock error to the seconds that its clock is ahead."""
+    """Return the hosts whose clocks are off, each with the seconds that its clock is ahead.
+
+    A host counts only if the difference is steady and large enough to matter.
+    """
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -63,7 +66,7 @@ def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
 
 
 def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
-    """Yield the steps that ranks finished, and the collectives that timed out in the ranks."""
+    """Yield the events that can be compared between hosts: finished steps, and timeouts of collectives."""
     counts: dict[str, int] = {}
     for key, stream in sorted(streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         host = hosts.get(key)
@@ -83,7 +86,7 @@ def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
 
 
 def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str, float]) -> Streams:
-    """Return the streams, with corrected times for hosts whose clocks are off."""
+    """Return the streams with corrected times for the hosts whose clocks are ahead or behind."""
     if not ahead:
         return streams
     return {
@@ -107,7 +110,7 @@ def _put_right(stream: StreamReading, by: float) -> StreamReading:
 
 
 def _earlier(value: T, by: float) -> T:
-    """Return a copy of a value in which the times of all lines and steps are ``by`` seconds earlier."""
+    """Return a copy of an object in which the times of all its lines and steps are ``by`` seconds earlier."""
     return cast("T", _moved(value, by))
 
 

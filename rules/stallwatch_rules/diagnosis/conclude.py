@@ -1,4 +1,7 @@
-"""Derive the diagnosis from the streams that were read: harm, causal order, primary cause, verdict."""
+"""Derive the diagnosis from the streams that were read.
+
+It consists of the findings with their harm and causal order, the primary cause, and the verdict.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add the hosts to the diagnosis of a run over several hosts, and the host of the named rank.
+    """Add hosts to the diagnosis of a run on several hosts, including the host of the rank it names.
 
     Returns:
         The ranks for which the other ranks waited, if any.
@@ -116,7 +119,10 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
-    """Return the finding that is the cause, possibly inferred from an exception, and its confidence."""
+    """Return the finding that is the root cause, and its confidence.
+
+    If an unknown exception ended the run, the finding may be inferred from that exception.
+    """
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -134,7 +140,7 @@ def _snapshot(
     context: RunContext,
     hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
-    """Return the facts that assessors use, and the assessment of the matches before any assessor ran."""
+    """Return the facts of a run as the assessors use them, and the assessment before the first assessor."""
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
@@ -195,17 +201,20 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds without a step; the agent may have seen a longer time than the log shows."""
+    """Return the seconds since the last step, as the log or the agent shows them.
+
+    The agent may have observed a longer time than the log shows.
+    """
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)
 
 
 def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank, ...], Line | None]:
-    """Return the ranks that ended before the other ranks without an error, and the launcher's line about it.
+    """Return the ranks that ended without an error before the other ranks.
 
-    A rank's own report is less reliable than a launcher's: a rank does not know every exit code with which it
-    ends.
+    The second result is the launcher's line about such a rank, if it was read. A rank's own report is less
+    reliable than a launcher's, because a rank does not know every exit code with which it ends.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]
@@ -216,7 +225,7 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank
 
 
 def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
-    """Return whether a user stopped the run; an interrupt before many steps belongs to an earlier start."""
+    """Return whether a user stopped the run. If many steps followed, an earlier start was stopped instead."""
     interrupts = [one for one in found if one.tagged("interrupt")]
     last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

@@ -1,4 +1,4 @@
-"""Confidence in a primary cause, from one table that can be read and calibrated.
+"""Calculate the confidence in a primary cause, from a single table that can be calibrated.
 
 The numbers are rough frequencies: of the verdicts with a confidence of 0.9 or more, nine in ten should be
 right. Each number belongs to a named fact.
@@ -53,7 +53,7 @@ CAPS: dict[str, float] = {
 
 
 def confidence(role: Role, rivals: Rivals = "none", facts: Collection[str] = ()) -> float:
-    """Return the confidence according to the table; ``facts`` are names in ``LESS`` and ``CAPS``."""
+    """Return the confidence in a primary cause; ``facts`` are names in the tables ``LESS`` and ``CAPS``."""
     sure = WRAPPER if role == "wrapper" else BASE[role, rivals]
     sure = min([sure, *(CAPS[fact] for fact in facts if fact in CAPS)])
     sure -= sum(LESS[fact] for fact in facts if fact in LESS)

@@ -1,4 +1,4 @@
-"""Exceptions of a run that no rule knows: which exceptions ended the run, and whether one is the cause."""
+"""Find the exceptions of a run that match no rule, and decide whether they are the cause of its failure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """An unknown exception in one stream."""
+    """An exception in one stream that matches no rule."""
 
     seen: CountedException
     stream: Key
@@ -63,7 +63,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def timed_out(self) -> bool:
-        """True if the exception only shows that a wait for other ranks timed out or was ended."""
+        """True if the exception only shows that waiting for other ranks timed out or was stopped."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
     @property
@@ -73,12 +73,12 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def lost_something(self) -> bool:
-        """True if the exception shows that the main thread lost a peer or its wait timed out."""
+        """True if the exception shows that the main thread lost a peer, or timed out while waiting."""
         return self.seen.raised.lost_something
 
     @property
     def of_tracker(self) -> bool:
-        """True if the exception is from the thread of an experiment tracker, which training does not need."""
+        """True if the exception is from a thread of an experiment tracker, which training does not need."""
         return self.of_thread and of_helper(self.seen.raised)
 
     @property
@@ -106,11 +106,14 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     @property
     def timed_out(self) -> bool:
-        """True if one of the fatal exceptions is a timeout."""
+        """True if one of the exceptions that ended the run is a timeout."""
         return any(one.timed_out for one in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Remove the fatal mark from all exceptions, or only from those raised after an interrupt."""
+        """Return the exceptions with none of them marked as fatal.
+
+        With `only_interrupted`, only exceptions that were raised after an interrupt lose this mark.
+        """
         unknown = [
             replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
             for one in self.unknown
@@ -118,10 +121,11 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Remove the fatal mark from exceptions that only echo the end of another part of the program.
+        """Return the exceptions without the fatal mark on those that another failure explains.
 
-        An echo counts as explained if another exception explains it (but not one in a tracker's thread, or in
-        a thread that died after the main thread), or if `otherwise` is set.
+        Only an exception that reports the end of another part of the program, such as a peer, can lose the
+        mark: if another exception explains it, or if `otherwise` is set. An exception in a tracker's thread,
+        or in a thread that died after the main thread, does not explain others.
         """
         own = [one for one in self.fatal if not one.of_tracker]
         reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
@@ -134,7 +138,8 @@ class Exceptions(msgspec.Struct, frozen=True):
     def of_helpers(self) -> Exceptions:
         """Return the exceptions with only the last failure of a helper thread or child marked as fatal.
 
-        The failure counts if training continued for at most ``BUFFERED_STEPS`` steps after it.
+        The failure counts only if training continued for at most ``BUFFERED_STEPS`` steps after it. If there
+        is no such failure, the exceptions are returned unchanged.
         """
         main = [one for one in self.fatal if not one.seen.raised.beside]
         helpers = [
@@ -178,9 +183,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         return all(_before(named, one) for one in harmful if one.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
-        """Return the last exception that training survived, if it came shortly before the last sign of life.
+        """Return the last exception that training survived, if it came shortly before the run stopped.
 
-        An actor that dies leaves its learner without data: the learner continues for a while, then waits.
+        For example, an actor that dies leaves its learner without data: the learner continues for a while,
+        and then waits. ``last_sign`` is the time of the run's last sign of life.
         """
         recent = [
             one
@@ -191,7 +197,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """Return the exceptions as records for the diagnosis, fatal exceptions first."""
+        """Return the exceptions as records of the diagnosis; those that ended the run come first."""
         fatal = fold(one.seen for one in self.fatal)
         return fatal + fold(one.seen for one in self.unknown if not one.fatal)
 
@@ -217,11 +223,12 @@ def read_exceptions(
     complete: bool = False,
     last_step: int | None = None,
 ) -> Exceptions:
-    """Return the exceptions of these streams; ``known`` maps the rules that matched to their streams.
+    """Return the exceptions of these streams, and whether each of them ended its program.
 
-    ``symptoms``: matched rules that do not name an exception, but whose lines can precede the traceback of an
-    exception. ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have
-    failed, or to have reached its end.
+    ``known`` maps the rules that matched to the streams in which they matched. ``symptoms`` are rules that
+    matched but do not name an exception; their lines can precede the traceback of an exception. ``aborts``
+    are rules that only name a SIGABRT. ``died`` is True if the run is known to have failed, and ``complete``
+    if it is known to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -283,7 +290,10 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield rules that matched only in a program that started after an exception ended another program."""
+    """Yield rules that matched only in the output of a later program.
+
+    A script started that program after an exception had ended another one.
+    """
     failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
     programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
     if not programs:
@@ -306,7 +316,10 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended its process or thread; ``with_steps``: sources with steps."""
+    """Return whether an exception ended its process or thread.
+
+    ``with_steps`` are the sources that show steps.
+    """
     stream, last = streams[key], seen.last
     enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
@@ -329,7 +342,10 @@ def _ended(
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Return whether more messages below warning level follow a line than an ending program prints."""
+    """Return whether a program continued after a line of its stream.
+
+    The sign is that more messages below the level of a warning follow than an ending program prints.
+    """
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
@@ -342,7 +358,7 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 
 
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
-    """Return whether Ctrl-C ended the process or thread whose loss the exception reports.
+    """Return whether an exception about a lost process or thread only follows from Ctrl-C, which ended it.
 
     The exception's lines can come before those of the interrupt. However, a thread that fetches batches can
     also lose its peer long before a user stops the waiting run: the number of lines or seconds between the
@@ -370,7 +386,7 @@ _INTERRUPT = "KeyboardInterrupt"
 
 
 def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
-    """Return the lines of all ranks that show that a user stopped the run."""
+    """Return the lines, of any rank, that show that a user stopped the run."""
     tables = (one.exceptions_now().seen.values() for one in streams.values())
     raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
     matched = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
@@ -378,19 +394,25 @@ def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
 
 
 def _below(line: Line, stops: Iterable[Line]) -> bool:
-    """Return whether a line is below one of the stop lines in the same file."""
+    """Return whether a line comes after one of the lines `stops` in the same file."""
     return any(stop.source == line.source and stop.number < line.number for stop in stops)
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """Return when the first stream was interrupted, in Unix seconds; ``None`` if training continued."""
+    """Return the time of the first interrupt, in Unix seconds.
+
+    Return ``None`` if it is unknown or if training continued after it.
+    """
     matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
 def _wordless(raised: ExceptionChain) -> bool:
-    """Return whether a crash of compiled code lacks its message, which is among another rank's lines."""
+    """Return whether the message of a crash in compiled code is missing.
+
+    The message is then among the lines of another rank.
+    """
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
@@ -403,7 +425,7 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
 
 
 def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
-    """Return whether one of the exceptions came before a symptom, as far as the log shows."""
+    """Return whether one of the exceptions came before a symptom, as far as the logs show their order."""
     for exception in fatal:
         if symptom.rule in exception.seen.raised.heading:
             return True

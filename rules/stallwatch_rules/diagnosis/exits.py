@@ -1,4 +1,4 @@
-"""Determine from launchers' exit codes whether a signal ended a rank or the rank set its exit status.
+"""Determine from the exit codes that launchers report how ranks ended, and which rank ended first.
 
 A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
 has ended all other processes. So neither the order of these lines nor their times show which rank ended
@@ -57,7 +57,10 @@ def lines_about_memory(finding: RuleFinding) -> tuple[str, ...]:
 
 
 def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bool:
-    """Return whether the launcher was signaled to end, or a component such as a scheduler ended the run."""
+    """Return whether something other than the run's own failure ended it.
+
+    The launcher was asked to end, or a component such as a scheduler ended the run.
+    """
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
     return signaled or any(
@@ -66,9 +69,9 @@ def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bo
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
-    """Return the rank that launchers reported as the first to fail, with its exit code.
+    """Return the rank that launchers report as the first one that failed, and its exit code.
 
-    ``None`` if the launchers disagree or report none.
+    Return ``None`` if launchers report different ranks, or no rank.
     """
     first: set[tuple[int, int]] = set()
     for stream in streams.values():
@@ -81,11 +84,11 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """Return the only rank that completed steps and is not in torchrun's list of failed ranks.
+    """Return the rank that ended without a failure, if it is the only rank missing in torchrun's list.
 
     The list names each process of its node with a status other than 0, including those that torchrun ended
-    itself (`SubprocessContext._poll`, torch 2.13). ``None`` if several ranks are missing: another node's list
-    may name them.
+    itself (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps. Return ``None`` if
+    several ranks are missing, because another node's list may name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
@@ -103,7 +106,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 
 def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
-    """Return the rank that the finding's signal ended; if the signal ended several, the first to fail."""
+    """Return the rank that the finding's signal ended; if it ended several, the one that failed first."""
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -113,7 +116,7 @@ def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> list[RuleFinding]:
-    """Return the findings that report a lost peer, except those that the ranks in `own` also report."""
+    """Return the fatal findings that report a lost peer, except those on a rank in `own`."""
     gone = [
         finding
         for finding in found
@@ -123,14 +126,18 @@ def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> lis
 
 
 def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
-    """Return the rules that matched on peers that lost the ranks `own`, and the rules that these explain."""
+    """Return the rules by which other ranks report that they lost a peer, and the rules that these explain.
+
+    Reports of the ranks `own` do not count.
+    """
     return {rule for finding in lost_peers(found, own) for rule in (finding.rule, *finding.page.explains)}
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Return a message about the first rank to end, if it set its exit status itself and printed no error.
+    """Return a message about the rank that ended first, if it exited with a failure but printed no error.
 
-    An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be from that rank.
+    An example is ``sys.exit(1)``. Return an empty string if there is no such rank, or if an error that is
+    shown may be from that rank.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:
@@ -146,7 +153,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
 
 
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
-    """Return the note for a command without a launcher that failed without a signal or exception."""
+    """Return the note for a command that failed by itself: without a launcher, a signal or an exception."""
     ending = run.context.ending
     if ending is None or not _failed_by_itself(run, now):
         return ""
@@ -158,9 +165,10 @@ def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
 
 
 def closing_message(run: Snapshot, now: Assessment) -> Line | None:
-    """Return the last message of a command that failed by itself, if it is new after the last step.
+    """Return the last message of a command that failed by itself, if it came after the last step.
 
-    An example is the message of ``sys.exit("no data left")``. No rule matched the line.
+    An example is the message of ``sys.exit("no data left")``. Only a message that matches no rule and was not
+    printed before counts.
     """
     step = run.clock.last_advance
     if not _failed_by_itself(run, now) or step is None:
@@ -178,7 +186,7 @@ def _is_after(line: Line, step: Line) -> bool:
 
 
 def _failed_by_itself(run: Snapshot, now: Assessment) -> bool:
-    """Return whether a command without a launcher failed without a signal or exception."""
+    """Return whether a command failed without a launcher, a signal or an exception."""
     summaries = [stream.summary for stream in run.streams.values()]
     launched = any(summary.codes or summary.spawned for summary in summaries)
     return run.context.kind == "failed" and not launched and not now.exceptions.any

@@ -40,7 +40,7 @@ class Occurrence(msgspec.Struct, frozen=True):
 
 
 class RuleFinding(msgspec.Struct, frozen=True):
-    """A rule that matched lines of a run, or that was inferred from the run, with its impact on the run."""
+    """A rule that matched lines of a run, or was inferred from the run, with its impact on the run."""
 
     page: RulePage
     hits: Mapping[Key, RuleHits]  #: matches by stream; empty if the finding was inferred from the run
@@ -68,7 +68,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def is_failure(self) -> bool:
-        """True if the finding ended the run and is not only a launcher's report of the end."""
+        """True if the finding ended the run, and is not only the report of a launcher about the end."""
         return self.harm == "fatal" and self.role in ("cause", "symptom")
 
     @property
@@ -83,22 +83,23 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> Match | None:
-        """The earliest match of the finding, if any."""
+        """The earliest match of the finding; ``None`` for an inferred finding."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}
         return matches[id(earliest(m.line for m in matches.values()))] if matches else None
 
     @property
     def last(self) -> Match | None:
-        """The latest match of the finding, if any."""
+        """The latest match of the finding; ``None`` for an inferred finding."""
         matches = {id(hits.last.line): hits.last for hits in self.hits.values()}
         return matches[id(latest(m.line for m in matches.values()))] if matches else None
 
     @property
     def shown_match(self) -> Match | None:
-        """The match that a report shows: the first, or the last if the failure recurred or later steps count.
+        """The match that a report shows: usually the first, but the last if training survived the first.
 
-        A log may contain several starts that each ended in the same way: the last match ended the run. If a
-        loss stays NaN, the match is the first NaN after the last finite loss.
+        A log may contain several starts that each ended in the same way, and the last match ended the run.
+        The last match is also shown if later steps decided how harmful the finding is. For a loss that stays
+        NaN, it is the first NaN after the last finite loss.
         """
         if self.harm != "fatal" or not (self.judged or self._survived):
             return self.first
@@ -106,22 +107,25 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def _since(self) -> Match | None:
-        """The first match after the last finite loss, in the stream with the latest match."""
+        """The first match after the last finite loss, in the stream that contains the latest match."""
         last = self.last
         return next((hits.since or last for hits in self.hits.values() if hits.last is last), last)
 
     @property
     def _survived(self) -> bool:
-        """True if training continued after the first match, until a later match."""
+        """True if training continued after the first match until a later match."""
         steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
     def with_harm(self, harm: Harm, note: Text) -> RuleFinding:
-        """Return the finding with another harm and its note."""
+        """Return the finding with this harm, and with a note that explains the harm."""
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
-        """Return the finding with a judgment of its impact, inferred or, if `seen` is set, observed."""
+        """Return the finding with an assessed harm and its note.
+
+        ``seen`` is True if the harm was observed and not inferred.
+        """
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -130,12 +134,12 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, facts=self.facts.union(facts))
 
     def step_of(self, match: Match, last_step: int | None) -> int | None:
-        """Return the step of a match; for a fatal match without a step, the last step of the run."""
+        """Return the step of a match. A fatal match without a step gets the last step of the run."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
     @property
     def all_explained(self) -> tuple[str, ...]:
-        """The rules that this finding explains, according to its page or in this run."""
+        """The rules that this finding explains: those on its page, and those that it explains in this run."""
         return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
 
     @property
@@ -144,14 +148,14 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0)
 
     def texts(self) -> Iterator[str]:
-        """Yield the exemplars and the first and last lines of the matches."""
+        """Yield the lines of the matches that are stored: the examples, the first line and the last line."""
         for hits in self.hits.values():
             yield from hits.exemplars
             yield hits.first.line.text
             yield hits.last.line.text
 
     def evidence(self) -> list[str]:
-        """Return the matched lines, redacted: first the line to point to, then different lines."""
+        """Return the matched lines without secrets; the line that the report points to comes first."""
         match = self.shown_match
         if match is None:
             lines = [self.where.text, *self.proof] if self.where is not None else []
@@ -161,14 +165,15 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """Return the offset of the rule's match in a long line, so that a report shows that part."""
+        """Return the position in a long line at which the rule matches, so that a report shows that part."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
     def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
-        """Return the finding's record for the diagnosis; a fatal match without a step gets the last step.
+        """Return the finding as a record of the diagnosis.
 
-        ``alike`` contains the sources with the same lines as unread sources.
+        A match without a step gets the last step of the run if the finding is fatal. ``alike`` contains the
+        sources whose lines stand for those of sources that were not read.
         """
         first, last = self.first, self.last
         streams = {*self.hits} or {at.stream for at in self.occurrences}
@@ -204,7 +209,7 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 
 
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
-    """Return whether a stream of the same source and rank also contains the rule's required context.
+    """Return whether the words that a rule requires occur in a stream of the same source and rank.
 
     A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) may belong to any
     rank of its source.
@@ -219,7 +224,10 @@ def _in_context(rule: str, key: Key, streams: Streams) -> bool:
 def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
 ) -> list[RuleFinding]:
-    """Return a finding for each rule that matched, in the catalogue's order, with its page's harm."""
+    """Return a finding for each rule that matched, in the order of the catalogue.
+
+    The harm is the one on the rule's page; assessors may change it.
+    """
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():
@@ -243,17 +251,21 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return a finding without matches, inferred or (`seen`) observed; `known` contains its other fields."""
+    """Return a finding that no line matched, with an assessed harm.
+
+    ``seen`` is True if the finding was observed and not inferred. `known` contains values of other fields.
+    """
     found = RuleFinding(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
 
 
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
-    """Return the number of steps that followed a line of a stream; ``advances`` steps came before the line.
+    """Return the number of steps that the run took after a line of a stream.
 
-    The order of lines in one stream is certain. Their times are not: loggers of one process may print local
-    time, UTC or no date. Therefore, if a line's time is earlier than that of a step above it, only the order
-    counts. After a restart of all workers, the run's steps count for every rank.
+    ``advances`` is the number of the stream's steps above the line. The order of lines in one stream is
+    certain, but their times are not: loggers of one process may print local time, UTC or no date. Therefore,
+    if a line's time is earlier than that of a step above it, only the order counts. After a restart of all
+    workers, the run's steps count for every rank.
     """
     own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
@@ -265,7 +277,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
-    """Return the time of the last step with a known time among the first ``advances`` steps."""
+    """Return the time of the last of the first ``advances`` steps whose time is known."""
     found, done = None, 0
     for interval in timeline.intervals if timeline is not None else ():
         done += interval.span
@@ -276,7 +288,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 
 
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
-    """Return how many requests an inference server answered after the first ``answers``.
+    """Return how many requests an inference server answered after its first ``answers`` answers.
 
     Return 0 for a trainer's log: its server may continue to answer after the trainer has died.
     """
@@ -286,7 +298,10 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the hits with the steps at which they occurred, independent of the order of reading."""
+    """Return the matches of a rule with the steps at which they occurred.
+
+    The steps do not depend on the order in which ranks were read.
+    """
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
@@ -303,7 +318,7 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
 
 
 def came_before(finding: RuleFinding, other: RuleFinding) -> bool:
-    """Return whether `finding` is known to have come before `other`."""
+    """Return whether times or positions show that `finding` came before `other`."""
     times = [[place.time for place in found.occurrences] for found in (finding, other)]
     if all(times) and all(time is not None for group in times for time in group):
         earliest = [min(time for time in group if time is not None) for group in times]

@@ -1,4 +1,4 @@
-"""Determine the hosts of a run's ranks, including ranks without a log."""
+"""Determine on which host each rank of a run is, even if the log of the rank is missing."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class RunHosts(msgspec.Struct, frozen=True):
         return sorted({host for rank in ranks if (host := self.host(rank))}, key=natural_order)
 
     def whole(self, ranks: Collection[int]) -> bool:
-        """Return whether the ranks include all ranks of their hosts."""
+        """Return whether these are all the ranks of the hosts on which they are."""
         hosts = set(self.of(ranks))
         return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
 
     def records(self, missing: Collection[int] = ()) -> list[HostRanks]:
-        """Return the hosts with their ranks, including the ``missing`` ranks that are not in any log."""
+        """Return the hosts with their ranks, including the ranks in ``missing``, which are not in any log."""
         ranks: dict[str, list[int]] = {}
         for rank in sorted({*self.of_ranks, *missing}) if self else ():
             if host := self.host(rank):
@@ -57,7 +57,10 @@ class RunHosts(msgspec.Struct, frozen=True):
 
 
 def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int, str]) -> RunHosts:
-    """Return the hosts of the streams, by source names and lines, and of ranks that were not read."""
+    """Determine the hosts of the streams from the names of the sources and from lines.
+
+    The hosts of ranks that were not read are determined from these hosts.
+    """
     of_streams = {
         key: host for key, stream in streams.items() if (host := sources.get(key[0]) or _named_by(stream))
     }
@@ -76,7 +79,7 @@ def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int
 
 
 def _named_by(stream: StreamReading) -> str:
-    """Return the host that the lines of a stream name, or an empty string."""
+    """Return the host that the lines of a stream name as their origin; an empty string if they name none."""
     if stream.rank is None:
         return ""
     lines = (entry.first.text for entry in islice(stream.templates.entries.values(), LINES))

@@ -1,9 +1,9 @@
-"""Infer the page for an exception that no rule knows, from the code that raised the exception.
+"""Infer the rule page for an exception that no rule knows, from the code that raised the exception.
 
-An inference is made only if such an exception ended the run and no rule names a cause. The result is marked:
-its confidence is low, its note names its basis, and the exception stays in the list of unknown exceptions.
-Similar words do not determine a cause, because they are rarely right (docs/rules.md): such a page is shown as
-the nearest match only.
+A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
+inferred: its confidence is low, its note names the reason, and the exception stays in the list of unknown
+exceptions. A page is never inferred from similar words, because they are rarely right (docs/rules.md); pages
+with similar words are only shown as the nearest matches.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _WHERE_PARTS = 4  # minimum number of path parts that show a library's file with
 def infer_finding(
     exceptions: Exceptions, found: Sequence[RuleFinding], catalogue: Catalogue
 ) -> RuleFinding | None:
-    """Return a finding for the page that names the place in which the earliest unknown exception was raised.
+    """Return a finding for the page that names the place where the first unknown exception was raised.
 
-    Later exceptions are ignored: failures during the teardown of a failed program are mostly consequences of
-    the first failure. If the order of different exceptions is not known, no page is inferred.
+    Later exceptions are ignored, because failures during the teardown of a failed program are mostly
+    consequences of the first failure. If it is unknown which of several different exceptions came first, no
+    page is inferred.
     """
     fatal = [one for one in exceptions.fatal if not one.timed_out]
     fatal = [one for one in fatal if not one.shows_teardown or one.seen.raised.relays]
@@ -52,12 +53,12 @@ def infer_finding(
 
 
 def inferred_from(finding: RuleFinding) -> Inferred:
-    """Return the basis on which a finding was inferred, for the report."""
+    """Return from what the finding was inferred; an empty string if it was not inferred."""
     return "place" if PLACE in finding.facts else ""
 
 
 def _may_be(page: RulePage) -> bool:
-    """Return whether an exception can belong to this page: the page's rule ends a run and is not a stall."""
+    """Return whether a page can describe an exception: its rule must end a run and must not be a stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 
@@ -65,8 +66,8 @@ def _may_be(page: RulePage) -> bool:
 def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
     """Return the earliest exception, followed by the same exception on other ranks.
 
-    The result does not depend on the order of reading. It is empty if neither times nor one file's lines show
-    which of different exceptions is the earliest.
+    The result does not depend on the order of reading. It is empty if neither times nor the order of lines in
+    one file show which exception came first.
     """
     lines = [one.seen.raised.line for one in fatal]
     line = earliest(lines)

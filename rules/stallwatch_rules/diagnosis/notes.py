@@ -1,4 +1,4 @@
-"""Write the notes for the reader of a diagnosis: suspects and uncertainties in addition to the verdict."""
+"""Write the notes of a diagnosis, which name uncertain observations in addition to the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes, the most useful first, and record in the progress which ranks are behind."""
+    """Return the notes, the most useful first.
+
+    The ranks whose steps ended early are also stored in the progress of the diagnosis.
+    """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -98,7 +101,7 @@ def _clocks_note(hosts: RunHosts) -> Text:
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:
-    """Return the seconds from the last step until the run was stopped."""
+    """Return the seconds between the last step and the stop of the run; ``None`` if they are unknown."""
     if run.tracker.phase != "train":
         return None
     if run.context.waited is not None:
@@ -111,7 +114,7 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
 
 
 def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
-    """Return whether the log of an unwatched run shows steps but no end of the training."""
+    """Return whether an unwatched log shows steps, but does not show that the training ended."""
     progress = diagnosis.progress
     if context.ending is not None or context.now is not None or context.watched:
         return False

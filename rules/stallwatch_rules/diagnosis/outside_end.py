@@ -1,7 +1,7 @@
-"""Detect runs that stalled silently until they were ended: the cause is the stall, not what ended them.
+"""Detect runs that were ended from outside after they had stalled silently.
 
-The detection uses only the log: how long the log was silent before a scheduler, a SIGTERM or a time limit
-ended the run, relative to the run's own pace.
+The cause of such a run is the stall, and not what ended it. Only the log is used: how long it was silent
+before a scheduler, a SIGTERM or a time limit ended the run, compared with the pace of the run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ FEW = 0.25  #: maximum share of the ranks that count as few, if that is more tha
 
 
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
-    """Return when the log shows an end from outside; `None` if the run continued or the time is unknown.
+    """Return the time at which something outside the run ended it, according to the log.
 
-    Not every line about an end has a timestamp: the first lines of srun do not, but those of slurmstepd next
-    to them do.
+    Return `None` if the log shows no such end, if the run continued after it, or if the time is unknown. Some
+    lines about an end have no timestamp, such as the first lines of srun, but the lines of slurmstepd next to
+    them have one.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [
@@ -44,9 +45,9 @@ def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd 
 
 
 def _ended_from_outside(finding: RuleFinding) -> bool:
-    """Return whether a finding shows an end from outside.
+    """Return whether a finding shows that something outside the run ended it.
 
-    A failed node does not count: the other ranks waited for it.
+    A failed node does not count, because the other ranks waited for it.
     """
     return finding.tagged(SIGTERM) or (
         finding.tagged("ends-from-outside") and not finding.tagged("node-failed")
@@ -54,12 +55,15 @@ def _ended_from_outside(finding: RuleFinding) -> bool:
 
 
 def is_end(finding: RuleFinding) -> bool:
-    """Return whether a finding, such as a kill unrelated to memory, only shows how a stalled run ended."""
+    """Return whether a finding only shows how a stalled run was ended.
+
+    An example is a SIGKILL without a line that mentions memory.
+    """
     return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 
 def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Add to the stall finding the last line of a rank whose last line differs from the others'."""
+    """Point the stall's finding to the last line of a rank, if other ranks have a different last line."""
     words = differing_last_line(streams)
     if words is None:
         return finding
@@ -68,7 +72,7 @@ def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
 
 
 def last_unknown_line(stream: StreamReading) -> Line | None:
-    """Return the last line that a stream printed after its last step and that matches no rule."""
+    """Return the last line after the last step of a stream, among the lines that match no rule."""
     entries = [
         entry
         for entry in stream.templates.entries.values()
@@ -79,7 +83,7 @@ def last_unknown_line(stream: StreamReading) -> Line | None:
 
 
 def differing_last_line(streams: Streams) -> Line | None:
-    """Return the last line of the few ranks whose last line differs from that of all other ranks."""
+    """Return the last line of the few ranks that printed a different last line than all other ranks."""
     last = {
         key: last_unknown_line(stream) for key, stream in streams.items() if stream.last_advance is not None
     }

@@ -1,4 +1,7 @@
-"""Add details from the log to a primary cause whose page can only describe how to find them."""
+"""Add details from the log to a primary cause.
+
+The page of its rule can only describe how to find such details.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LL
 
 
 def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause: its page's text, with the ranks, limits, senders and frames from the log."""
+    """Return the primary cause with the text of its page, and with details that were found in the log.
+
+    The details are ranks, limits, senders of signals, and stack frames.
+    """
     primary = _primary(finding, confidence, run)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
@@ -102,7 +108,10 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
 
 
 def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
-    """Return the facts that select the page's fixes; empty for a page whose fixes have no conditions."""
+    """Return the facts that decide which of the page's fixes apply.
+
+    The result is empty if no fix of the page has a condition.
+    """
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
     own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
@@ -121,7 +130,10 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
 
 
 def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
-    """Yield the stored lines of the streams: one per template, the matched lines and the last step's line."""
+    """Yield the lines of the streams that are stored.
+
+    They are one line per template, the matched lines, and the line of the last step.
+    """
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
@@ -130,12 +142,12 @@ def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
 
 
 def environment_of(run: Snapshot) -> dict[str, str]:
-    """Return the library versions on which the run's streams agree."""
+    """Return the versions of libraries that the run's streams name."""
     return agreed(stream.versions for stream in run.streams.values())
 
 
 def culprits(streams: Streams) -> list[int]:
-    """Return the ranks that failed by themselves, according to launchers' reports."""
+    """Return the ranks that failed, except those that a launcher ended, according to launchers' reports."""
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
@@ -145,7 +157,10 @@ def title_of(page: RulePage) -> Message:
 
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
-    """Return whether a source is a vLLM server's log, whose failures do not belong to a rank or a step."""
+    """Return whether a source is the log of a vLLM server.
+
+    The failures of a server do not belong to a rank or a step.
+    """
     own = [stream for (name, _), stream in streams.items() if name == source]
     if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
         return False
@@ -155,7 +170,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """Return the primary cause with the ranks that waited in a different collective than most ranks."""
+    """Add to the primary cause the ranks that waited in a different collective than most ranks."""
     odd = mismatched_ranks(watchdog_positions(streams))
     if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took a different path
         return primary
@@ -164,7 +179,7 @@ def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
 
 
 def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
-    """Return the primary cause of a mismatch with the ranks whose call differs, if they are few."""
+    """Add to a mismatch of collectives the ranks whose call differs from that of the others, if few."""
     odd = mismatched(watchdog_positions(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
         return primary
@@ -176,7 +191,7 @@ def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
 def _with_own_line(
     primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str] = ()
 ) -> Primary:
-    """Return the primary cause with the place of a line that the first of these ranks printed itself."""
+    """Point the primary cause to a line that one of these ranks printed itself."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
@@ -192,7 +207,7 @@ def _with_own_line(
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Return the primary cause of an OOM-killed container, with the limit that `kubectl describe` shows."""
+    """Add to the primary cause the memory limit of the container, if `kubectl describe` shows one limit."""
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
@@ -214,7 +229,11 @@ def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) ->
 
 
 def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
-    """Return the primary cause as an end from outside, if no failure came before the launcher's SIGTERM."""
+    """Describe the primary cause as an end from outside.
+
+    Return it unchanged if another failure ended the run, or if nothing outside the run is known to have sent
+    the SIGTERM.
+    """
     failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in finding.hits.values() for text in hits.exemplars]
     if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
@@ -224,7 +243,7 @@ def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Pr
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Return the primary cause of a native crash with the calling frame that faulthandler printed."""
+    """Add to a crash of compiled code the call in which it occurred, as faulthandler printed it."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -246,11 +265,11 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
 
 
 def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Return the primary cause with its exception's stack frames; the user's innermost one is also evidence.
+    """Add the stack frames of its exception to the primary cause.
 
-    The frames are added only if the primary cause points to a line of that exception: another exception of
-    the same rule may have been raised elsewhere. Crashes of compiled code are skipped, because the pages on
-    those crashes show the frames.
+    The user's own innermost frame is also added to the evidence. Frames are added only if the primary cause
+    points to a line of that exception, because another exception of the same rule may have been raised
+    elsewhere. Crashes of compiled code are skipped, because the pages on those crashes show the frames.
     """
     match = finding.shown_match
     if match is None:
@@ -273,14 +292,14 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
 
 
 def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
-    """Return whether a line is the exception's final line, or part of the message directly below it."""
+    """Return whether a line is the final line of the exception, or a line of its message directly below."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
 def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO_HOSTS) -> Primary:
-    """Return the primary cause with the ranks in its title and `advice` as the first of its fixes."""
+    """Return the primary cause with these ranks in its title and with `advice` as its first fix."""
     known = {rank: host for rank in ranks if (host := hosts.host(rank))}
     if len(known) < len(ranks):
         title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
@@ -290,12 +309,15 @@ def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO
 
 
 def is_named(primary: Primary) -> bool:
-    """Return whether the primary cause's title names the ranks for which other ranks waited."""
+    """Return whether the title of the primary cause names ranks."""
     return has(primary.title, "diagnosis.of-ranks", "diagnosis.of-ranks-on")
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return a note if the ranks are all ranks of some hosts with missing or truncated logs."""
+    """Return advice that names hosts instead of ranks, if whole hosts are missing.
+
+    This is the case if the ranks in `absent` are all the ranks of their hosts, or if none of them has a log.
+    """
     if not run.hosts.whole(absent) and any(rank in run.hosts.of_ranks for rank in absent):
         return None
     hosts = run.hosts.of(absent)
@@ -307,7 +329,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 
 
 def _behind(primary: Primary, run: Snapshot) -> Primary:
-    """Return the primary cause with the few ranks that waited in an earlier collective than all others."""
+    """Add to the primary cause the ranks that waited in an earlier collective, if they are few."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in watchdog_positions(run.streams).items():
         if flight.work is not None:
@@ -323,10 +345,10 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause with the rank that did not join a collective, if it is known.
+    """Point the primary cause to the rank for which the others waited in a collective, if it is known.
 
-    The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
-    evidence to inspect.
+    The ranks that print a timeout reached the collective. To find the reason, a user must look at the last
+    step and the last lines of the missing rank.
     """
     if not is_only_waiting(primary, run.catalogue):
         return primary
@@ -371,7 +393,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
 
 
 def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:
-    """Return the primary cause with the activity of the awaited ranks, and its duration."""
+    """Describe in the primary cause what the missing ranks were busy with, and for how long."""
     rank, activity = ranks[0], stream.activity_now
     assert activity is not None
     until = min(

@@ -1,7 +1,7 @@
 """Detect failures after which a launcher restarted its workers, and write the note about them.
 
-Usually only one rank prints steps. After another rank's failure, the lines of the failed rank never show that
-training continued; a later restart of all workers, followed by the run's steps, does.
+Usually only one rank prints steps. The lines of another rank that failed therefore never show that training
+continued. A later restart of all workers shows this, if the run's steps follow it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stallwatch_rules.text.display import shown
 
 
 def restarts_of(streams: Streams) -> list[Restart]:
-    """Return the restarts in all sources, in the order of their lines.
+    """Return the restarts of workers in all logs, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
-    the failed worker as an error. So a restart is assumed if the step number decreases after the error, and
-    many steps follow. After a failure that ended the run, buffered output can still follow, but its step
-    number does not decrease.
+    logs the failed worker as an error. Without a line about the restart, it is recognized by the steps: the
+    step number decreases after the error, and many steps follow. After a failure that ended the run, buffered
+    output can still follow, but its step number does not decrease.
     """
     # the key contains the number of remaining attempts, because all nodes report the same number
     found: dict[tuple[str, int], dict[str, Restart]] = {}
@@ -63,10 +63,10 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
 
 
 def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
-    """Return whether the step number decreased before the same torchrun ended with ``ChildFailedError``.
+    """Return whether the step number decreased after a failure, which shows that the workers restarted.
 
-    If torchrun gave up after the restart, it must have reported another failure between that decrease and its
-    end.
+    If torchrun itself ended with ``ChildFailedError`` later, it must also have reported another failure
+    between the decrease and its end.
     """
     number = stop.line.number
     before = sum(one.span for one in lead.intervals if one.number < number)
@@ -79,7 +79,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """Return a message with the number of restarts, and the place, ranks and reason of the last restart."""
+    """Return a note with the number of restarts, and the place, ranks and reason of the last one."""
     if not restarts:
         return ""
     last = restarts[-1]
@@ -93,9 +93,9 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """Return the line of the failure before a restart.
+    """Return the line of the failure that led to the last restart; an empty string if it is unknown.
 
-    A cause is preferred to a symptom, and a symptom to an unknown exception.
+    If there are several failures, a cause is preferred to a symptom, and a symptom to an unknown exception.
     """
     found: list[tuple[str, Line]] = []
     for finding in now.found:

@@ -1,4 +1,4 @@
-"""Detect logs that were given together but belong to different runs, and so cannot be read as one run.
+"""Detect logs that belong to different runs, although a user passed them as the logs of one run.
 
 Only clear signs count: most folders contain one run's ranks, and the logs of two nodes are very similar.
 """
@@ -40,7 +40,10 @@ class StepRange(msgspec.Struct, frozen=True):
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """Return a message with two files of different runs, and how they differ; empty if there are none."""
+    """Return a note that names two files of different runs and how they differ.
+
+    The note is empty if all files may belong to one run.
+    """
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
@@ -65,7 +68,10 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | N
 
 
 def _differ(course: StepRange, other: StepRange) -> str:
-    """Return the sign of different runs: ``job``, ``total`` or ``time``; empty if they may be one run."""
+    """Return what shows that two logs are from different runs: ``job``, ``total`` or ``time``.
+
+    Return an empty string if they may be from one run.
+    """
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
     if course.job and other.job and course.job != other.job:

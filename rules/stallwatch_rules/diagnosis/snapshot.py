@@ -1,4 +1,4 @@
-"""Define the inputs of a diagnosis: the immutable facts of a run, and the assessment so far."""
+"""Define the inputs of the assessors: the facts of a run, which never change, and the assessment so far."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The kind of the ending; empty if it is unknown."""
+        """How the run ended; an empty string if it is unknown."""
         return self.ending.kind if self.ending is not None else ""
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed; ``None`` if its ending does not show the result."""
+        """True if the run failed, False if it succeeded; ``None`` if its ending does not show which."""
         return self.ending.failed if self.ending is not None else None
 
     @property
@@ -54,7 +54,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0, if any."""
+        """The process that failed although the command returned 0; ``None`` if there is none."""
         return self.ending.crash if self.ending is not None else None
 
 
@@ -75,7 +75,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank; an unread rank gets the last step of the rank with the same lines."""
+        """The last step of each rank.
+
+        A rank whose log was not read has the last step of the rank with the same lines.
+        """
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]
@@ -87,13 +90,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class RemovedFinding(NamedTuple):
-    """A request to remove the finding of a rule, because it does not belong to this run."""
+    """A change that removes the finding of a rule, because the finding does not belong to this run."""
 
     rule: str
 
 
 class StallEnds(NamedTuple):
-    """The rules that show how a run was ended after it had stalled."""
+    """A change that records the rules which show how the run was ended after it had stalled."""
 
     rules: frozenset[str]
 
@@ -103,7 +106,7 @@ Change = RuleFinding | RemovedFinding | StallEnds | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
-    """The findings, exceptions and facts after some of the assessors."""
+    """The findings, exceptions and facts of a run at one point, between two assessors."""
 
     found: Sequence[RuleFinding]
     exceptions: Exceptions
@@ -112,7 +115,7 @@ class Assessment(msgspec.Struct, frozen=True):
 
     @property
     def fatal(self) -> list[RuleFinding]:
-        """The findings that ended the run."""
+        """The findings whose harm is fatal, which means that they ended the run."""
         return [finding for finding in self.found if finding.harm == "fatal"]
 
     def get(self, rule: str) -> RuleFinding | None:
@@ -129,7 +132,10 @@ class Assessment(msgspec.Struct, frozen=True):
         return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
-        """Return the assessment with these changes: findings keep their places, and new ones come last."""
+        """Return the assessment after these changes.
+
+        Changed findings keep their places, and new findings come last.
+        """
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:

@@ -1,4 +1,4 @@
-"""Describe the starts of a program whose log contains several: their records, and a note about them."""
+"""Describe the starts of a program, if one log contains the output of several starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stallwatch_rules.text.display import iso
 
 
 def ended_in_trouble(diagnosis: Diagnosis) -> bool:
-    """Return whether a part of a log ends in a failure, or because the run was stopped."""
+    """Return whether a part of a log ends with a failure or with a stop of the run."""
     return diagnosis.in_trouble or diagnosis.verdict == "interrupted"
 
 
@@ -49,7 +49,7 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 
 
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
-    """Add the starts, and a note on how the earlier ones ended, to the diagnosis of the newest start."""
+    """Add all starts to the diagnosis of the newest start, with a note on how the earlier starts ended."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
         diagnosis.verdict = "no-evidence"  # the newest start began like the earlier starts
     newest = start_of(diagnosis, streams, part.first, part.last)

@@ -1,4 +1,4 @@
-"""Find ranks whose steps ended before those of the other ranks, although their pace was the same."""
+"""Find ranks that took steps at the same pace as other ranks, but whose steps ended earlier."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATE = 4  #: number of gaps at the end of a log that show the pace; the middle o
 
 
 class _Course(msgspec.Struct, frozen=True):
-    """The steps that one rank printed, in order."""
+    """The steps that one rank printed, in ascending order."""
 
     stream: StreamReading
     timeline: Timeline
@@ -35,14 +35,14 @@ class _Course(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> StepClock:
-        """The clock that maps times to the steps of this rank."""
+        """The clock that shows which step this rank had reached at a given time."""
         if not self.clocks:
             self.clocks.append(StepClock(self.timeline))
         return self.clocks[0]
 
     @property
     def gap(self) -> int:
-        """The widest of the last gaps between printed steps."""
+        """The largest of the last intervals between the steps that the rank printed."""
         return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
 
@@ -71,11 +71,11 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 
 
 def ranks_left_behind(streams: Streams) -> Uneven | None:
-    """Return the ranks that printed as regularly as others, then stopped long before the others.
+    """Return the ranks that printed steps as regularly as the others, but stopped long before them.
 
-    Most ranks of a healthy run print few lines, or print only at the start. Therefore, the compared ranks
-    must share a step counter and a pace until the first of them ends, and most ranks must have continued. A
-    log that begins late was truncated, and is not evidence.
+    Most ranks of a healthy run print few lines, or print only at the start. Therefore ranks are compared only
+    if they share a step counter and a pace until the first of them ends, and most of the ranks must have
+    continued. A log that begins late was truncated, and is not evidence.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
@@ -100,7 +100,10 @@ def ranks_left_behind(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """Return each rank's steps from the log with its highest step, because logs rotate and runs restart."""
+    """Return the steps of each rank.
+
+    If a rank has several logs, because logs rotate and runs restart, the log with the highest step counts.
+    """
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main
@@ -116,7 +119,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Return whether a rank kept a peer's pace until its log ended, well before the peer's end."""
+    """Return whether a rank took steps at the pace of a peer until its log ended, long before the peer's."""
     own, last = course.steps, course.steps[-1]
     if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
         return False

@@ -1,4 +1,4 @@
-"""Remove matches about other programs that ended, and matches of exceptions that only share the text.
+"""Remove matches about the end of other programs, and matches of exceptions that only share the text.
 
 A script that watches the GPUs, shows curves or serves a model alongside the training may end by a signal or
 with an exit status at any time. The shell, container, or systemd unit that reports the end usually names the
@@ -46,17 +46,23 @@ MOST_RESTARTS = 5  #: number of reported ends above which these are the ends of 
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
-    """Return the findings without those that only show that a helper program ended."""
+    """Return the findings without those whose lines only report the end of a helper program."""
     return [finding for finding in found if not finding.hits or not all(map(_is_helper, finding.texts()))]
 
 
 def is_of_other_program(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding name a program that does not look like the training."""
+    """Return whether all lines of a finding report the end of a program other than the training.
+
+    The name of the program decides.
+    """
     return bool(finding.hits) and all(map(_is_another, finding.texts()))
 
 
 def is_recurring_noise(finding: RuleFinding) -> bool:
-    """Return whether a finding's lines name no program and recur too often to show the end of the run."""
+    """Return whether a finding recurs too often to show the end of the run.
+
+    Its lines report the end of a program that they do not name.
+    """
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():
@@ -87,7 +93,7 @@ _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: string literals in code may contain t
 
 
 def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> list[RuleFinding]:
-    """Return the findings without matches of exceptions that another part of the code raised.
+    """Return the findings without exceptions that come from code to which their page does not apply.
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while a checkpoint is loaded, and a
     configuration otherwise. A page declares this (``said_by``), and the check applies only if the exception's
@@ -99,7 +105,10 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 
 
 def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the finding without the streams whose exceptions all come from code other than `said_by`."""
+    """Return the finding without the streams in which all its exceptions come from other code.
+
+    The page's ``said_by`` describes the code that must have raised the exception.
+    """
     hits = dict(finding.hits)
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()
@@ -113,7 +122,7 @@ def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
 
 
 def _of_others(page: RulePage, raised: ExceptionChain) -> bool:
-    """Return whether the exception's text is ambiguous, and its stack frames do not belong to the page."""
+    """Return whether the exception's text fits several pages, and its stack frames do not fit this page."""
     text = f"{raised.exception}: {raised.message}"
     for entry in page.said_by:
         if not raised.frames or not found_in(entry.words, text):

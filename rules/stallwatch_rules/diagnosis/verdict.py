@@ -28,14 +28,17 @@ _STOPPED_BY: Mapping[Tag, Interrupter] = {
 
 
 def means_stall(chosen: RuleFinding) -> bool:
-    """Return whether a finding means that the run is stalled, not that it died."""
+    """Return whether a finding means that the run is stalled, and not that it ended."""
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
 
 def verdict_of(
     chosen: RuleFinding | None, run: Snapshot, now: Assessment
 ) -> tuple[Verdict, Interrupter | None]:
-    """Return the verdict on a run whose primary cause is `chosen`, and who stopped it from outside."""
+    """Return the verdict on a run, and who stopped the run from outside.
+
+    `chosen` is the primary cause. The second result is ``None`` if the run was not stopped from outside.
+    """
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
         by = _stopped_by(chosen, run, now)
@@ -54,7 +57,7 @@ def verdict_of(
 
 
 def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
-    """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` for other runs."""
+    """Return the verdict on a run that failed or stalled, even if it was stopped; ``None`` for other runs."""
     context = run.context
     by_itself = context.failed is not None and not context.stopped  # the run ended on its own
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
@@ -76,7 +79,7 @@ def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verd
 
 
 def _stopped_by(chosen: RuleFinding, run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who stopped a run from outside, if its primary cause shows that."""
+    """Return who or what stopped a run from outside, if its primary cause shows it."""
     for tag, by in _STOPPED_BY.items():
         if chosen.tagged(tag):
             return by
@@ -87,7 +90,7 @@ def _stopped_by(chosen: RuleFinding, run: Snapshot, now: Assessment) -> Interrup
 
 
 def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who stopped a run that is not in trouble but ended on request."""
+    """Return who or what asked a run to end; ``None`` if nothing did."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):
@@ -111,7 +114,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
 
 
 def _recognised(run: Snapshot, now: Assessment) -> bool:
-    """Return whether any part of the log is recognized as output of a training run."""
+    """Return whether anything in the log shows that it is the output of a training run."""
     tracker = run.tracker
     return bool(
         now.found
@@ -124,7 +127,7 @@ def _recognised(run: Snapshot, now: Assessment) -> bool:
 
 
 def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
-    """Return whether the cause appeared only after the run had stalled, so that it ended the stall."""
+    """Return whether the primary cause ended a stall: it appeared only after the run had stalled."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
         return False
@@ -132,7 +135,7 @@ def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
 
 
 def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Return whether ranks stopped in mid-run while others continued, and the log does not show a normal end.
+    """Return whether some ranks stopped early while the others continued, without a normal end in the log.
 
     Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.
     """
@@ -142,7 +145,7 @@ def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
 
 def _ends_in_error(streams: Streams) -> bool:
-    """Return whether the last output of a stream is an error by its logger's level."""
+    """Return whether one of the streams ends with a line that its logger marks as an error."""
     return any(_ends_so(stream) for stream in streams.values())
 
 

@@ -1,7 +1,7 @@
-"""Advice for exceptions that no rule describes, selected by type and message from ``advice.json``.
+"""Provide advice for exceptions that no rule describes.
 
-The advice shows where to look. It does not name a cause, because the log does not contain what the user's own
-code expected.
+The file ``advice.json`` maps types and messages of exceptions to advice. The advice shows where to look. It
+does not name a cause, because the log does not contain what the user's own code expected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST = 80  #: maximum number of characters of a quoted part
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """One kind of exception, with the message about it."""
+    """An entry of the table: a kind of exception, and the advice for it."""
 
     id: str
     exceptions: str  #: a pattern of the name without its modules

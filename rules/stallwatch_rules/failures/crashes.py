@@ -121,15 +121,16 @@ class CrashReader:
 
     @property
     def busy(self) -> bool:
-        """True if each following line matters, regardless of its text."""
+        """True if the reader needs every following line, because a crash has begun and not ended."""
         return self._open is not None
 
     def feed(
         self, line: Line, rules: Collection[str], mark: LinePosition, *, in_message: bool = False
     ) -> ExceptionChain | None:
-        """Read the next line and the rules that matched it; return the crash that has ended, if any.
+        """Read the next line and the rules that matched it; return the crash that ended before it, if any.
 
-        ``in_message``: the line may be part of a Python exception's message, which may quote `_QUOTED`.
+        ``in_message`` is True if the line may be part of the message of a Python exception, which may quote a
+        crash (`_QUOTED`).
         """
         ended: ExceptionChain | None = None
         if self._open is not None:
@@ -145,7 +146,7 @@ class CrashReader:
         return ended
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream; return the crash that ended in these lines, if any."""
+        """Skip lines of the stream that need not be read; return the crash that ended in them, if any."""
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
             return None
@@ -153,7 +154,7 @@ class CrashReader:
         return ended
 
     def left(self) -> list[ExceptionChain]:
-        """Return the crash that would be unfinished if the stream ended here."""
+        """Return a list with the crash that is unfinished if the stream ends here."""
         return [self._open] if self._open is not None else []
 
     def _continues(self, crash: ExceptionChain, text: str) -> bool:
@@ -186,7 +187,10 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: ExceptionChain, text: str) -> bool:
-        """Return whether the line is a frame; keep the first thread's frames, innermost last."""
+        """Add the stack frame in a line to the crash; return False if the line contains no frame.
+
+        Only frames of the first thread are kept, with the innermost frame last.
+        """
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
         if python is not None:
@@ -206,7 +210,7 @@ class CrashReader:
 def _begun(
     line: Line, mark: LinePosition, in_message: bool
 ) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
-    """Return the crash that begins in a line, and the pattern of its beginning."""
+    """Return the crash that begins in a line, and the pattern of its beginning; ``None`` for other lines."""
     if not any(word in line.text for word in WORDS):
         return None, None
     if "py_callstack" in line.text:
@@ -232,7 +236,10 @@ _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
 def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
-    """Return the exception in ``{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}``."""
+    """Return the exception in a line of an error file; ``None`` if the line has another form.
+
+    The form is ``{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}``.
+    """
     try:
         record = msgspec.json.decode(line.text)
     except NOT_JSON:  # the line is truncated, or not from an error file

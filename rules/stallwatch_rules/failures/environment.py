@@ -1,4 +1,4 @@
-"""Find the versions of packages that a log names and that determine which fixes apply."""
+"""Find the versions of packages in a log, which decide which fixes apply."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ RUN_WORDS: tuple[str, ...] = (
 
 
 def belongs_to_a_run(text: str) -> bool:
-    """Return whether the line is training output, even though it does not show a step."""
+    """Return whether a line is output of a training run, even if the line does not show a step."""
     return _RUN.search(text[:2000]) is not None
 
 
@@ -126,9 +126,10 @@ def _canonical(name: str) -> str | None:
 
 
 def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Merge the versions in several streams into one environment, independently of their order.
+    """Combine the package versions of several streams into those of the run.
 
-    If streams name different versions, the most precise version is chosen, then the one that sorts last.
+    If streams name different versions of a package, the most precise one is chosen, and among these the one
+    that sorts last. The result does not depend on the order of the streams.
     """
     merged: dict[str, set[str]] = {}
     for versions in found:

@@ -1,4 +1,4 @@
-"""Classify the output below the message of a failed start: it may show that a program continued.
+"""Classify the output below the message of a failed start, which shows whether the program continued.
 
 Shells, launchers and usage texts end a start without a traceback. However, scripts also call tools that a
 machine lacks, and continue. The failure ended the start if it is followed only by output that this module
@@ -42,7 +42,7 @@ _MEANT = lazy(
 
 
 def next_state(text: str, before: Below) -> Below:
-    """Return the updated state of the output below a failed start, after one more line was read."""
+    """Return the state of the output below a failed start after one more line."""
     if _REASON.search(text):
         return "nothing"
     if _HELP.search(text):

@@ -1,7 +1,8 @@
-"""Read the reports of NCCL's watchdog on each rank's collectives, and find the rank that they point to.
+"""Read what NCCL's watchdog reports about collectives on each rank, and find the rank that is missing.
 
-The ranks that print a timeout are those that waited. Their counters show which rank is missing: the rank
-whose last enqueued collective is older than that of all other ranks, or the rank that printed nothing.
+The ranks that print a timeout are those that waited. Their counters show which rank is missing: it is the
+rank whose last enqueued collective is older than that of all other ranks, or else the rank that printed
+nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?
 
 
 class WatchdogPosition(msgspec.Struct):
-    """The position of one rank in its sequence of collectives, as the watchdog reports it."""
+    """How far one rank has come in its sequence of collectives, as the watchdog reports it."""
 
     work: int | None = None  #: sequence number of the collective that timed out
     operation: str = ""
@@ -54,7 +55,10 @@ class FlightData:
         self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: (process group, rank) → position
 
     def see(self, text: str, rank: int | None) -> None:
-        """Read a line that a rule for timeouts matched; ``rank`` printed the line, if it is known."""
+        """Read a line that matches a rule for timeouts.
+
+        ``rank`` is the rank that printed the line, or ``None`` if it is unknown.
+        """
         named = _RANK.search(text)
         if named is not None:
             rank = int(named[1])
@@ -77,12 +81,15 @@ class FlightData:
 
 
 def watchdog_positions(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], WatchdogPosition]:
-    """Return the watchdog's positions of all ranks, from all streams."""
+    """Combine what the watchdog reports in all streams.
+
+    The keys of the result are pairs of process group and rank.
+    """
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
 def reporting(flights: Mapping[tuple[str, int], WatchdogPosition]) -> set[int]:
-    """Return the ranks that reported a timeout."""
+    """Return the ranks whose watchdogs reported a timeout."""
     return {rank for _, rank in flights}
 
 
@@ -92,7 +99,7 @@ def first_timed_out_collective(flights: Mapping[tuple[str, int], WatchdogPositio
 
 
 def wait_in_unequal_gathers(flights: Mapping[tuple[str, int], WatchdogPosition]) -> bool:
-    """Return whether ranks wait in the same all-gather with parameters of different sizes."""
+    """Return whether ranks wait in the same all-gather, but with inputs of different sizes."""
     sizes: dict[tuple[str, int | None], set[int]] = {}
     for (group, _), flight in flights.items():
         if "ALLGATHER" in flight.operation.upper() and flight.size is not None:
@@ -101,21 +108,24 @@ def wait_in_unequal_gathers(flights: Mapping[tuple[str, int], WatchdogPosition])
 
 
 class MismatchedRanks(msgspec.Struct, frozen=True):
-    """Ranks that waited in a different collective than most of their group; all ranks if it is a tie."""
+    """Ranks that waited in a different collective than most ranks of their group.
+
+    If no collective has a majority, ``ranks`` contains all ranks of the group.
+    """
 
     ranks: list[int]
     works: Mapping[tuple[int, str], list[int]]  #: number and operation → ranks that waited in that collective
 
     def own(self) -> str:
-        """Return the collective of the odd ranks, such as ``rank 2: ALLREDUCE #5550``."""
+        """Return the collectives in which the differing ranks waited, such as ``rank 2: ALLREDUCE #5550``."""
         return self._shown(lambda rank: rank in self.ranks)
 
     def others(self) -> str:
-        """Return the collectives of the other ranks, such as ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
+        """Return the collectives of the remaining ranks, such as ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:
-        """Return the collectives of the odd ranks and of the other ranks."""
+        """Return the collectives of the differing ranks, followed by those of the other ranks."""
         return "; ".join(filter(None, (self.own(), self.others())))
 
     def _shown(self, of: Callable[[int], bool]) -> str:
@@ -128,9 +138,10 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
 
 
 def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks of a group that `blame` finds, if ranks waited in different operations.
+    """Return the ranks that waited in a different operation than most ranks of their process group.
 
-    Return ``None`` if all waited in one operation: a lower number shows a late rank, not a different call.
+    Return ``None`` if all ranks waited in the same operation. In that case a lower sequence number only shows
+    that a rank is late.
     """
     for ranks in _by_group(flights):
         works: dict[tuple[int, str], list[int]] = {}
@@ -146,15 +157,18 @@ def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mis
 
 
 def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
-    """Return ranks that waited in a collective as a stack group, as if their stacks had been read."""
+    """Return the ranks that waited in a collective in the form of a stack group.
+
+    With this form, ranks can be compared as if their stacks had been read.
+    """
     return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks of a group that waited in different operations with the same sequence number.
+    """Return the ranks that waited in a different operation than others, with the same sequence number.
 
-    Each group counts its own calls, so the ranks made the same number of calls but called different
-    operations. If the group has no name, the number can belong to several groups.
+    Each process group counts its own calls, so these ranks made the same number of calls but called different
+    operations. Groups without a name are skipped, because a number can then belong to several groups.
     """
     together = {
         (flight.group, rank): flight
@@ -167,7 +181,10 @@ def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mismatche
 
 
 def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[int, WatchdogPosition]]:
-    """Return the ranks by process group, largest group first, because each group numbers its collectives."""
+    """Return the ranks of each process group with their positions, for the largest group first.
+
+    Positions of different groups cannot be compared, because each group numbers its own collectives.
+    """
     groups: dict[str, dict[int, WatchdogPosition]] = {}
     for (group, rank), flight in flights.items():
         groups.setdefault(group, {})[rank] = flight
@@ -175,7 +192,7 @@ def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[
 
 
 def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
-    """Return a sentence about the counters; empty if the counters do not point to a rank."""
+    """Return a sentence about the rank to which the watchdog's counters point; empty if there is none."""
     for ranks in _by_group(flights):
         note = _note(ranks)
         if note:

@@ -1,4 +1,4 @@
-"""Detect the framework of a log from the files in its tracebacks and from its output.
+"""Detect which training framework printed a log, from the files in its tracebacks and from its output.
 
 ``frameworks.json`` lists the frameworks. A user's folder can be named like a framework, and a framework that
 is only imported can print warnings. Therefore, code counts only if it is installed or cloned, and only in
@@ -15,7 +15,7 @@ import msgspec
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A framework, under the name that conditions of fixes use."""
+    """A training framework; conditions of fixes refer to it by its name."""
 
     id: str
     name: str  #: usual spelling of the name
@@ -25,7 +25,7 @@ class Framework(msgspec.Struct, frozen=True):
     engine: bool = False  #: True if trainers also use the framework: a log of both belongs to the trainer
 
     def runs(self, path: str) -> bool:
-        """Return whether a file is part of the framework's code, installed or in a clone of the same name."""
+        """Return whether a file is code of the framework: installed, or in a clone with the same name."""
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"
@@ -35,7 +35,7 @@ class Framework(msgspec.Struct, frozen=True):
         return False
 
     def printed(self, text: str) -> bool:
-        """Return whether the framework printed one of the text's lines."""
+        """Return whether one of the lines of a text is known output of the framework."""
         words = any(word in text for word in self.words)
         return words and re.search(self.pattern, text, re.MULTILINE) is not None
 

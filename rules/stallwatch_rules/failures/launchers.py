@@ -1,4 +1,4 @@
-"""Parse launchers' summaries for the failed ranks, the first of them, and the memory limits of pods."""
+"""Read launchers' reports about failed ranks, and the memory limits of containers that were killed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATE_LINES = 20  #: maximum number of lines from a container's end to its limit
 
 
 class Stop(msgspec.Struct):
-    """Workers of torchrun that failed; later lines show whether they were replaced."""
+    """A failure of torchrun's workers; later lines show whether torchrun started them again."""
 
     line: Line  #: the launcher's last line about the failure
     ranks: list[int] = []  #: local ranks of the workers, on their node
@@ -46,7 +46,7 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of torchrun's list of failures, and of Open MPI's and DeepSpeed's exit codes, line by line."""
+    """Reader of launchers' reports: torchrun's list of failures, and exit codes of Open MPI and DeepSpeed."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
     exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
@@ -65,7 +65,10 @@ class LauncherSummary(msgspec.Struct):
 
     @classmethod
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
-        """Return a summary of ranks whose failures another observer reported, the first failure first."""
+        """Return a summary made from exit codes that were not read from a log.
+
+        The rank that failed first comes first in ``codes``.
+        """
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
@@ -140,7 +143,10 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, [int(local[1])]))
 
     def _again(self, line: Line) -> None:
-        """Record a restart of the workers, which torchrun logs at level INFO (off by default)."""
+        """Record a restart of the workers.
+
+        torchrun logs restarts at level INFO, which is off by default.
+        """
         again = _AGAIN.search(line.text)
         if again is None:
             return
@@ -158,9 +164,9 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that ended well while another process never did.
+        """Rank, step and line of each process that exited without an error while another never did.
 
-        The rank is ``None`` unless the log shows that the launcher's node is the only one.
+        The rank is ``None`` if the launcher may run on several nodes.
         """
         if self.spawned.keys() <= self.left.keys():
             return []
@@ -168,7 +174,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(one), step, line) for one, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Return whether the launcher reports an exit code that shows an error of the rank itself."""
+        """Return whether a launcher reports that the rank failed and was not ended by the launcher."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 
@@ -182,6 +188,6 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def culprits(self) -> list[int]:
-        """Ranks to inspect: failed ranks, except those that the launcher ended by SIGTERM."""
+        """The ranks whose failure a user should inspect: failed ranks that the launcher did not end."""
         own = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(own) or ([self.first] if self.first is not None else [])

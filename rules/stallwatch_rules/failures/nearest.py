@@ -41,7 +41,7 @@ _PYTHON = 0.4  # weight of a word of Python's own messages
 
 @dataclass(frozen=True)
 class _Text:
-    """A text in lower case, and its words in sequence, separated by spaces."""
+    """A text that can be searched for words: its words in lower case, separated by spaces."""
 
     words: str
     text: str
@@ -77,9 +77,10 @@ class Nearest:
         self._near = functools.lru_cache(maxsize=_CACHED_TEXTS)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
-        """Return the pages nearest to the texts (exception, message, root), nearest first; often none.
+        """Return the pages with the most similar words, the most similar first; often none.
 
-        The pages are hints for a reader, not a diagnosis.
+        The texts are the exception's name, message and root. The pages are hints for a reader, not a
+        diagnosis.
         """
         return [
             NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
@@ -107,7 +108,7 @@ class Nearest:
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:
-    """Return the index of this catalogue, which is cached because a diagnosis needs it more than once."""
+    """Return the index of this catalogue. It is cached, because a diagnosis needs it more than once."""
     if not _made or _made[0][0] is not catalogue:
         _made[:] = [(catalogue, Nearest(catalogue))]
     return _made[0][1]
@@ -127,7 +128,10 @@ def _all_words(*texts: str) -> list[str]:
 
 
 def _features(*texts: str) -> list[str]:
-    """Return words, pairs of words (joined by a space), and whole identifiers (prefixed with ``#``)."""
+    """Return what texts are compared by: words, pairs of words, and whole identifiers.
+
+    The words of a pair are joined by a space, and an identifier begins with ``#``.
+    """
     found = dict.fromkeys(words_of(*texts))
     for text in texts:
         words = _all_words(text)
@@ -143,7 +147,10 @@ def _worth(feature: str) -> float:
 
 
 def _texts_of(page: RulePage) -> _Page:
-    """Return the weighted texts of a page: program output counts in full, explanations count half."""
+    """Return the texts of a page with their weights.
+
+    Program output counts in full, and explanations count half.
+    """
     printed = _Text.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
     named = _Text.of(page.title, page.id.replace("-", " "))
     explained = _Text.of(page.sections.what, page.sections.why)

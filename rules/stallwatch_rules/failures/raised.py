@@ -1,10 +1,10 @@
 """Describe exceptions in a log: messages, stack frames, kinds, and the rule pages that name their places.
 
-A library's function often raises for one reason, with different messages in different versions: an exception
-that ends in torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places
-(``raised_in``). Places are used only for an exception whose text matches no page. The user's own code never
-counts as a library's code, regardless of folder names. Frames that called the user's code are ignored,
-because they did not raise the exception.
+A function of a library often raises an exception for only one reason, although the message differs between
+versions: an exception that is raised in torch's ``_env_rendezvous_handler`` means that an environment
+variable is missing. Pages name such places (``raised_in``). A place is used only if the text of the exception
+matches no page. The user's own code never counts as the code of a library, regardless of folder names. Frames
+that called the user's code are ignored, because they did not raise the exception.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def library(self) -> bool:
-        """True if the code is installed rather than the user's own."""
+        """True if the code belongs to an installed package and not to the user."""
         return not self.line or bool(_LIBRARY.search(self.path))
 
     def __str__(self) -> str:
@@ -68,7 +68,10 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's innermost frame among frames as text, innermost last; empty if there is none."""
+    """Return the user's own innermost frame; an empty string if all frames belong to libraries.
+
+    The frames are texts, with the innermost frame last.
+    """
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
@@ -84,7 +87,10 @@ class LinePosition(msgspec.Struct, frozen=True):
 
 
 class ExceptionChain(msgspec.Struct):
-    """A chain of exceptions from a traceback (or a bare line); the last exception ended the call."""
+    """A chain of exceptions in a traceback, or a single exception in a line without a traceback.
+
+    The last exception of a chain is the one that the program raised in the end.
+    """
 
     exception: str  #: name as printed, such as ``torch.OutOfMemoryError``; empty if the text ends before it
     message: str
@@ -104,7 +110,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def shows_teardown(self) -> bool:
-        """True if the exception only shows that another part has ended: its peer, process or event loop.
+        """True if the exception only shows that another part of the program, such as a peer, has ended.
 
         Such an exception is the root cause only if nothing else explains the failure.
         """
@@ -114,7 +120,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def program(self) -> str:
-        """The name of the script that ended with the exception; empty if its frame is not the outermost."""
+        """The name of the script that ended with the exception; an empty string if it is unknown."""
         outermost = self.frames[0] if self.frames else None
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
@@ -123,28 +129,28 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def relays(self) -> bool:
-        """True if the exception only reports that a command, a notebook's cell or a trial failed."""
+        """True if the exception only reports the failure of another command, notebook cell or trial."""
         return any(echo.agrees(self) for echo in RELAYS)
 
     @property
     def lost_something(self) -> bool:
-        """True if the main thread lost a peer or its wait timed out, which may be the cause."""
+        """True if the main thread lost a peer or timed out while waiting, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
     @property
     def gives_reason(self) -> bool:
-        """True for a crash of compiled code whose message says more than the signal that ended it."""
+        """True if compiled code crashed with a message that says more than the name of a signal."""
         signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES
         return self.native and bool(self.message) and not signal
 
     @property
     def beside(self) -> bool:
-        """True if the exception was raised outside the program's main thread."""
+        """True if the exception was not raised in the main thread of the program."""
         return self.setting != "main" or self.kind == "ignored"
 
     @property
     def of_destructor(self) -> bool:
-        """True if the exception was raised in a ``__del__``, from which Python does not let it propagate."""
+        """True if the exception was raised in a ``__del__``, where Python does not let it propagate."""
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
@@ -163,7 +169,10 @@ _STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return where an exception was raised, by its frames or the line above its traceback."""
+    """Return where an exception was raised, such as in a thread or a child process.
+
+    The frames show this, or the line above the traceback.
+    """
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS:
@@ -181,7 +190,7 @@ class SecondaryException(NamedTuple):
     beside: bool = False  #: True if the entry applies only outside the main thread
 
     def agrees(self, raised: ExceptionChain) -> bool:
-        """Return whether this entry describes the exception."""
+        """Return whether the exception is of this kind."""
         name = raised.exception.rpartition(".")[2]
         if not re.fullmatch(self.exceptions, name) or not re.search(self.message, raised.message):
             return False
@@ -255,9 +264,10 @@ _GONE = frozenset(
 
 
 def of_helper(raised: ExceptionChain) -> bool:
-    """Return whether all frames belong to an experiment tracker, or to a reader thread of ``subprocess``.
+    """Return whether an experiment tracker or a reader thread of ``subprocess`` raised the exception.
 
-    Both call Python's own library and installed packages; the outermost installed frame shows the owner.
+    All its frames must belong to libraries, because Python's own library and installed packages call each
+    other. The outermost frame of an installed package shows the owner.
     """
     if not raised.frames or not all(frame.library for frame in raised.frames):
         return False
@@ -268,9 +278,10 @@ def of_helper(raised: ExceptionChain) -> bool:
 
 
 def pins_batches(raised: ExceptionChain) -> bool:
-    """Return whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
+    """Return whether the thread of a data loader that pins memory lost one of its workers.
 
-    Receiving a batch from a lost worker fails in the connection to that worker (``multiprocessing``).
+    The code is in torch's ``_utils/pin_memory.py``. When the thread receives a batch from a lost worker, the
+    connection to the worker fails (``multiprocessing``).
     """
     names = {frame.name for frame in raised.frames}
     connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
@@ -280,7 +291,7 @@ def pins_batches(raised: ExceptionChain) -> bool:
 
 
 def _reads_output(frame: Frame) -> bool:
-    """Return whether a frame belongs to ``Popen.communicate``'s reader thread (``Lib/subprocess.py``)."""
+    """Return whether a frame is in a thread that reads a child process's output (``Lib/subprocess.py``)."""
     return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
 
 
@@ -289,10 +300,11 @@ MAX_DEPTH = 25  #: maximum number of innermost frames to inspect: outer frames a
 
 
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """Return the page that names the innermost frame, and that frame; ``None`` if two pages match equally.
+    """Return the page that names the place where an exception was raised, and the frame at that place.
 
-    A place with a message pattern takes precedence over a place without one, and a frame over an exception's
-    name alone (for which no frame is returned).
+    If pages name several frames, the innermost one counts. A place with a pattern for the message takes
+    precedence over a place without one, and a frame over the name of the exception, for which no frame is
+    returned. Return ``None`` if two pages match equally well.
     """
     best: list[tuple[_Order, str, RulePage, Frame | None]] = []
     calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
@@ -319,7 +331,10 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
 
 
 def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether a place fits the exception; a truncated traceback may show only frames."""
+    """Return whether the name and the message of an exception fit a place that a page names.
+
+    If a truncated traceback shows only frames, the name need not fit.
+    """
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
         return False
@@ -331,13 +346,16 @@ def _is(exception: str, name: str) -> bool:
 
 
 def _inside(calls: list[Frame]) -> list[Frame]:
-    """Return the frames from the innermost frame to the user's innermost frame, without the callers."""
+    """Return the frames from the innermost one up to the user's own innermost frame.
+
+    The first frame of the list is the innermost one.
+    """
     own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: own + 1]
 
 
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the frames at a place, each with its depth: 0 is the innermost."""
+    """Return the frames at a place that a page names, each with its depth; the innermost has depth 0."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
@@ -379,7 +397,7 @@ class ExceptionTable(msgspec.Struct):
     seen: dict[Key, CountedException] = {}
 
     def add(self, raised: ExceptionChain) -> None:
-        """Count an exception that was raised."""
+        """Count an exception; those with the same name, place and masked message are counted together."""
         key = _kind_key(raised)
         known = self.seen.get(key)
         if known is not None:
@@ -390,7 +408,10 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = CountedException(raised, 1, raised)
 
     def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
-        """Return a copy that also counts the exceptions unfinished at the stream's current end."""
+        """Return a copy that also counts the exceptions in ``left``.
+
+        These are exceptions that are not finished at the current end of the stream.
+        """
         copy = ExceptionTable(
             {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
         )
@@ -402,9 +423,10 @@ class ExceptionTable(msgspec.Struct):
 def unknown_in(
     table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()
 ) -> list[CountedException]:
-    """Return the failures of a stream in which none of the known rules matched.
+    """Return the failures of a stream that none of the rules in ``known`` matched.
 
-    ``aborts``: rules that only name the SIGABRT by which a crash ends, regardless of its reason.
+    ``aborts`` are rules that match any SIGABRT, whatever its reason. They do not explain a crash whose
+    message states its reason.
     """
     return [
         seen
@@ -415,7 +437,7 @@ def unknown_in(
 
 
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
-    """Merge the same exception on many ranks into one record; the earliest record comes first."""
+    """Merge exceptions that are the same on several ranks into one record each; sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
     for each in seen:
         groups.setdefault(_kind_key(each.raised), []).append(each)
@@ -438,7 +460,7 @@ def _record(group: list[CountedException]) -> UnknownException:
 
 
 def shown_frames(frames: list[Frame]) -> list[str]:
-    """Return the innermost frames of the user's own code and of libraries, in the order of the calls."""
+    """Return the innermost frames of the user's code and of libraries, in the order of the calls."""
     own = [at for at, frame in enumerate(frames) if not frame.library]
     library = [at for at, frame in enumerate(frames) if frame.library]
     return [str(frames[at]) for at in sorted(own[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]

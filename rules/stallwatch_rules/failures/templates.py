@@ -1,4 +1,4 @@
-"""Keep the messages of one stream that no rule matches: one entry for each template, with its count.
+"""Keep the messages of one stream that match no rule: one entry for each template, with its count.
 
 A line's digits and identifiers are removed to find its entry (``masking.skeleton``), so a table of a few
 hundred entries covers logs of any length. Dropped entries are remembered by a checksum, so that they never
@@ -47,7 +47,7 @@ _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|шн
 
 
 class Template(msgspec.Struct):
-    """One template in one stream."""
+    """The lines of one stream that differ only in digits and identifiers."""
 
     first: Line  #: the first line, with truncated text
     last: Line  #: the latest line, with truncated text
@@ -67,7 +67,10 @@ class TemplateTable(msgspec.Struct):
     partial: bool = False  #: True if lines were skipped or entries dropped: messages can seem new
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
-        """Count a line of a known template, at ``index`` of its stream; return False if it is unknown."""
+        """Count a line if its template is known; return False if it is not.
+
+        ``index`` is the position of the line in its stream.
+        """
         entry = self.entries.get(skeleton(line.text[:MAX_TEXT]))
         if entry is None:
             return False
@@ -77,7 +80,10 @@ class TemplateTable(msgspec.Struct):
         return True
 
     def add(self, line: Line, mark: LinePosition, count: int = 1) -> None:
-        """Count a line, or ``count`` lines of one template of which this line is the first."""
+        """Count a line, and add an entry if its template is new.
+
+        ``count`` is greater than 1 if the line stands for several lines of the same template.
+        """
         if self.again(line, mark.index, count):
             return
         if not looks_like_message(line.text):
@@ -93,7 +99,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def merge(self, later: TemplateTable) -> None:
-        """Add the entries of a later part of the same source and rank."""
+        """Add the entries of another table, which was read from a later part of the same stream."""
         for key, entry in later.entries.items():
             known = self.entries.get(key)
             if known is None:
@@ -107,7 +113,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the half of the entries whose last occurrences are the oldest."""
+        """Drop half of the entries: those whose last lines are the oldest."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -124,7 +130,7 @@ def looks_like_message(text: str) -> bool:
 
 
 def level_of(text: str) -> Level:
-    """Return a line's level according to its logger's prefix; without a prefix, according to its words."""
+    """Return the level of a line, from its logger's prefix or, without a prefix, from words in the line."""
     stated = _STATED.search(text[:120])
     if stated is not None:
         if stated["error"] or stated["e"]:
@@ -142,7 +148,10 @@ def states_info(text: str) -> bool:
 
 
 def states_error(text: str) -> bool:
-    """Return whether a logger's prefix marks the line as an error; error words alone can be advice."""
+    """Return whether a logger's prefix marks the line as an error.
+
+    Words about errors do not count, because they can be part of advice.
+    """
     stated = _STATED.search(text[:120])
     return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 

@@ -1,7 +1,8 @@
-"""Read Python tracebacks in one stream of lines: from header or first frame to the final exception.
+"""Read the Python tracebacks in one stream of lines.
 
-A ``TracebackReader`` takes the lines of one source and rank in order. It returns each chain of exceptions
-once, after the chain has ended, with the rules that matched inside the chain.
+A traceback begins with its header or its first frame, and ends with the exception. A ``TracebackReader``
+takes the lines of one source and rank in order. It returns each chain of exceptions once, after the chain has
+ended, with the rules that matched inside the chain.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ OTHER_LOGGER = lazy(
 
 
 def raised_location(text: str) -> Setting | None:
-    """Return where the exception of the traceback below this line was raised, if the line shows that."""
+    """Return where the exception of the next traceback was raised, if this line above it shows that."""
     return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
 
@@ -142,9 +143,10 @@ def notebook_frame(text: str) -> Frame | None:
 
 
 def is_error(name: str, adjoining: bool) -> bool:
-    """Return whether a name is an exception's; ``adjoining``: the line follows a traceback's frames.
+    """Return whether a name is the name of an exception.
 
-    After frames, any capitalized name counts as an exception's name, as does the ``error`` of a module.
+    ``adjoining`` is True if the line directly follows the frames of a traceback. In this case any capitalized
+    name is accepted, and also the ``error`` of a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.
@@ -154,7 +156,10 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove a logger prefix from a text if the prefix equals the header's, except for digits."""
+    """Return the text without its logger prefix, if this prefix differs from ``prefix`` only in digits.
+
+    ``prefix`` is the prefix of the traceback's header.
+    """
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -196,7 +201,7 @@ class _Open(msgspec.Struct):
     column: int = 0  #: indentation of the traceback's lines, or the column of the box of rich's log handler
 
     def unwrapped(self, text: str) -> str:
-        """Return a line without this traceback's common prefix, and without a box around it."""
+        """Return a line without the prefix of this traceback's lines, and without a box around the line."""
         text = without_prefix(self.prefix, text)
         if self.column and text[: self.column].isspace():
             text = text[self.column :]
@@ -212,7 +217,10 @@ _START = LinePosition()
 
 
 class TracebackReader:
-    """Reader that finds exceptions in one stream; of the matched rules, it records those in ``failures``."""
+    """Reader that finds the exceptions in one stream.
+
+    An exception also records which of its lines matched a rule in ``failures``.
+    """
 
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
@@ -229,17 +237,17 @@ class TracebackReader:
 
     @property
     def busy(self) -> bool:
-        """True if every next line matters, not only a line with a word of ``hints.TRACEBACK``."""
+        """True if the reader needs every next line, not only lines with a word of ``hints.TRACEBACK``."""
         return self._open is not None or self._raised is not None or self._bare is not None or self._lines > 0
 
     @property
     def in_progress(self) -> bool:
-        """True while a traceback, or the message below it, is in progress."""
+        """True if the last line was part of a traceback or of the message below it, which may continue."""
         return self._open is not None or self._raised is not None
 
     @property
     def teardown(self) -> bool:
-        """True if the last line belongs to the output of a process during its teardown."""
+        """True if the last line was printed by a process during its teardown."""
         if self._open is not None:
             return self._open.introduced in ("ignored", "handled") and self._open.adjoining
         raised = self._raised
@@ -247,7 +255,7 @@ class TracebackReader:
 
     @property
     def handled(self) -> bool:
-        """True if the last line belongs to an exception that the program reports as handled."""
+        """True if the last line is part of an exception that the program reports as handled."""
         if self._open is not None:
             return self._open.introduced == "handled"
         return self._raised is not None and self._raised.setting == "handled"
@@ -255,7 +263,7 @@ class TracebackReader:
     def feed(
         self, line: Line, rules: Collection[str] = (), mark: LinePosition = _START
     ) -> ExceptionChain | None:
-        """Read the next line and the rules that matched it; return the chain that has ended, if any."""
+        """Read the next line and the rules that matched it; return the chain that ended before it, if any."""
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             self._part(self._raised, text, rules)
@@ -276,7 +284,7 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Return whether this line, if it comes next, is quoted source code rather than a message.
+        """Return whether a line would be quoted source code, and not a message, if it came next.
 
         ``raise RuntimeError("CUDA out of memory")`` below a frame shows what the program may print, and the
         same words in a box of variables show the value of a variable.
@@ -297,7 +305,7 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream; return the chain that ended before or in these lines, if any."""
+        """Skip lines of the stream that need not be read; return the chain that has ended, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
@@ -314,7 +322,7 @@ class TracebackReader:
         return ended
 
     def left(self, mark: LinePosition = _START) -> list[ExceptionChain]:
-        """Return the exceptions that are unfinished if the stream ends here, without changing the state."""
+        """Return the exceptions that are unfinished if the stream ends here; the reader does not change."""
         if self._raised is not None:
             return [self._raised]
         if self._open is not None and (self._open.frames or self._open.chain or self._open.named):
@@ -408,7 +416,10 @@ class TracebackReader:
         self._more, self._colon = 0, final.group().endswith(":")
 
     def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
-        """Read a line of a group's sub-exception: the first one that is not a group is the group's root."""
+        """Read a line about an exception inside an exception group.
+
+        The first such exception that is not a group itself becomes the root of the group.
+        """
         self._after = 0
         raised.rules.update(self._failures & set(rules))
         final = FINAL.match(MARGIN.sub("", text, count=1).rstrip()) if not raised.root else None
@@ -417,7 +428,7 @@ class TracebackReader:
             raised.root = f"{name}: {final['message'] or ''}"[:MAX_MESSAGE].rstrip(": ")
 
     def _continues(self, text: str, rules: Collection[str]) -> bool:
-        """Return whether the line still belongs to the exception that was raised last."""
+        """Return whether a line is part of the last exception, such as a line of its message."""
         raised = self._raised
         assert raised is not None
         if CHAIN.search(text):

@@ -1,8 +1,8 @@
-"""Find hints if no rule matches the cause: the rule pages most similar to the error, and new lines.
+"""Find hints for a run whose cause no rule knows: similar rule pages, and lines that are new.
 
-New lines are lines that occur neither in the healthy part of the run nor in a given healthy run. Lines are
-compared by template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates
-that differ in a word or two; Drain3 reads one line of each template.
+New lines are lines that occur neither in the healthy part of the run nor in a healthy run that the user
+provides. Lines are compared without digits, identifiers and paths. Drain3, if it is installed, also merges
+lines that differ in a word or two; it reads one line of each kind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEPTH = 4
 
 
 def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
-    """Return a cluster number for each (level, masked text); an equal number means the same template.
+    """Return a number for each pair of level and masked text; pairs with the same number are alike.
 
     Lines of different levels never share a cluster. Without Drain3 (``pip install 'stallwatch[scale]'``),
     only equal texts share a cluster. Drain3's result depends on the order of its lines, so callers sort them
@@ -81,13 +81,13 @@ _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
 
 @dataclass(frozen=True)
 class Baseline:
-    """The messages of a healthy run, for comparison."""
+    """The messages of a healthy run, with which another run is compared."""
 
     exemplars: Mapping[str, Template] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Iterable[TemplateTable]) -> Baseline:
-        """Build a baseline from the tables of a run's streams."""
+        """Return the messages in the tables of a run's streams."""
         exemplars: dict[str, Template] = {}
         for table in tables:
             for key, entry in table.entries.items():
@@ -97,7 +97,7 @@ class Baseline:
 
 @dataclass
 class _Group:
-    """One template in all streams that contain it."""
+    """The entries for one template in all streams that contain it."""
 
     entries: list[tuple[StreamReading, Template]]
     new: bool
@@ -112,7 +112,10 @@ class _Group:
 
 
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
-    """Return the new lines of a run, the most significant first."""
+    """Return the lines of a run that are new, the most significant first.
+
+    They are not in ``baseline`` or, without one, not in the healthy part of the run.
+    """
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     clock = StepClock(lead)
     stepped = lead is not None and lead.advances > 0
@@ -138,10 +141,11 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Map sources to the line of their first step, if enough steps followed: start-up is above that line.
+    """Return the number of the line with the first step, for each source with enough steps.
 
-    For a rank without steps, the order of later lines proves nothing, because the lines of other ranks' steps
-    can be delayed.
+    Lines above that line are output of the start of the program. The order of later lines does not show
+    whether steps followed them, if the rank has no steps of its own: lines with the steps of other ranks can
+    be delayed.
     """
     started: dict[str, int] = {}
     for (source, _), stream in streams.items():
@@ -153,9 +157,10 @@ def _started(streams: Streams) -> dict[str, int]:
 
 
 def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
-    """Return whether no step followed the first line of this template.
+    """Return whether the lines of a template first occurred after the last step.
 
-    Without steps, there is no healthy part for comparison, so only lines at the level of an error are new.
+    If the log shows no steps, it has no healthy part for comparison, so only lines at the level of an error
+    are new.
     """
     if stream.templates.partial and entry.level == "info":
         return False
@@ -169,7 +174,7 @@ def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: b
 
 
 def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]:
-    """Return the new groups, merged by cluster; a cluster with a known line is not new."""
+    """Merge new groups whose lines are alike, and drop those that are like a line that is not new."""
     fresh = [group for group in groups if group.new]
     if not fresh:
         return []
@@ -189,7 +194,10 @@ def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]
 
 
 def _weight(group: _Group) -> float:
-    """Return the significance of a group: high if severe, rare, near the log's end, and on many ranks."""
+    """Return the significance of a group of lines.
+
+    It is higher for severe and rare lines, for lines near the end of the log, and for lines of many ranks.
+    """
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
     # A line is near the end if few lines of its stream follow it.
@@ -230,9 +238,9 @@ def with_explanations(
 ) -> Diagnosis:
     """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
 
-    For other runs, new lines and a note are added only if the log is unfinished and either ends with an error
-    or has a baseline that lacks some of its lines. ``ended``: the run's end is known from elsewhere, or the
-    run is still watched.
+    For other runs, new lines and a note are added in two cases: the log ends with an error, or a baseline is
+    given that lacks some of the lines. Nothing is added if ``ended`` is set, because the end of the run is
+    then known from elsewhere, or the run is still watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
@@ -255,7 +263,7 @@ def with_explanations(
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
-    """Return whether an unfinished run's log reports an error after its last step."""
+    """Return whether the log of an unfinished run contains an error after its last step."""
     progress = diagnosis.progress
     return (
         progress.last_step is not None

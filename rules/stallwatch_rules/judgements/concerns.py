@@ -78,7 +78,7 @@ CONCERNS: Mapping[str, Concern] = {
 
 
 def evidence_of(captures: Mapping[str, str]) -> str:
-    """Return the observation of a warning in one line; empty for a warning unknown to this version."""
+    """Return what the probe observed, in one line; empty for a warning unknown to this version."""
     concern = CONCERNS.get(captures.get(SEEN, ""))
     if concern is None:
         return ""
@@ -89,7 +89,7 @@ def evidence_of(captures: Mapping[str, str]) -> str:
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
-    """Return the consequence of a warning; empty for a warning unknown to this version."""
+    """Return what a warning means for the run; empty for a warning unknown to this version."""
     seen = captures.get(SEEN, "")
     concern = CONCERNS.get(seen)
     if concern is None:

@@ -1,4 +1,4 @@
-"""Name the rules whose findings are inferred from the facts of a run, not matched on one line.
+"""Name the rules that are inferred from the facts of a run, because no single line shows them.
 
 The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` names
 words that must occur in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that use

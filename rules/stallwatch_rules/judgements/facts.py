@@ -1,4 +1,4 @@
-"""Define the facts and results of assessments, and assess failures that training survived."""
+"""Define the facts and results of assessments, and assess failures after which training continued."""
 
 from __future__ import annotations
 
@@ -42,21 +42,22 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     @property
     def waited(self) -> float:
-        """Seconds without a step, as reported for a stall.
+        """Seconds without a step, for the report of a stall.
 
-        A live watcher and the times in the log do not start to count at the same moment: when a stall is
-        reported, the log may show slightly less than the threshold.
+        When a stall is reported, the log may show slightly less than the threshold, because a live watcher
+        and the times in the log do not start to count at the same moment. In this case the threshold is
+        returned.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
     @property
     def lengths(self) -> dict[str, float]:
-        """The time without a step and the threshold, as parameters for messages."""
+        """The time without a step and the threshold, as the parameters of messages about a stall."""
         return {"silence": self.waited, "threshold": self.threshold}
 
     @property
     def is_stalled(self) -> bool:
-        """True if the run is stalled, or was stalled until a timeout, for no other known reason."""
+        """True if the run is stalled, or was stalled until a timeout, and no other reason is known."""
         return (self.stalled or self.timed_out) and not self.complete and not self.failed_otherwise
 
 
@@ -68,7 +69,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """The number of matches of one rule between the steps of a run."""
+    """The number of matches of one rule in each interval between two steps of a run."""
 
     intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its matches of the rule
     tail: int  #: number of matches after the last step
@@ -86,7 +87,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> int | None:
-        """The index of the first interval with a match."""
+        """The index of the first interval that contains a match."""
         return next((i for i, (_, hits) in enumerate(self.intervals) if hits), None)
 
     @property
@@ -97,7 +98,7 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def after_last(self) -> int:
-        """The number of steps after the last match, including the step in which it occurred."""
+        """The number of steps after the last match, including the step in which the match occurred."""
         if self.tail:
             return 0
         count = 0
@@ -108,14 +109,14 @@ class Trace(msgspec.Struct, frozen=True):
         return count
 
     def rate(self, start: int, end: int) -> float:
-        """Return the matches per step in a slice of the intervals."""
+        """Return the number of matches per step in some of the intervals."""
         part = self.intervals[start:end]
         steps = sum(interval.span for interval, _ in part)
         return sum(hits for _, hits in part) / steps if steps else 0.0
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
-    """Assess a failure that training survived, by the number of steps after the last match.
+    """Assess a failure after which training continued, by the number of steps after its last match.
 
     One step is enough if training had taken steps before the match and then reached its last step. Otherwise,
     one step is weak evidence: a progress bar is drawn once more when its program ends, even because of an
@@ -130,12 +131,12 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
-    """Assess a failed request of an inference server that continued to answer other requests."""
+    """Assess a failed request to an inference server that answered other requests after it."""
     if not continued_to_serve(answered, died=facts.died):
         return None
     return Judgement("harmless", message("diagnosis.served", answers=answered))
 
 
 def continued_to_serve(answered: int, *, died: bool) -> bool:
-    """Return whether this number of answered requests shows that the server continued."""
+    """Return whether a server continued to work, given how many requests it answered after a failure."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

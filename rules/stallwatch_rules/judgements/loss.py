@@ -1,8 +1,8 @@
 """Assess a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
 
-Each assessment compares the run with itself. A run's first values are not a baseline (a first loss may have
-any value), and single values of a noisy run are not significant: a value must differ clearly from all values
-shortly before it.
+Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
+loss may have any value. Single values of a noisy run are not significant: a value must differ clearly from
+all values shortly before it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def finite_losses(points: Sequence[Point]) -> list[Point]:
 
 
 def is_excerpt(points: Sequence[Point]) -> bool:
-    """Return whether the points begin in the middle of a run, judging by the number of their first step."""
+    """Return whether the points begin in the middle of a run, judging by their first two steps."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
 
@@ -66,10 +66,10 @@ def is_excerpt(points: Sequence[Point]) -> bool:
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points of the last run if one file contains several runs.
 
-    Step numbers also restart in each epoch, and a resumed run goes back. Another run is therefore recognized
-    by its first step and its losses: they are well above the last losses before, and either near the first
-    losses of the file's first run, or have fallen since. A run on other data may start at other losses, but a
-    diverged run does not learn again.
+    Step numbers also decrease at the start of each epoch and when a run is resumed. Another run is therefore
+    recognized by its first step and its losses. Its losses must be well above the last losses before it. They
+    must also either be near the first losses in the file, or fall. A run on other data may start at different
+    losses, but a diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -88,7 +88,10 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _first_step(points: Sequence[Point]) -> bool:
-    """Return whether the first of two points is a run's first, judging by the second point's step."""
+    """Return whether the first of two points is at the first step of a run.
+
+    The difference between their steps shows this: it is at least as large as the first step.
+    """
     steps = [point.step for point in points if point.step is not None]
     return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
 
@@ -102,16 +105,19 @@ def _few(points: Sequence[Point]) -> list[float]:
 
 
 def _far_apart(points: Sequence[Point]) -> bool:
-    """Return whether the steps of two points are so far apart that the second is not early in a run."""
+    """Return whether the second of two points is not early in a run.
+
+    The large difference between their steps shows this.
+    """
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 
 
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
-    """Assess a loss that rose permanently: its latest values are all above its best ones.
+    """Assess a loss that rose permanently, so that its latest values are all above its best values.
 
-    ``nan_follows``: the loss finally became NaN, which is then a consequence. ``rewarded``: the loss is one
-    of reinforcement learning, for which a few values are not significant.
+    ``nan_follows`` is True if the loss became NaN in the end, as a consequence. ``rewarded`` is True if the
+    loss is one of reinforcement learning, for which a few values are not significant.
     """
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
     few = len(losses) < SHORT
@@ -140,7 +146,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
 
 
 def judge_spike(points: Sequence[Point]) -> Judgement | None:
-    """Assess a loss that jumped within its last points, even if it is recovering."""
+    """Assess a loss that jumped among its last points, even if it is falling again."""
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
@@ -160,16 +166,16 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """Return the spread of the losses' logarithms, regardless of single outliers."""
+    """Return the spread of the logarithms of the losses; single outliers do not affect it."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)
 
 
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
-    """Return whether the gradient norm left its usual range with the loss, or just before it.
+    """Return whether the gradient norm left its usual range together with the loss, or just before it.
 
-    Without gradient norms, the loss alone must show the jump: by a plateau before it, and by its height.
+    Without gradient norms, the loss alone must show the jump: it was constant before, and rose far.
     """
     norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
@@ -200,13 +206,13 @@ def judge_frozen(
     zero_is_odd: bool = False,
     overflowed: bool = False,
 ) -> Judgement | None:
-    """Assess a loss that repeats the same number, or that is no longer printed while steps continue.
+    """Assess a loss that is the same number many times, or that is no longer printed while steps continue.
 
-    ``unlogged``: training steps since a loss was printed. ``bar``: the loss is printed by a progress bar,
-    which repeats the last value. ``zero_is_odd``: numbers are printed in full and there is no sign of
-    reinforcement learning, whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or
-    preference learning, whose loss is ln 2 at first. ``overflowed``: steps were skipped, for which some
-    trainers print zeros.
+    ``unlogged`` is the number of training steps since a loss was printed. ``bar`` is True if a progress bar
+    prints the loss, because it repeats the last value. ``zero_is_odd`` is True if numbers are printed in full
+    and nothing suggests reinforcement learning, whose loss is zero by nature. ``rewarded`` is True for
+    reinforcement learning and for preference learning, whose loss is ln 2 at first. ``overflowed`` is True if
+    steps were skipped, because some trainers then print zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -243,12 +249,13 @@ def judge_frozen(
 
 
 def _guessing(known: Sequence[Point]) -> int | None:
-    """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
+    """Return the number of classes if the last losses are ln(classes), which is the loss of random guesses.
 
-    A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
-    the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
-    repeat each other's values, values with few digits round to the same number, and a smoothed loss passes
-    through the level. While the learning rate rises or is nearly zero, a constant loss is normal.
+    Return ``None`` if they are not. A run has this loss at its start, too. Its loss must therefore have been
+    different after its first values, or the run must have begun long before. The values must fluctuate,
+    because equal or steadily changing values have other reasons: ranks repeat each other's values, values
+    with few digits round to the same number, and a smoothed loss passes through this value. While the
+    learning rate rises or is nearly zero, a constant loss is normal.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -269,9 +276,10 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
 
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
-    """Return how many equal losses rule out a coincidence: the fewer digits are printed, the more losses.
+    """Return how many equal losses in a row are too many to be a coincidence.
 
-    ``never_else``: no other loss was printed before.
+    The fewer digits are printed, the more losses are required. ``never_else`` is True if all earlier losses
+    are equal, too.
     """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
@@ -281,12 +289,15 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """Return the largest number of equal losses in a row; some programs repeat a value for a while."""
+    """Return the length of the longest row of equal losses.
+
+    Some programs repeat each value for a while.
+    """
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
-    """Return whether a loss has so few units of its last printed digit that rounding hides its changes."""
+    """Return whether a loss is printed with so few digits that rounding hides its changes."""
     printed = (Decimal(f"{point.loss:.12g}") for point in known if point.loss and math.isfinite(point.loss))
     digits = [int(number.as_tuple().exponent) for number in printed]
     return abs(loss) < COARSE * 10.0 ** min(digits, default=0)
@@ -295,7 +306,7 @@ def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
 def judge_zero_gradients(
     points: Sequence[Point], *, exact: bool, rewarded: bool, overflowed: bool
 ) -> Judgement | None:
-    """Assess gradient norms of 0 with a learning rate of 0, or a loss that is constant or never falls."""
+    """Assess gradient norms that are 0, if the learning rate is 0 or the loss does not fall."""
     known = [point for point in points if point.grad_norm is not None]
     zeros = 0
     for point in reversed(known):
@@ -320,7 +331,10 @@ def judge_zero_gradients(
 
 
 def _does_not_fall(run: Sequence[Point]) -> bool:
-    """Return whether losses exist and do not fall; some frameworks print 0 for an unknown norm."""
+    """Return whether losses are known and do not fall.
+
+    Only then do gradient norms of 0 matter, because some frameworks print 0 for an unknown norm.
+    """
     losses = [point.loss for point in finite_losses(run) if point.loss is not None]
     if len(losses) <= ZEROS or not any(losses):
         return False

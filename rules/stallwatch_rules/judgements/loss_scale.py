@@ -1,4 +1,7 @@
-"""Assess dynamic loss scaling: overflows may be calibration at the start, or the end of training."""
+"""Assess the loss scaling of fp16 training.
+
+Overflows may be harmless calibration at the start, or show that training has ended.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
-    """Assess fp16 overflows: harmless calibration at the start, frequent skips, or the end of training."""
+    """Assess overflows in fp16 training by their number and by when they occurred."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     lost = scale.good is not None and scale.good < RECOVERED
@@ -52,7 +55,7 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
 
 
 def _row_at_end(trace: Trace) -> int:
-    """Return the number of consecutive steps with an overflow, up to the last step."""
+    """Return how many consecutive steps up to the last step had an overflow."""
     row = 1 if trace.tail else 0
     for interval, hits in reversed(trace.intervals):
         if not hits:
@@ -66,7 +69,7 @@ def _row_at_end(trace: Trace) -> int:
 
 
 def _begun_at(trace: Trace) -> int:
-    """Return the step at which the final row of overflows began."""
+    """Return the step before the last row of consecutive overflows."""
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
@@ -75,10 +78,11 @@ def _begun_at(trace: Trace) -> int:
 def judge_skipped(
     first: tuple[float, int] | None, last: tuple[float, int] | None, losses: Sequence[float], facts: RunFacts
 ) -> Judgement | None:
-    """Assess a run that skipped nearly all steps, by the engine's first and last printed (count, step).
+    """Assess a run that skipped nearly all of its steps.
 
-    This assessment is for logs that show the count of skipped steps but no overflows. A loss that falls
-    proves that steps are applied.
+    ``first`` and ``last`` are the first and the last count of skipped steps that the engine printed, each
+    with its step. This assessment is for logs that show these counts but no overflows. A loss that falls
+    shows that steps are applied.
     """
     if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None
@@ -90,7 +94,7 @@ def judge_skipped(
 
 
 def _fell(losses: Sequence[float]) -> bool:
-    """Return whether the last third of the losses is below the first third by more than their variation."""
+    """Return whether the losses fell from the first to the last third, by more than they usually vary."""
     third = len(losses) // 3
     if not third:
         return False
@@ -102,9 +106,9 @@ def _fell(losses: Sequence[float]) -> bool:
 def judge_falling_scale(
     scales: Sequence[float | None], facts: RunFacts, *, excerpt: bool = False
 ) -> Judgement | None:
-    """Assess a loss scale that keeps falling, in logs that print the scale but no overflows.
+    """Assess a loss scale that falls again and again, in logs that show the scale but no overflows.
 
-    ``excerpt``: the log begins in mid-run, so the scale is already calibrated.
+    ``excerpt`` is True if the log begins in mid-run. The scale is then already calibrated.
     """
     known = [scale for scale in scales if scale is not None]
     row = 0

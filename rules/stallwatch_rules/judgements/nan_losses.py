@@ -22,10 +22,10 @@ class _Row(msgspec.Struct):
 
 
 class NanLosses:
-    """Counts of consecutive NaN or infinite losses, by counter, such as the loss of one rank.
+    """Counter of consecutive NaN or infinite losses, separately for each source such as a rank.
 
-    The result depends only on the losses, not on the time at which they are read, so a run is always reported
-    at the same step.
+    The result depends only on the losses, not on the time at which they are read. A problem is therefore
+    always reported at the same step of a run.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,11 @@ class NanLosses:
         self._losses = 0  # number of losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Count a loss; return `began` after ``SEVERAL`` bad losses, `over` after ``GOOD`` good losses."""
+        """Count a loss; return `began` or `over` if a problem with NaN losses began or ended with this loss.
+
+        It begins after ``SEVERAL`` bad losses in a row, and ends when every source that had them has reported
+        ``GOOD`` good losses in a row.
+        """
         self._losses += 1
         row = self._rows.setdefault(counter, _Row(self._losses))
         row.gap, row.seen = max(row.gap, self._losses - row.seen), self._losses
@@ -53,7 +57,10 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Remove counters without further losses whose last losses were bad, such as that of a lost rank."""
+        """Forget sources that no longer report losses, although their last losses were bad.
+
+        An example is a rank that was lost.
+        """
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

@@ -1,8 +1,8 @@
 """Assess runs that fail without an error message, by a table of conditions on the metrics they print.
 
 Each assessment is a list of conditions that must all hold, each on one metric. The conditions compare a run
-with itself and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule,
-and a solved task are not failures.
+with itself, and require many values in a row. Therefore a spike that disappears, the warm-up or the last
+steps of a schedule, and a solved task are not failures.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EVALUATIONS_ROUNDED = 8  #: minimum number of equal evaluation results that coun
 
 
 class Quality(NamedTuple):
-    """A conclusion that a rule draws from metrics."""
+    """A conclusion about a run that follows from conditions on its metrics."""
 
     tag: Tag  #: the tag of the rule
     note: str  #: key of the message, in the area ``diagnosis``
@@ -55,7 +55,7 @@ class Quality(NamedTuple):
 
 
 def never_varied(metric: str, value: float, count: int) -> Condition:
-    """Return a condition that holds if the value of a metric never changed."""
+    """Return a condition that holds if a metric always had this value."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -65,7 +65,7 @@ def never_varied(metric: str, value: float, count: int) -> Condition:
 
 
 def ends_at_zero(metric: str, count: int) -> Condition:
-    """Return a condition that holds if the last values are all 0, and earlier values had many digits.
+    """Return a condition that holds if the last values are 0, although earlier values had many digits.
 
     The digits show that the program does not round small values to 0.
     """
@@ -80,9 +80,9 @@ def ends_at_zero(metric: str, count: int) -> Condition:
 
 
 def stays_zero(metric: str, count: int) -> Condition:
-    """Return a condition that holds if the last values are all 0, and more in a row than usual.
+    """Return a condition that holds if the last values are 0 for at least twice as long as ever before.
 
-    Each earlier row of zeros must be at most half as long.
+    There must also be at least ``count`` of these values.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -126,10 +126,11 @@ def not_a_number(metric: str, count: int) -> Condition:
 
 
 def below_best(metric: str) -> Condition:
-    """Return a condition that holds if a reward is below its best: a solved task has nothing left to learn.
+    """Return a condition that holds if a reward is below the best reward of the run.
 
-    The best reward is known only from the run: the highest value other than the present one, except outliers.
-    A reward that never changed is at its best, unless it is a penalty.
+    If it is not below, the task may be solved, and there is nothing left to learn. The best reward is the
+    highest value in the run other than the present one, without outliers. A reward that never changed counts
+    as the best, unless it is a penalty.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -147,7 +148,7 @@ def below_best(metric: str) -> Condition:
 
 
 def fell_to_floor(metric: str) -> Condition:
-    """Return a condition that holds if the last values are all near the minimum, far below a former level."""
+    """Return a condition that holds if a metric fell from a much higher level and stays near its minimum."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
@@ -181,7 +182,7 @@ def fell_to_fraction(*names: str) -> Condition:
 
 
 def rose_sharply(metric: str) -> Condition:
-    """Return a condition that holds if the last values are far above all values before the final rise."""
+    """Return a condition that holds if the last values are far above all values before they began to rise."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -197,10 +198,10 @@ def rose_sharply(metric: str) -> Condition:
 
 
 def never_changes(metric: str, *others: str) -> Condition:
-    """Return a condition that holds if a result repeats in all digits over many evaluations.
+    """Return a condition that holds if a metric has exactly the same value in many evaluations.
 
-    The loss must change meanwhile. The ``others`` must not change either, if printed. Results of exactly 0 or
-    1 belong to a task that is not started or is solved.
+    The loss must change meanwhile, and the metrics in ``others`` must not change. The values 0 and 1 do not
+    count: they belong to a task that is not started or is solved.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -248,9 +249,9 @@ OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
 
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
-    """Yield the tags of the rules whose conditions the metrics of a run meet, each with its evidence.
+    """Yield the rules whose conditions hold for the metrics of a run, as tags with the assessments.
 
-    ``ending``: the run is near or past its last step, when schedules have ended.
+    ``ending`` is True if the run is near its last step, or past it. Schedules have then ended.
     """
     known: set[Tag] = set()
     for quality in QUALITIES:

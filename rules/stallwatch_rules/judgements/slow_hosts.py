@@ -1,4 +1,6 @@
-"""Find the host or rank that all others of a run wait for, by a sequential test over windows of steps.
+"""Find the host or the rank for which all others of a run wait.
+
+A sequential test compares them over windows of steps.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
 backward pass: in its collectives, all ranks wait for the last one. A rank's value for a step is the logarithm
@@ -56,7 +58,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class RankStep(NamedTuple):
-    """The times and tokens of one rank in one step."""
+    """What one rank reports about one step: times, and the number of tokens."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
     whole: float  #: duration of the step in seconds
@@ -64,7 +66,7 @@ class RankStep(NamedTuple):
 
 
 class SlowHost(NamedTuple):
-    """The host that the other hosts wait for."""
+    """The host for which the other hosts wait."""
 
     host: str
     rank: int | None  #: the late rank, if only this rank of the host is late, or the host has only one rank
@@ -83,7 +85,7 @@ class Lag(NamedTuple, Generic[_Key]):
 
 
 class _Series:
-    """The deviations of one host or rank, step by step."""
+    """The deviations of one host or rank from its peers, one for each step."""
 
     __slots__ = ("_positive", "_sums", "before", "last", "noise", "recent", "seen", "steps")
 
@@ -115,14 +117,17 @@ class _Series:
         return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
 
     def typical(self, steps: int) -> float:
-        """Return the deviation to show to users; over few steps, without clipping."""
+        """Return the deviation over the last steps, as it is shown to users.
+
+        Over few steps, it is the median of the values without clipping.
+        """
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
         return self.mean(min(steps, len(self._sums) - 1))
 
 
 class Comparison(Generic[_Key]):
-    """Test of the deviations of all hosts or ranks, step by step, for one that lags."""
+    """Sequential test that finds the host or rank that lags behind, from its deviations in each step."""
 
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
@@ -134,7 +139,7 @@ class Comparison(Generic[_Key]):
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # median squared differences of all series
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
-        """Add the deviations of a step; return the key that lags most, if any lags."""
+        """Add the deviations of a step; return the lag of the key that lags most, if any key lags."""
         if self._series.keys() != deviations.keys():
             self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
         self._learn(deviations)
@@ -155,21 +160,24 @@ class Comparison(Generic[_Key]):
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 
     def size(self, key: _Key, steps: int) -> float:
-        """Return the size of a lag since it began; not every step in the window has to be late."""
+        """Return how large a lag has been since it began, which can be later than the start of the window."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
         lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Restart the test of these keys, because their lag has ended; keep the estimates of their noise."""
+        """Restart the test for these keys, because they no longer lag; keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0
                 series.recent.clear()
 
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
-        """Update the estimates of the run's noise; a missing value, as after a restart, is not estimated."""
+        """Update the estimates of the noise from the changes since the last step.
+
+        A key without an earlier value, as after a restart, is skipped.
+        """
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
             series = self._series[key]
@@ -201,18 +209,21 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """Return the approximate number of independent values from which the noise is estimated."""
+        """Return on how many independent values the estimate of the noise is based, approximately."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """Return an upper bound of the correlation of successive steps, derived from their changes."""
+        """Return an upper limit for the correlation of successive steps, from how their values change."""
         if not self._square:
             return 0.0
         given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
         return min(_MOST_CORRELATED, max(0.0, given))
 
     def _scale(self, own: float = 0.0) -> float:
-        """Return the standard deviation of one value; `own`: the mean square of a series' differences."""
+        """Return the standard deviation of a single value.
+
+        `own` is the mean square of the differences in the series of one key.
+        """
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
 
@@ -234,7 +245,7 @@ class Comparison(Generic[_Key]):
         return best
 
     def _score(self, series: _Series, mean: float, steps: int) -> float:
-        """Return how many standard errors the mean is above zero, as if the noise were known exactly.
+        """Return by how many standard errors the mean exceeds zero.
 
         The noise is estimated from a limited number of values, so a score of Student's distribution is
         converted to a normal score (approximation of D. L. Wallace, 1959).
@@ -251,10 +262,10 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Detector of a host that delays the others, from the steps of all ranks in any order."""
+    """Detector of a host that delays the others; it reads the steps of all ranks, in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
+        """Set from which cost a slow host is reported: share of the throughput, and seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, RankStep]] = {}  # step → rank → times
         self._at: dict[int, int] = {}  # rank → last reported step
@@ -272,22 +283,25 @@ class SlowHosts:
 
     @property
     def compares(self) -> bool:
-        """True if several ranks report their steps."""
+        """True if at least two ranks report their steps, so that they can be compared."""
         return len(self._at) >= 2
 
     def layout(self, groups: Iterable[RankGroup]) -> None:
-        """Set the process groups: only members of one data-parallel group do the same work."""
+        """Set the process groups.
+
+        Ranks are compared only with ranks of the same data-parallel group, which do the same work.
+        """
         same = {rank: group.id for group in groups if group.axis == "dp" for rank in ranks_in(group.ranks)}
         if same and same != self._group:
             self._group = same
             self._hosts, self._ranks, self._raw = Comparison(), Comparison(OF_RANKS), Comparison()
 
     def join(self, host: str, rank: int, step: int) -> None:
-        """Expect this rank's steps from now on: no step is compared without the rank's report."""
+        """Add a rank. From now on, a step is compared only after this rank has reported it."""
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, own: RankStep) -> bool:
-        """Add a step of a rank; return whether the result in ``slow`` changed."""
+        """Add a step of a rank; return whether ``slow`` changed because of it."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):
@@ -306,11 +320,11 @@ class SlowHosts:
         return self.slow != before
 
     def leave(self, host: str) -> bool:
-        """Remove a lost host; return whether the result in ``slow`` changed."""
+        """Remove the ranks of a host that was lost; return whether ``slow`` changed because of it."""
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Remove ranks whose last step is far from this step, such as ranks that a restart left out."""
+        """Remove ranks that no longer take part: their last step is far from this step."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -364,7 +378,10 @@ class SlowHosts:
                 self._name(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """Return how time grows with the tokens: 0 for constant, 1 for proportional time."""
+        """Return how much of a rank's time depends on its tokens.
+
+        It is 0 if the time is constant, and 1 if it is proportional to the number of tokens.
+        """
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -384,7 +401,10 @@ class SlowHosts:
         return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
 
     def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
-        """Return the deviation of each host: the median of its ranks' deviations within their groups."""
+        """Return the deviation of each host, as the median over its process groups.
+
+        In a group, the median of the host's ranks is compared with the other hosts.
+        """
         groups: dict[str, dict[str, list[float]]] = {}
         for rank, value in values.items():
             hosts = groups.setdefault(self._group.get(rank, ""), {})
@@ -437,7 +457,7 @@ class SlowHosts:
         return typical is not None and typical >= lag.mean / 2
 
     def _look_again(self, slow: SlowHost) -> None:
-        """Check whether the slow host has caught up, or has become much slower."""
+        """Update ``slow`` if the slow host has caught up with the others, or has become much slower."""
         steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
         now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
@@ -458,12 +478,15 @@ class SlowHosts:
 
 
 def required_positive_steps(steps: int) -> float:
-    """Return how many steps of a window must deviate upwards: at most half plus four standard errors."""
+    """Return in how many steps of a window a lagging host must be slower than its peers.
+
+    This is at most half of the steps plus four standard errors.
+    """
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return how far each value is above the median of the other values; empty for a single value."""
+    """Return how much each value exceeds the median of the other values; empty for fewer than two values."""
     others = len(values) - 1
     if others < 1:
         return {}

@@ -1,4 +1,4 @@
-"""Assess runs that stalled silently, in an evaluation, in collectives, or because a rank exited."""
+"""Assess runs that stopped without an error: in an evaluation, in collectives, or because a rank left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE = 10.0  #: maximum seconds without a step that are normal before a manual s
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Assess a run whose last sign of life is an evaluation that does not end."""
+    """Assess a run that is silent since an evaluation began, because the evaluation does not end."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
@@ -29,9 +29,10 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
-    """Assess ZeRO-3 ranks with different experts, which gather different parameters and deadlock.
+    """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks may wait for each other forever.
 
-    ``witness``: the log shows that the order of modules changed, or that ranks gathered different parameters.
+    Ranks with different experts gather different parameters. ``witness`` is True if the log shows that they
+    did, or that the order of modules changed.
     """
     if not (experts and witness and facts.is_stalled):
         return None
@@ -39,10 +40,10 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """Assess a run without a step whose first collectives hang, because GPUs fail at peer-to-peer transfers.
+    """Assess a run that hangs in its first collectives, because its GPUs fail at peer-to-peer transfers.
 
-    ``direct``: NCCL chose peer-to-peer, or the kernel reported an error about it. ``first_work``: the number
-    of the collective that timed out.
+    ``direct`` is True if NCCL chose peer-to-peer transfers, or the kernel reported an error about them.
+    ``first_work`` is the number of the collective that timed out.
     """
     if not direct or facts.advances or not facts.is_stalled:
         return None
@@ -52,7 +53,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """Assess a silent hang: a silence after steps that is longer than the run's own pace allows."""
+    """Assess a run that printed steps and was then silent for longer than its pace explains."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
@@ -64,15 +65,15 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
 
 
 def note_on_silence(facts: RunFacts, exception: str) -> Message:
-    """Return the note for a silence after an exception that training survived at first."""
+    """Return the note on a silent hang after an exception that training survived for a while."""
     return message("diagnosis.silent-beside", **facts.lengths, exception=exception)
 
 
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """Return a note if a run that was stopped by hand may have stalled before.
+    """Return a note if a run that a user stopped may have stalled before; empty otherwise.
 
-    The sign is that no step was completed for much longer than usual. ``durations`` are the seconds between
-    signs of a step, ``paces`` the seconds that steps took.
+    The sign is that no step was completed for much longer than usual before the stop. ``durations`` are the
+    seconds between signs of a step, and ``paces`` the seconds that steps took.
     """
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
@@ -80,9 +81,9 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
 
 
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
-    """Assess ranks that left while others stalled, failed, or continued to the end without them.
+    """Assess ranks that exited early, while others stalled or failed, or continued without them.
 
-    For a run that ended well, pass only ranks without which it continued.
+    For a run that ended well, pass only the ranks without which it continued.
     """
     if ranks_run_continued_without(left, facts):
         return Judgement("degrading", _missed_sentence(left))
@@ -94,12 +95,12 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
 
 
 def ranks_run_continued_without(left: Sequence[ExitedRank], facts: RunFacts) -> list[ExitedRank]:
-    """Return the ranks without which a run continued and ended well; empty for other runs."""
+    """Return the ranks that exited long before the end of a run that ended well; empty for other runs."""
     return [process for process in left if process.behind >= GONE_ON] if facts.ended_well else []
 
 
 def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> list[ExitedRank]:
-    """Return the processes with unknown last steps filled in from ``steps``, which maps ranks to steps."""
+    """Return the processes with their last steps; ``steps`` provides those that are not known yet."""
     return [
         process
         if process.step is not None or process.rank is None
@@ -109,7 +110,10 @@ def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> l
 
 
 def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message:
-    """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the log shows steps."""
+    """Return a sentence such as ``Rank 2 left without an error at step 40; …``.
+
+    ``stepped`` is True if the log shows steps.
+    """
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
     subject = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
@@ -118,7 +122,7 @@ def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message
 
 
 def _missed_sentence(missed: Sequence[ExitedRank]) -> Message:
-    """Return ``Rank 2 left without an error at step 40; …`` for a run that ended well."""
+    """Return the sentence about ranks that left early, for a run that ended well without them."""
     subject = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)
     return message("diagnosis.left-behind", who=subject, step=step, more=max(one.behind for one in missed))

@@ -1,11 +1,11 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is tested repeatedly, so a rule of thumb would eventually fire by chance. Each time, the latest
-steps are compared with all steps before them by their ranks (the Mann-Whitney test, which does not assume a
-distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
-any spread raise a false alarm in at most one run of a hundred over 400 steps. The limit grows with the length
-of the run and with the correlation of neighboring steps. `bench/slowdown.py` measures the rate of false
-alarms.
+A live run is tested repeatedly, so a test with a fixed limit would report a slowdown by chance sooner or
+later. Each time, the latest steps are compared with all steps before them by their ranks (the Mann-Whitney
+test, which does not assume a distribution of the steps), for windows of many lengths. The limit is set so
+that independent step times of any spread raise a false alarm in at most one run of a hundred over 400 steps.
+The limit grows with the length of the run and with the correlation of neighboring steps. `bench/slowdown.py`
+measures the rate of false alarms.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ WARM_UP = 2  #: number of steps at the start that compile, allocate and record
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
-    """Return baseline, recent pace and number of recent steps if steps became slower permanently.
+    """Return the usual pace, the present pace, and the number of slow steps, if steps became slower.
 
-    `alone`: only the step times show the change. The change must then be abrupt, because steps that become
-    slower gradually do so by design, as with ever longer sequences.
+    Return ``None`` if they did not, or only for a while. `alone` is True if only the step times show the
+    change. The change must then be abrupt, because steps that become slower gradually do so by design, for
+    example with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
@@ -61,7 +62,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
 
 def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """Yield each window above the limit, as its score and its number of last paces."""
+    """Yield the windows of last steps that are slower than chance explains, each as a score and a length."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
@@ -69,7 +70,11 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """Return the sum of squared deviations from the mean, and of products of neighboring deviations."""
+        """Return two sums for the ranks between two positions, from which their correlation is computed.
+
+        These are the sum of the squared deviations from the mean, and of the products of neighboring
+        deviations.
+        """
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]
@@ -92,7 +97,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
 
 
 def _ranks(paces: Sequence[float]) -> list[float]:
-    """Return the rank of each pace in sorted order; equal paces share their mean rank."""
+    """Return the rank that each pace has when the paces are sorted; equal paces share their mean rank."""
     ranks, behind = [0.0] * len(paces), 0
     for _, equal in groupby(sorted(enumerate(paces), key=itemgetter(1)), key=itemgetter(1)):
         places = [place for place, _ in equal]
@@ -103,7 +108,10 @@ def _ranks(paces: Sequence[float]) -> list[float]:
 
 
 def _times_alike(correlation: float, size: int) -> float:
-    """Return the factor by which correlated steps count less; few steps underestimate the correlation."""
+    """Return the factor by which a score must be divided if successive steps are correlated.
+
+    With few steps the correlation is underestimated, so it is first increased.
+    """
     if correlation < 2 / math.sqrt(size):
         return 1.0
     correlation = min(correlation + 2 * (1 + 3 * correlation) / size, 0.98)
@@ -111,18 +119,20 @@ def _times_alike(correlation: float, size: int) -> float:
 
 
 def as_quick(rates: Sequence[float]) -> bool:
-    """Return whether tokens/s match the first third; slower steps then contain more tokens.
+    """Return whether the last steps process as many tokens per second as the first third of the steps.
 
-    For example, answers become longer in reinforcement learning.
+    If so, slower steps only contain more tokens. For example, answers become longer in reinforcement
+    learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index from which the paces stay clearly above the former pace, near the present pace.
+    """Return the index of the first pace from which on all paces are near the present pace.
 
-    The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
+    They must be clearly above the former pace ``usual``. The median of three paces counts, because a single
+    step can be fast and some clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)
@@ -134,11 +144,11 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
 
 
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
-    """Return pace before, pace after and number of steps since very even steps became slightly slower.
+    """Return the pace before and after very even steps became slightly slower, and the number of slow steps.
 
     Synchronous training is as even as its slowest rank: if steps varied by two percent, a permanent rise of
-    five percent means that one GPU is slower. The result is ``None`` for uneven steps. ``excerpt``: the log
-    begins in mid-run, so fewer steps must be enough.
+    five percent means that one GPU is slower. Return ``None`` if the steps are uneven or did not become
+    slower. ``excerpt`` is True if the log begins in mid-run, so that a few steps are enough.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that count as one in a long run
     paces = _blocks(paces, joined)
@@ -188,7 +198,10 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess steps that permanently became slower by more than half; ``paces`` are seconds per step."""
+    """Assess steps that became permanently slower by more than half.
+
+    ``paces`` are seconds per step.
+    """
     slowed = slowdown(paces)
     if slowed is None:
         return None

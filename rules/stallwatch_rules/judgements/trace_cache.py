@@ -1,4 +1,7 @@
-"""Assess ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
+"""Assess the messages in which ZeRO-3 invalidates its trace cache.
+
+They can be harmless, show why steps are slow, or be the last message before a stall.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Assess ZeRO-3's trace-cache invalidations by the steps around them."""
+    """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around them."""
     if facts.is_stalled:
         if facts.missed:  # the message does not make a rank wait: at most, it cost time before the stall
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
@@ -35,7 +38,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def _cost(trace: Trace) -> Judgement | None:
-    """Return the judgment of messages that made the steps slower; ``None`` for other messages."""
+    """Return an assessment if steps became slower as the messages became more frequent, else ``None``."""
     slowing = slowdown_with_matches(trace)
     if slowing is None:
         return None
@@ -45,10 +48,10 @@ def _cost(trace: Trace) -> Judgement | None:
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
-    """Return whether the matches continued at their usual rate until the steps ended.
+    """Return whether matches occurred at their usual intervals until the last step.
 
-    The result depends only on values that stay the same if most matches were counted without being read: the
-    positions of the first and the last match, and the number of matches.
+    The result uses only the positions of the first and the last match, and the number of matches. These are
+    known even if most matches were counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -65,7 +68,10 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether there were few matches, many steps apart, each followed by steps, as is common."""
+    """Return whether there are few messages, many steps apart, as in most runs.
+
+    Steps must also follow the last message.
+    """
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False  # no step followed the last match
     first = trace.first or 0
@@ -80,7 +86,10 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
 
 
 def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
-    """Return the former and the present pace if steps became slower while matches became more frequent."""
+    """Return the former and the present pace of the steps.
+
+    Return ``None`` unless steps became slower while matches became more frequent.
+    """
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:
@@ -121,7 +130,7 @@ def _advancing(trace: Trace) -> Message:
 
 
 def cost_per_step(trace: Trace) -> tuple[float, float, int, int] | None:
-    """Return the median seconds of a step with and without a match, and the number of each."""
+    """Return the median seconds of steps with and without a match, and the number of steps of each kind."""
     paced = [(interval.pace, hits) for interval, hits in trace.intervals[1:] if interval.pace]
     with_match = [pace for pace, hits in paced if hits]
     without = [pace for pace, hits in paced if not hits]

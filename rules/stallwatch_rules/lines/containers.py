@@ -1,4 +1,4 @@
-"""Parse the records in which container runtimes and log collectors store a text, its time and its stream.
+"""Parse the records in which container runtimes and log collectors store a text, with its time and stream.
 
 Kubernetes' CRI records and Docker's JSON records contain the time and the stream of their text, and whether
 the line continues in the next record of that stream. (A runtime splits lines at 16 KiB, and writes a separate
@@ -34,7 +34,7 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\
 
 
 class Record(NamedTuple):
-    """One record of a container runtime or collector, with its text extracted."""
+    """A record of a container runtime or a log collector: the text, and what the record shows about it."""
 
     time: float | None
     stream: str
@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
 
 def record_of(text: str) -> Record | None:
-    """Return the record in a physical line; ``None`` if it is not a record."""
+    """Return the record that a line of a file contains; ``None`` if the line is not a record."""
     if text[10:11] == "T" and text[4:5] == "-":
         found = _CRI.match(text)
         if found:
@@ -58,7 +58,7 @@ def record_of(text: str) -> Record | None:
 
 
 def may_be_json(text: str) -> bool:
-    """Return whether the line starts like a JSON record (a fast check)."""
+    """Return whether the line can be a JSON record; a fast check of its beginning."""
     return text[:2] == '{"'
 
 
@@ -133,7 +133,10 @@ def _of_docker(record: dict[str, object]) -> Record | None:
 
 
 def _of_collector(record: dict[str, object]) -> Record | None:
-    """Return a collector's record; carriage returns separate the lines of its text, as in a redrawn line."""
+    """Return the record of a log collector; ``None`` if the line is not one.
+
+    If the text has several lines, carriage returns separate them, as in a line that is redrawn.
+    """
     if _BESIDE.isdisjoint(record):
         return None
     more = [value for key in _TRACEBACKS if isinstance(value := record.get(key), str) and value]

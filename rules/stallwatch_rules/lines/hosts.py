@@ -1,4 +1,4 @@
-"""Find the host that wrote a log, from the paths of a run's files and from lines that name their host."""
+"""Find the host that wrote a log, from the path of the file or from lines that contain the host's name."""
 
 from __future__ import annotations
 
@@ -93,13 +93,13 @@ _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
 
 
 def host_in_line(text: str) -> str:
-    """Return the host that a line gives as its origin, or an empty string."""
+    """Return the host that a line names as its origin; an empty string if it names none."""
     named = _NCCL.match(text) if ":" in text[:70] else None
     return named[1] if named is not None else ""
 
 
 def hosts_of_paths(names: Iterable[str]) -> dict[str, str]:
-    """Return the host of each file, derived from its path; empty if all files are from one host."""
+    """Map files to the hosts that their paths name; empty if all files are from one host."""
     split = {name: _PARTS.split(name) for name in names}
     folders = {tuple(above) for *above, _ in split.values()}
     families = _families(folders)
@@ -118,7 +118,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the innermost of these folders that is named after a host, or an empty string."""
+    """Return the innermost folder of a path that is named after a host; an empty string if there is none."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -126,7 +126,10 @@ def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
 
 
 def _family(above: _Folders, depth: int) -> _Folders:
-    """Return a folder's path with its number masked; empty if the folder cannot be named after a host."""
+    """Return the path of a folder with its number replaced by 0, to compare it with other folders.
+
+    Return an empty path if the folder cannot be named after a host.
+    """
     named = _NUMBERED.fullmatch(above[depth])
     if named is None or rank_of_path(f"{above[depth]}/x") is not None:
         return ()
@@ -138,7 +141,7 @@ def _family(above: _Folders, depth: int) -> _Folders:
 
 
 def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
-    """Group the folders that differ only in their numbers."""
+    """Group the folders that can be named after hosts, and whose names differ only in their numbers."""
     families: dict[_Folders, set[str]] = {}
     for above in folders:
         for depth, folder in enumerate(above):
@@ -149,7 +152,10 @@ def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
 
 
 class HostNumbers(NamedTuple):
-    """The assignment of ranks to numbered hosts: in order, with the same number of ranks on each host."""
+    """The numbering of hosts from which the host of a rank can be calculated.
+
+    Ranks are assigned to the hosts in order, and each host has the same number of ranks.
+    """
 
     before: str
     behind: str
@@ -158,7 +164,7 @@ class HostNumbers(NamedTuple):
     ranks: int  #: number of ranks of each host
 
     def host(self, rank: int) -> str:
-        """Return the name of a rank's host."""
+        """Return the name of the host of a rank."""
         return f"{self.before}{self.first + rank // self.ranks:0{self.digits}d}{self.behind}"
 
 
@@ -167,7 +173,7 @@ _LEAST = 3  # minimum number of hosts from which the numbering is derived
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the numbering that assigns these ranks to these hosts; ``None`` if not exactly one fits."""
+    """Return the numbering of these hosts with these ranks; ``None`` if they do not follow one numbering."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

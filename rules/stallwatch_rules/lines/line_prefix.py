@@ -1,9 +1,10 @@
-"""Learn a prefix that the lines of a text have in common, if it is not one of the known prefixes.
+"""Find a prefix that all lines of a text have in common, if it is not one of the known prefixes.
 
 Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
-countless forms. A logger adds a prefix only to the first line of each of its messages. So if the frames of a
-traceback or the timestamps of another program follow the same prefix as all other lines, the prefix is not
-a logger's. A progress bar is not evidence, because its description precedes each of its states.
+countless forms. A logger, in contrast, adds a prefix only to the first line of each of its messages. So if
+the frames of a traceback, or lines with the timestamps of another program, have the same prefix as all other
+lines, the prefix is not a logger's. A progress bar proves nothing, because its description precedes each of
+its states.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LinePrefix(NamedTuple):
     quoted: bool = False  #: True if the prefix opens a quote that the line's end closes, as in a table cell
 
     def take(self, text: str) -> tuple[str, str]:
-        """Return the prefix, empty if the line has none, and the text after it."""
+        """Split a line into the prefix, which is empty if the line has none, and the text after it."""
         found = self.form.match(text)
         if found is None:
             return "", text
@@ -76,13 +77,13 @@ class LinePrefix(NamedTuple):
 
 
 def rank_in(lead: str) -> int | None:
-    """Return the rank in a line prefix, or ``None``."""
+    """Return the rank that a line prefix contains; ``None`` if it contains none."""
     found = _RANK.search(lead)
     return int(found[1]) if found is not None else None
 
 
 def time_in(lead: str) -> float | None:
-    """Return the time in a line prefix, or ``None`` if the prefix has no date and time."""
+    """Return the time that a line prefix contains; ``None`` if it does not contain both date and time."""
     at = _STAMP.search(lead)
     return time_of_line(lead[at.start() :]) if at is not None else None
 
@@ -93,7 +94,10 @@ def first_lines(head: bytes) -> tuple[str, ...]:
 
 
 def certain_prefix(head: bytes) -> LinePrefix | None:
-    """Return the prefix of nearly all lines, if the text after the prefix proves that no logger wrote it."""
+    """Return the prefix that nearly all lines have, if it is certain that it is not part of the messages.
+
+    The text after the prefix must be one that never follows the prefix of a logger.
+    """
     lines, leads = _looked_at(head)
     for lead in leads:
         if not _needed(lead, lines):
@@ -104,10 +108,10 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return likely but unverified prefixes of a text.
+    """Return prefixes that nearly all lines of a text have, but that may be part of the messages.
 
-    The caller needs evidence that one of them is right. A single line has no likely prefix, because a note
-    written by hand can start in the same way.
+    The caller must verify them. A single line has no likely prefix, because a note written by hand can start
+    in the same way.
     """
     lines, common = _looked_at(head)
     return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
@@ -120,7 +124,7 @@ def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
 
 
 def _lines(head: bytes) -> list[str]:
-    """Return the first nonblank lines, without container records and terminal codes."""
+    """Return the first lines of a text that are not blank, without container records and terminal codes."""
     lines = []
     coded = b"\x1b" in head
     for text in _as_utf8(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
@@ -146,7 +150,7 @@ def _masked(text: str) -> str:
 
 
 def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
-    """Yield the prefixes that nearly all lines have, longest first."""
+    """Yield the prefixes that nearly all lines have in common, the longest first."""
     if len(lines) < 2:
         return
     masked = [_masked(line) for line in lines]
@@ -179,13 +183,13 @@ def _form(lead: str) -> re.Pattern[str]:
 
 
 def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether the prefix contains text that is not part of a known prefix."""
+    """Return whether the prefix contains more than the known prefixes, which are removed anyway."""
     some = [taken for taken, _ in map(lead.take, lines) if taken]
     return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether the prefix of some line is followed by text that never follows a logger's prefix."""
+    """Return whether the text after the prefix shows, in some line, that the prefix is not a logger's."""
     for line in lines:
         taken, rest = lead.take(line)
         if not taken or taken.isspace():

@@ -1,7 +1,7 @@
-"""Shorten lines that are too long to keep.
+"""Shorten lines that are too long to be stored.
 
-The beginning and the end of such a line (a dumped array, an endless progress bar, a log without line ends)
-are kept, because the line can still end in an important error.
+Such a line can be a dumped array, an endless progress bar, or a log without line ends. Its beginning and its
+end are kept, because it can still end in an important error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GOES_ON = "…"  #: mark before the end of a shortened line, so that it is not t
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Append ``data`` to an unfinished line, and drop bytes from the middle of a line that gets too long.
+    """Append ``data`` to an unfinished line; if the line gets too long, remove bytes from its middle.
 
     A shortened line has ``MAX_LINE + 1`` bytes, which shows that text was omitted.
     """
@@ -31,12 +31,12 @@ def append_bounded(held: bytearray, data: bytes) -> None:
 
 
 def decoded(raw: bytes) -> str:
-    """Return the text of a line longer than ``MAX_LINE``, with ``CUT`` between its beginning and its end."""
+    """Return a shortened line as text, with ``CUT`` in place of the bytes that were removed."""
     return decode_cut(raw[:HEAD]) + CUT + decode_rest(raw[-TAIL:])
 
 
 def joined(begun: str, text: str) -> str:
-    """Return both parts of a line as one line, shortened if it is too long."""
+    """Join two parts of a line, and shorten the result if it is too long."""
     whole = begun + text
     if len(whole) <= MAX_LINE:
         return whole

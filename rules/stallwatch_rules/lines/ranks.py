@@ -1,4 +1,4 @@
-"""Find the rank that wrote a line: from prefixes of launchers, numeric labels, and names of files.
+"""Find the rank that printed a line: from launchers' prefixes, from numeric labels, or from file names.
 
 ``srun --label`` writes only the task number, Intel MPI's ``-prepend-rank`` writes a number in brackets, and
 pdsh (which DeepSpeed's launcher uses on several nodes) writes the hostname. Much other text looks like these
@@ -46,10 +46,11 @@ _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 1
 
 
 def take_rank(text: str) -> tuple[int | None, str]:
-    """Return the rank in a prefix of the line, and the line without the prefixes of launchers.
+    """Return the rank that a line names, and the line without the prefixes of launchers.
 
-    The innermost prefix counts: ``[default3]:[rank11]: …`` is rank 11. Without a rank in a prefix, a rank in
-    the message (``[Rank 3] Watchdog caught …``) is returned, and stays in the text.
+    If several prefixes contain a rank, the innermost counts: ``[default3]:[rank11]: …`` is rank 11. If no
+    prefix contains a rank, a rank in the message (``[Rank 3] Watchdog caught …``) is returned, and stays in
+    the text.
     """
     rank: int | None = None
     for _ in range(4):  # a line can have the prefixes of several nested launchers
@@ -152,13 +153,19 @@ _FIRST_LINES = 1000  # maximum number of lines that are searched, because a laun
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether a text with this beginning can have labels (a fast check that rejects most texts)."""
+    """Return whether the lines of a text can have labels, from its beginning.
+
+    This is a fast check that excludes most texts.
+    """
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """The task and host labels of a source's lines, which are learned first and then removed."""
+    """The labels of tasks and hosts before the lines of a source.
+
+    The first lines show which labels there are; these labels are then removed from each line.
+    """
 
     def __init__(self) -> None:
         self.found = False  #: True if some labels are known
@@ -173,7 +180,10 @@ class TaskLabels:
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Learn from the first lines before they are read; ``alike`` lines can end the search for labels."""
+        """Learn from the first lines of a source which labels it has.
+
+        If its lines are ``alike``, the search for labels can end with these lines.
+        """
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)
@@ -185,7 +195,10 @@ class TaskLabels:
             self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """Return the rank in a label (``None`` if labels number nodes), and the line without its label."""
+        """Return the rank in the label of a line, and the line without its label.
+
+        The rank is ``None`` if there is no label, or if the labels number nodes.
+        """
         if self.searching:
             self._search(text)
         if not self.found:
@@ -202,7 +215,7 @@ class TaskLabels:
         return None if self._of_nodes else task, text
 
     def _is_node(self, task: int, text: str) -> bool:
-        """Return whether the line shows that its task has several ranks."""
+        """Return whether the line shows that its task is a node with several ranks."""
         own = _OWN_RANK.match(text)
         if own is not None:
             return int(own[1]) != task
@@ -229,7 +242,10 @@ class TaskLabels:
         self.searching = self._lines < _FIRST_LINES and not self._numbered
 
     def _sure(self, text: str) -> bool:
-        """Return whether the numbers at the start of the last lines are tasks; ``text`` is the last line."""
+        """Return whether the numbers at the start of the latest lines are certainly task numbers.
+
+        ``text`` is the last of these lines.
+        """
         row, tasks = self._numbers, set(self._numbers)
         repeated = 2 * len(tasks) <= len(row)
         if len(row) >= _SURE_NUMBERS and repeated:
@@ -260,12 +276,13 @@ class TaskLabels:
 
 
 def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, ...]:
-    """Return a host's ranks in the order of their local ranks, for lines and files that use local ranks.
+    """Return a host's ranks in the order of their local ranks.
 
-    Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``),
-    so the order of a host's ranks is that of their local ranks. `first` is the rank with local rank 0, if
-    known; then ``ranks`` can be incomplete. The result is empty if a number can be both a global and a local
-    rank of this host.
+    The position of a rank in the result is its local rank. It is needed for lines and files that contain only
+    local ranks. Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py,
+    ``_assign_worker_ranks``), so local ranks have the same order as ranks. If `first`, the rank with local
+    rank 0, is known, ``ranks`` can be incomplete. The result is empty if a number can be both a rank and a
+    local rank of this host.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
     return tuple(sorted(known)) if known and min(known) >= len(known) else ()
@@ -289,9 +306,10 @@ _RANK_FOLDER = lazy(
 
 
 def _starts_nodes(command: str) -> bool:
-    """Return whether srun labels the output of launchers that can each start several ranks.
+    """Return whether the tasks of an srun command are launchers, and srun labels their output.
 
-    The search starts at the first ``srun`` and therefore includes the text after any later one.
+    Each launcher can start several ranks, so a label is then the number of a node. The search begins at the
+    first ``srun`` of the command, so it also covers the text after later ones.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:
@@ -301,9 +319,10 @@ def _starts_nodes(command: str) -> bool:
 
 
 def rank_of_path(path: str) -> int | None:
-    """Return the rank whose output a file contains, if the name of the file or of its folder shows the rank.
+    """Return the rank whose output a file contains, from the name of the file or of its folder.
 
-    Examples: ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
+    Return ``None`` if the names do not show a rank. Examples are ``rank_3.log``, ``attempt_0/3/stderr.log``
+    (torchrun), ``rank0/stdout.log`` and ``workerlog.3``.
     """
     parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:
@@ -328,10 +347,9 @@ _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|er
 
 
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
-    """Return the ranks of files whose names end with the number of a Slurm task.
+    """Return the ranks of files whose names end with the task numbers of one Slurm job.
 
-    A single such name is not sufficient evidence; several names of one job, numbered from 0 without a gap,
-    are.
+    One such name is not sufficient. Several files of one job are, if they are numbered from 0 without a gap.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:

@@ -1,7 +1,8 @@
-"""Convert bytes to lines, with ranks and times, and without encodings, ANSI codes and container records.
+"""Convert bytes to lines with ranks and times.
 
-A ``LineReader`` takes the bytes of one source in portions, and returns the same lines for any portions,
-except that ``idle`` returns the unfinished segment of a progress bar.
+Encodings, ANSI codes and container records are removed. A ``LineReader`` takes the bytes of one source in
+portions. The lines do not depend on how the bytes are divided into portions, except that ``idle`` returns the
+unfinished segment of a progress bar.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ _Partial = tuple[str, int, float | None]  # text, line number and time of an unf
 
 
 class LineReader:
-    """Reader of one source. ``rank`` is the rank of all lines that do not contain a rank.
+    """Reader that converts the bytes of one source to lines.
 
-    A line's time is the first that is known of: the time of its container record (CRI, Docker), the ``time``
-    that ``feed`` receives in live reading, the line's timestamp, and the last time of its rank in this
-    source. ``lead`` is the prefix of the lines (see ``line_prefix``). ``local_ranks`` are the ranks of the
-    host in ascending order, if lines can contain local ranks, as in torchrun's ``[default0]:``.
+    ``rank`` is the rank of all lines that do not name one. The time of a line is the first of these that is
+    known: the time of its container record (CRI, Docker), the ``time`` that ``feed`` receives in live
+    reading, the timestamp in the line, and the last time of its rank in this source. ``lead`` is the prefix
+    of the lines (see ``line_prefix``). ``local_ranks`` are the ranks of the host in ascending order, if lines
+    can contain local ranks, as in torchrun's ``[default0]:``.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class LineReader:
         self.local_ranks = local_ranks
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
-        """Prepare to read separate lines of a source without labels, written at about the time ``near``.
+        """Prepare the reader for single lines that do not follow one another; return the reader.
 
-        The state from earlier lines is discarded, so the reader can be used for many unrelated lines.
+        The lines have no labels and were written at about the time ``near``. The state from earlier lines is
+        discarded, so the reader can be used for many unrelated lines.
         """
         self._head, self._near, self.number = None, near, number
         self._times, self._zoned = {}, False
@@ -88,19 +91,22 @@ class LineReader:
         return self
 
     def look_ahead(self, head: bytes) -> LineReader:
-        """Learn the labels from the head of a file, so that they are known from the first line on."""
+        """Learn from the head of a file which labels its lines have; return the reader.
+
+        The labels are then known when the first line is read.
+        """
         if may_have_labels(head):
             self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property
     def ordinary(self) -> bool:
-        """True if each line after the first ones can be read without the lines around it."""
+        """True if a line, except for the first lines, can be read without the lines around it."""
         odd = self._utf16 or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     def carried(self, rank: int | None, time: float | None) -> float | None:
-        """Store `time` as the rank's last time and return it; for ``None``, return the stored time."""
+        """Store `time` as the last time of a rank and return it; if it is ``None``, return the stored one."""
         if time is None:
             return self._times.get(rank)
         self._times[rank] = self._near = time
@@ -112,7 +118,7 @@ class LineReader:
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
-        """Return the lines that ``data`` completes."""
+        """Read a portion of bytes, and return the lines that end in it."""
         self.bytes += len(data)
         if self._head is not None:
             data = self._begin(data)
@@ -124,10 +130,10 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip a part of the source that has this many line ends; return the lines held until now.
+        """Skip bytes of the source that contain this many line ends; return the lines that were incomplete.
 
-        The previous portion must end with a segment, or inside a line longer than ``MAX_LINE``, the rest of
-        which is skipped. A partial record does not continue after the skipped part.
+        The bytes before must end with a segment, or inside a line longer than ``MAX_LINE``, the rest of which
+        is skipped. A partial record is not continued after the skipped bytes.
         """
         out: list[Line] = []
         if raw := self._unfinished():
@@ -139,7 +145,7 @@ class LineReader:
         return out
 
     def idle(self, since: float) -> list[Line]:
-        """Return the unfinished segment of a progress bar to which no bytes were added after `since`.
+        """Return the unfinished segment of a progress bar, if no bytes were added to it after `since`.
 
         A progress bar prints a carriage return before each state, so only the next state ends a segment, and
         a run that hangs prints no next state. The segment is returned once; later bytes are a separate
@@ -152,7 +158,7 @@ class LineReader:
         return out
 
     def finish(self, time: float | None = None) -> list[Line]:
-        """Return the lines that remain at the end of the source: an unfinished line and unfinished records.
+        """Return the lines that are unfinished at the end of the source, including unfinished records.
 
         These lines have the time at which they arrived, if known, or else `time`.
         """
@@ -210,7 +216,7 @@ class LineReader:
         return out
 
     def _whole(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Read a physical line, or the part of it that has not been read as redrawn segments yet."""
+        """Read a line, except for the segments of it that were already read after a carriage return."""
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
             for segment in filter(None, redrawn):
@@ -224,9 +230,9 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Read a line on the fast path, for lines without text to remove, split or parse.
+        """Read a line in a fast way, which is possible if nothing in it must be removed, split or parsed.
 
-        Return False without reading the line if it needs the slow path.
+        Return False, without reading the line, if it must be read in the slow way.
         """
         if len(raw) > MAX_LINE:
             return False

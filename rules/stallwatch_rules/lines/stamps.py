@@ -60,7 +60,10 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the line's start, or the time in slurmstepd's message about a canceled job."""
+    """Return the time at the start of a line, or the time in slurmstepd's message about a canceled job.
+
+    Return ``None`` if the line has no time.
+    """
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -93,10 +96,11 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
 
 
 def elapsed(earlier: float, later: float) -> float:
-    """Return the seconds from one local time to a later one, neither of which has a time zone.
+    """Return the seconds between two local times that have no time zone.
 
     If the clocks changed for daylight saving time in between, a skipped hour is subtracted, and a repeated
-    hour is added. For a longer time that spans a repeated hour, the correction is unknown and is not made.
+    hour is added. If the times are so far apart that a whole repeated hour may lie between them, it is
+    unknown whether a correction is needed, and none is made.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -107,7 +111,10 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return the seconds by which the end of daylight saving time set the clock back between two times."""
+    """Return the seconds by which the clock was set back between two times.
+
+    This happens at the end of daylight saving time.
+    """
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -115,7 +122,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours of a day that a clock change can skip or repeat."""
+    """Return the starts of those hours of a day that a change of the clocks can skip or repeat."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -169,7 +176,7 @@ def _letters_first(text: str, near: float | None) -> float | None:
 
 
 def _in_the_year(month: int, day: int, clock: str, fraction: str | None, near: float) -> float | None:
-    """Return the time with the year that makes it closest to `near`."""
+    """Return a time that has no year, in the year in which it is closest to `near`."""
     year = datetime.fromtimestamp(near, timezone.utc).year
     moments = [
         unix_time(f"{some}-{month:02d}-{day:02d} {clock}", fraction) for some in (year - 1, year, year + 1)
@@ -186,7 +193,7 @@ def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
 
 
 def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
-    """Convert a time such as ``2026-11-20 23:56:32``, its fraction's digits and its zone to Unix time."""
+    """Return the Unix time of a date and time, the digits of its fraction, and its time zone."""
     seconds = _whole_seconds(stamp)
     if seconds is None:
         return None

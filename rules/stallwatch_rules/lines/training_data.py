@@ -1,6 +1,7 @@
-"""Recognize training data in lines, because text that a run reads or generates can mention failures, too.
+"""Recognize lines that show training data instead of messages of the run.
 
-Trainers print samples, prompts and completions, and data sets about programming are full of error messages.
+Trainers print samples, prompts and completions. These texts can mention failures, too: data sets about
+programming are full of error messages.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
 def is_training_data(text: str) -> bool:
-    """Return whether the line shows training data, so that an error in it is not an error of the run."""
+    """Return whether a line shows training data, so that an error in it did not occur in the run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
         return True
@@ -60,5 +61,5 @@ def is_training_data(text: str) -> bool:
 
 
 def _is_logged(text: str) -> bool:
-    """Return whether the JSON in a line belongs to a logger, and not to a data set."""
+    """Return whether the JSON in a line was written by a logger, and is not from a data set."""
     return _LOGGED.search(text) is not None and len(set(_FIELD.findall(text))) < 2

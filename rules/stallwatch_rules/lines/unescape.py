@@ -38,7 +38,10 @@ _AT_ONCE = lazy(
 
 
 def lines_of_writers(text: str) -> list[str]:
-    """Split a line that several processes wrote into their texts; most lines have one text."""
+    """Split a line that several processes wrote into the texts of the processes.
+
+    Most lines contain only one text.
+    """
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
@@ -51,7 +54,7 @@ def lines_of_writers(text: str) -> list[str]:
 
 
 def _of_one(found: re.Match[str]) -> str:
-    """Split a line at the points where another process started to write."""
+    """Return one copy of an exception's line that several processes wrote into a line at the same time."""
     name, message = found["name"], found["message"]
     writers = 1 + len(found["more"]) // len(name)
     once = message[: len(message) // writers]
@@ -59,7 +62,7 @@ def _of_one(found: re.Match[str]) -> str:
 
 
 def _may_be_interleaved(text: str) -> bool:
-    """Return whether the text can follow a progress bar's end or precede the prefix of a rank."""
+    """Return whether a text can contain the end of a progress bar or the prefix of a rank in its middle."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):
             return True
@@ -96,7 +99,10 @@ _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def with_plain_quotes(text: str) -> str:
-    """Return the line with the quotes and spaces that programs print, instead of those of a web page."""
+    """Return a line with the quotes and spaces that programs print.
+
+    Web pages often replace them with typographic ones.
+    """
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
     if "&" in text and ";" in text:
@@ -105,7 +111,7 @@ def with_plain_quotes(text: str) -> str:
 
 
 def with_ascii_colon(text: str) -> str:
-    """Return the line with an ASCII colon after the name of the exception at its start."""
+    """Return a line with an ASCII colon after the name of the exception with which it starts."""
     found = _NAMED.match(text)
     if found is not None:
         return f"{found[1]}: {text[found.end() :]}"
@@ -116,9 +122,9 @@ def with_ascii_colon(text: str) -> str:
 
 
 def exception_lines(text: str) -> list[str]:
-    """Return the text before a string that contains an exception, followed by the lines of that exception.
+    """Split a line in which a string contains an exception into the lines of the exception.
 
-    A line without such a string is returned unchanged.
+    The text before the string comes first. A line without such a string is returned unchanged.
     """
     found = _KEY.search(text)
     if found is None or is_training_data(text):
@@ -145,13 +151,13 @@ _TABLE_RULE = lazy(r"[\s|:+-]+")  # the separator row of a table in Markdown
 
 
 class MetricTables:
-    """Parser of the metric tables in the lines of one source."""
+    """Parser of the tables in which notebooks show metrics, for the lines of one source."""
 
     def __init__(self) -> None:
         self._names: list[str] = []  # columns of the open table
 
     def take(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines, with table rows as the dictionaries that the trainer prints elsewhere."""
+        """Return the lines, with each table row as the dictionary that the trainer usually prints."""
         return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
 
     def _row(self, line: Line) -> Line:
@@ -177,5 +183,5 @@ def _cells(text: str) -> list[str]:
 
 
 def _column(cell: str) -> str:
-    """Return a column's key in the trainer's dictionaries, for example ``rewards/chosen`` or ``kl``."""
+    """Return the key of a column in the trainer's dictionaries, such as ``rewards/chosen`` or ``kl``."""
     return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))

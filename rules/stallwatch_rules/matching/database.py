@@ -19,13 +19,13 @@ Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignor
 
 
 class DatabaseStore:
-    """Compiler of patterns that caches its results in a folder, if one is given."""
+    """Compiler of patterns, which stores its results in a folder if it has one."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
-        """Return the hyperscan database of the patterns, followed by the texts.
+        """Return the hyperscan database of these patterns and texts; texts are numbered after patterns.
 
         Raise ``hyperscan.error`` if the database cannot be compiled.
         """
@@ -53,7 +53,7 @@ def _dump(database: Any) -> bytes | None:
 
 
 def _load(content: bytes) -> Any:
-    """Return the database; ``None`` if its checksum is wrong or another type of processor compiled it."""
+    """Load a database; return ``None`` if it is damaged or was compiled for another type of processor."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
@@ -66,7 +66,7 @@ def _load(content: bytes) -> Any:
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's features, for which the database is compiled."""
+    """Return the features of this processor. A compiled database works only on processors that have them."""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:
             if line.startswith(("flags", "Features")):
@@ -78,14 +78,14 @@ Hits = tuple[list[int], list[int]]  #: pattern number and end of each match, in 
 
 
 class BlockScanner:
-    """A thread-safe scanner that searches for the patterns of one database."""
+    """Scanner that searches bytes for the patterns of one database; several threads can share it."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._local = threading.local()  # scratch space must not be shared between threads
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Return all matches, or the first ``most`` matches."""
+        """Return all matches in a block, or only the first ``most`` matches."""
         numbers: list[int] = []
         ends: list[int] = []
         add_number, add_end = numbers.append, ends.append

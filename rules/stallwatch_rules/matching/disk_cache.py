@@ -1,8 +1,8 @@
-"""Keep reproducible files in a private cache folder, and write them atomically.
+"""Store files that can be created again in a private cache folder, and write them atomically.
 
-The content is trusted, because a compiled database is native bytecode. So only the user who runs this process
-can access the folder, and a file is read only if this user owns the file and its folder and no other user can
-write to them. No function raises an error for a file that cannot be read or written: it is treated as absent.
+The content is trusted, because a compiled database is native bytecode. Therefore only the user who runs this
+process can access the folder. A file is read only if this user owns the file and its folder, and no other
+user can write to them. A file that cannot be read or written raises no error, but is treated as missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of the file, or ``None`` if another user could have written it."""
+    """Return the content of the file; ``None`` if it is unreadable or another user could write it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
@@ -80,7 +80,10 @@ def _digest(parts: object) -> str:
 
 @functools.cache
 def _makers() -> bytes:
-    """Return a digest of the code that reads rule pages and compiles their patterns."""
+    """Return a digest of the code that reads rule pages and compiles patterns.
+
+    After a change of this code, cached results are created again.
+    """
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
         for path in sorted((*here.iterdir(), *(here.parent / "pages").iterdir())):

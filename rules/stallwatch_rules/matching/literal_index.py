@@ -1,4 +1,4 @@
-"""Prefilter patterns by literals: fixed texts that every match of a pattern contains.
+"""Find the lines that a pattern may match, by fixed texts that every match of the pattern contains.
 
 Fixed texts are faster to find than patterns. Every match of ``RuntimeError: (?:CUDA|HIP) error: out of
 memory`` contains the text ``error: out of memory``. One pass of hyperscan searches for the texts of many
@@ -55,19 +55,19 @@ _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
 class Literal(NamedTuple):
-    """A fixed text that every match of a pattern contains."""
+    """A fixed text that is part of every match of a pattern."""
 
     text: str
     caseless: bool = False
 
     @property
     def rarity(self) -> int:
-        """The approximate rarity of the text: the number of its letters outside of frequent words."""
+        """How rare the text is, approximately: the number of its letters that are not in frequent words."""
         letters = "".join(_FREQUENT.sub(" ", self.text).split())
         return len(letters) if letters.isascii() else len(letters.encode())
 
     def cut(self) -> Literal:
-        """Return the sufficiently rare beginning of the text that has the rarest end."""
+        """Return the text shortened so that its last bytes are as rare as possible."""
         if not self.text.isascii():
             return self
         ends = [end for end in range(1, len(self.text)) if Literal(self.text[:end]).rarity >= _ENOUGH]
@@ -79,7 +79,7 @@ Literals = frozenset[Literal]
 
 
 def _commonness(text: str) -> float:
-    """Return the approximate logarithm of the probability of the text's last letters."""
+    """Return how common the last letters of a text are, as the approximate logarithm of their probability."""
     text = text[-_SEEN:]
     return sum(map(_likelihood, text, text[1:]))
 
@@ -100,7 +100,10 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """Return the texts of a pattern; ``None`` if they are too short, too common or too many."""
+    """Return texts of which every match of a pattern contains one.
+
+    Return ``None`` if they would be too short, too common or too many.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -116,7 +119,7 @@ def literals_of(pattern: str) -> Literals | None:
 
 
 def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, bool]]:
-    """Yield the operations of a sequence with its groups expanded."""
+    """Yield the operations of a sequence; a group is replaced by the operations in it."""
     for operation, argument in parsed:
         if operation is sre.SUBPATTERN:
             _, added, removed, inner = argument
@@ -127,7 +130,10 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 
 
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
-    """Return the rarest set of alternative texts in the sequence; every match contains a text of each set."""
+    """Return the rarest set of alternative texts in a sequence of operations.
+
+    Every match of the sequence contains one of the texts of each set.
+    """
     found: list[Literals] = []
     run = Literal("")
     for operation, argument, caseless in sequence:
@@ -161,7 +167,7 @@ def _rarity(literals: Literals) -> int:
 
 @functools.lru_cache(maxsize=8192)  # a start uses each pattern several times
 def raw_form(pattern: str) -> str:
-    """Return the pattern to search for in raw bytes, from which no prefixes have been removed.
+    """Return the form of a pattern with which lines are searched before their prefixes are removed.
 
     A raw line can begin with a launcher's prefix, end with a carriage return, or be part of a container's
     record. So anchors to the start or the end of a line are removed. The raw form matches every line that the
@@ -171,14 +177,14 @@ def raw_form(pattern: str) -> str:
 
 
 def is_certain(pattern: str) -> bool:
-    """Return whether the pattern matches every line on which its raw form is found."""
+    """Return whether a line on which the raw form is found certainly matches the pattern."""
     return (
         widened_pattern(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
     )
 
 
 def is_anchored(pattern: str) -> bool:
-    """Return whether the pattern is anchored to its line's start or end, so that prefixes matter."""
+    """Return whether the pattern requires a line's start or end, so that prefixes must be removed."""
     return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
 
@@ -189,7 +195,7 @@ def _freed(token: re.Match[str]) -> str:
 
 
 class _Table(msgspec.Struct, array_like=True):
-    """The content of a ``LiteralIndex``, as it is cached on disk."""
+    """The part of a ``LiteralIndex`` that is cached on disk."""
 
     rest: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
@@ -214,7 +220,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """Index of the fixed texts of a list of patterns, with the patterns of each text."""
+    """Index that finds the fixed texts of many patterns, and the patterns to which each text belongs."""
 
     def __init__(
         self,
@@ -223,9 +229,9 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """Index the patterns, except those numbered in ``without``, and additional texts (``words``).
+        """Index all patterns except those with a number in ``without``, and additional texts (``words``).
 
-        The numbers of ``words`` follow those of ``owners``.
+        A hit of a word has a number after those of ``owners``.
         """
         table = disk_cache.load_or_make(
             store.folder,
@@ -244,7 +250,10 @@ class LiteralIndex:
             self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
-        """Return the hits. Their numbers are indexes into ``owners``, followed by the words."""
+        """Return the hits in a block of bytes.
+
+        The number of a hit is an index into ``owners``, or that of a word, which has a higher number.
+        """
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 
@@ -257,7 +266,7 @@ def _table_in(content: bytes) -> _Table | None:
 
 @functools.lru_cache(maxsize=4)
 def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralIndex:
-    """Return the index of a catalogue's patterns, which all callers share.
+    """Return the index of a catalogue's patterns; all callers with the same catalogue share it.
 
     Raise ``hyperscan.error`` if the patterns cannot be compiled.
     """
@@ -265,7 +274,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan can compile these patterns together; true if hyperscan is not installed."""
+    """Return whether hyperscan can compile these patterns together; True if hyperscan is not installed."""
     if hyperscan is None or not patterns:
         return True
     try:

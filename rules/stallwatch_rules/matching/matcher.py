@@ -1,4 +1,4 @@
-"""Match rules against lines: find which rule fires on which line, with its captures.
+"""Match rules against lines: find which rules match which lines, and what their groups capture.
 
 Matching is case-sensitive and takes linear time. Only the first ``MAX_CHARACTERS`` characters of each line
 are searched. Several threads can share a ``Matcher``.
@@ -32,7 +32,10 @@ Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: function that returns 
 
 
 def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
-    """Return a prefilter that searches joined lines for the patterns' texts, at over 1 GB/s per core."""
+    """Return a function that finds candidates for matches in joined lines, at over 1 GB/s per core.
+
+    It searches with hyperscan for the fixed texts of the patterns.
+    """
     index = literal_index(tuple(patterns), store)
 
     def candidates(texts: Sequence[str]) -> set[Candidate]:
@@ -53,7 +56,10 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
 
 
 def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
-    """Return a prefilter that searches line by line, at about 200 MB/s, on platforms without hyperscan."""
+    """Return a function that finds candidates for matches line by line, at about 200 MB/s.
+
+    It uses RE2, on platforms that have no hyperscan.
+    """
     options = re2.Options()
     options.log_errors = False
     options.max_mem = SET_MEMORY
@@ -82,7 +88,7 @@ Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule ID, capture
 
 
 class Scan(NamedTuple):
-    """The matches and contexts in one portion of lines."""
+    """The rules that match in one portion of lines, and the lines that match ``requires`` of a rule."""
 
     matches: list[Hit]  #: hits in the order of lines, then of the catalogue; at most one per line and rule
     contexts: list[tuple[int, str]]  #: index of a line, and ID of a rule with ``requires`` that matches it
@@ -129,21 +135,24 @@ class Matcher:
         ]
 
     def match(self, lines: Sequence[Line]) -> list[Hit]:
-        """Return the rules that fire: (index into ``lines``, rule ID, captures); ``requires`` is ignored."""
+        """Return the rules that match lines, each with the index of the line and the captures.
+
+        The patterns of ``requires`` are ignored.
+        """
         return self.scan(lines).matches
 
     def scan(self, lines: Sequence[Line]) -> Scan:
-        """Return the rules that fire, and the lines that match patterns of ``requires``."""
+        """Return the rules that match lines, and the lines that match patterns of ``requires``."""
         texts = _looked_at(lines)
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Return the rules that fire, for lines on which only these numbers of patterns can match."""
+        """Return the rules that match lines, if only the patterns with these numbers can match."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
     def matched(self, lines: Sequence[Line]) -> set[str]:
-        """Return the rules with a pattern that matches, even if ``unless`` excludes the match."""
+        """Return the rules with a pattern that matches, even those that ``unless`` excludes."""
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
@@ -176,7 +185,7 @@ class Matcher:
         )
 
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
-        """Return the rules that fire if these are all lines, so that ``requires`` can be applied."""
+        """Return the rules that match, including the effect of ``requires``; ``lines`` must be complete."""
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
         return [
@@ -186,7 +195,7 @@ class Matcher:
         ]
 
     def match_text(self, text: str) -> list[tuple[int, str, dict[str, str]]]:
-        """Return the rules that fire in a text: (1-based line number, rule ID, captures)."""
+        """Return the rules that match a text, each with the line number (from 1) and the captures."""
         lines = lines_of(text)
         return [(lines[index].number, rule, captures) for index, rule, captures in self.match_stream(lines)]
 
@@ -196,13 +205,13 @@ def _looked_at(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(text: str, source: str = "text") -> list[Line]:
-    """Parse a text into lines as if it was a log file: without prefixes, with ranks and times."""
+    """Parse a text like a log file: return its lines without prefixes, and with ranks and times."""
     reader = LineReader(source)
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
 
 class _Part(NamedTuple):
-    """One of the matcher's patterns; they have the same order as in the prefilter."""
+    """One pattern of the matcher. The prefilter numbers the patterns in the same order."""
 
     order: int  #: index of the rule in the catalogue
     page: RulePage
@@ -210,7 +219,10 @@ class _Part(NamedTuple):
     is_context: bool
 
     def search(self, encoded: bytes) -> Any:
-        """Search for the pattern, which is compiled on first use because most patterns never match."""
+        """Search a line for the pattern.
+
+        The pattern is compiled on first use, because most patterns never match.
+        """
         return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:

@@ -40,7 +40,7 @@ Assess = Callable[[Snapshot, Assessment], Iterable[Change]]
 
 
 class Assessor(NamedTuple):
-    """One row of the table of assessors."""
+    """An assessor as it is listed in the table of assessors."""
 
     name: str
     after: tuple[str, ...]  #: the assessors whose results this assessor uses
@@ -77,7 +77,7 @@ ASSESSORS: tuple[Assessor, ...] = (
 def assess(
     run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
 ) -> tuple[Assessment, list[Contribution]]:
-    """Run the assessors in turn; return the final assessment, and the contribution of each assessor."""
+    """Run the assessors one after another; return the final assessment, and what each assessor changed."""
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:
@@ -90,7 +90,10 @@ def assess(
 
 
 def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> list[FindingChange]:
-    """Return the changes that a report shows: findings added, removed, or with a new harm, role, or note."""
+    """Return the changes that a report shows: findings that an assessor added, removed or changed.
+
+    A changed finding has a new harm, role or note.
+    """
     known = {finding.rule: finding for finding in before}
     changes = []
     for finding in after:
@@ -105,7 +108,7 @@ def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> l
 
 
 def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
-    """Return the changes that reports do not show: facts and explanations for later assessors."""
+    """Return the changes that reports do not show, such as facts that only later assessors use."""
     facts = []
     if after.facts is not before.facts:
         new = (name for name, value in asdict(after.facts).items() if value is True)

@@ -48,11 +48,11 @@ _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn consequences of a failure into symptoms: for example, Slurm cancels a step whose task failed.
+    """Turn findings that are consequences of a failure into symptoms.
 
-    Other examples are nodes that lose their rendezvous with a node that died, and a process that crashes with
-    a segmentation fault during its teardown. A peer's report that it lost a process is never the reason for
-    that process's crash, even if the report comes before the crash.
+    For example, Slurm cancels a step whose task failed, nodes lose their rendezvous with a node that died,
+    and a process crashes with a segmentation fault during its teardown. A report that a peer was lost is
+    never the reason why that peer crashed, even if the report comes before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: the cancellation is a symptom.
     """
     requests = [RemovedFinding(one.rule) for one in _requests(now)]
@@ -79,9 +79,10 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _requests(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield the cancellations that only srun's "Job step aborted" shows, if a scheduler ended the job.
+    """Yield cancellations that only follow from a scheduler's end of the job.
 
-    srun prints that line whenever a step ends early, for any reason (`src/srun/libsrun/launch.c`).
+    Their only sign is srun's line "Job step aborted", which srun prints whenever a step ends early, for any
+    reason (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
         for finding in now.found:
@@ -91,7 +92,10 @@ def _requests(now: Assessment) -> Iterator[RuleFinding]:
 
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
-    """Return whether a task failed before the step was canceled, so that srun canceled the step itself."""
+    """Return whether a task failed before the finding `late`, the cancellation of its step.
+
+    In this case srun canceled the step because of the task.
+    """
     task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
@@ -99,7 +103,7 @@ def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
 
 
 def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
-    """Return whether the log shows that an unknown exception occurred before a finding."""
+    """Return whether the log shows that an unknown exception occurred before the finding `late`."""
     places = late.occurrences
     if exception.time is not None and all(place.time is not None for place in places):
         return all(place.time is not None and exception.time < place.time for place in places)
@@ -108,7 +112,7 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make the rank that ended first the cause, if the other ranks only report a lost peer.
+    """Make the rank that ended first the cause, if the other ranks only report that they lost a peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, the rank
     that aborted is the one to inspect. The same holds for a rank that ended with an exit status and no
@@ -147,12 +151,15 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Return whether any line of a rank was read; launchers can write lines elsewhere or omit them."""
+    """Return whether the logs contain any line of a rank.
+
+    Some launchers write the lines of a rank elsewhere, or do not write them at all.
+    """
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
 def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
-    """Return the finding for a rank that exited early, with the launcher's line about its exit."""
+    """Return the finding for a rank that exited early; it points to the launcher's line about the exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
@@ -165,7 +172,7 @@ def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
 
 
 def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make an abort after the last step harmless or degrading, because it occurred during teardown.
+    """Reduce the harm of an abort that occurred during teardown, after the last step of a run.
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
@@ -198,7 +205,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(finding: RuleFinding) -> bool:
-    """Return whether a finding only shows that a process ended, which might not be a training process."""
+    """Return whether a finding only shows that some process ended, perhaps not a training process."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
     return is_of_other_program(finding)

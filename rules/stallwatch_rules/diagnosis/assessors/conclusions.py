@@ -123,7 +123,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _mentioned(rule: str, run: Snapshot) -> bool:
-    """Return whether the log contains the words that the rule's page requires."""
+    """Return whether the log contains the words that the page of this rule requires."""
     return any(rule in stream.contexts for stream in run.streams.values())
 
 
@@ -168,7 +168,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
-    """Return the slowdown with the step at which it began and the last slow step, if known."""
+    """Return the conclusion about slow steps with the first and the last slow step, if they are known."""
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
@@ -245,7 +245,11 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """Return the results of evaluations at different steps; one result may be printed several times."""
+    """Return the results of a run's evaluations, each once, even if the log prints it several times.
+
+    A result counts as new if its step differs from that of the previous result, or if training continued
+    between the two.
+    """
     return [
         one.value
         for before, one in zip((None, *readings), readings, strict=False)
@@ -254,12 +258,12 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 
 
 def _not_a_number(finding: RuleFinding) -> bool:
-    """Return whether a finding reports NaN or infinite losses or gradients."""
+    """Return whether a finding reports losses or gradients that are NaN or infinite."""
     return finding.tagged("nan-loss") or finding.tagged("nan-gradient")
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """Assess the number of skipped steps in the stream with the highest step."""
+    """Assess the number of skipped steps that the stream with the highest step shows."""
     counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -267,7 +271,10 @@ def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgeme
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Infer a silent hang if no other finding is fatal; findings about how the stall ended do not count."""
+    """Infer a silent hang, unless a fatal finding shows a different failure.
+
+    Findings that only show how a stalled run was ended do not prevent this conclusion.
+    """
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return
@@ -282,7 +289,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Record the rules that a stall, a slowdown, or a failed process explains in this run.
+    """Record which findings are explained by a stall, a slowdown or a failed process of this run.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """

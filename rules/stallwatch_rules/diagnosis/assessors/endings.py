@@ -69,7 +69,7 @@ _NOT = lazy(
 
 
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the finding for an ending that the agent observed, even if no line of the log shows it.
+    """Add a finding for how the run ended, if the agent observed the end but no line of the log shows it.
 
     Example: the kernel counted an out-of-memory kill: host-oom-sigkill, although no line mentions it.
     """
@@ -84,7 +84,7 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Determine how the log ends: with the timeout of a collective, or with another failure.
+    """Record whether the log ends with the timeout of a collective, or with a different failure.
 
     Example: ``Watchdog caught collective operation timeout`` is last: a collective timed out, and a peer is
     lost.
@@ -107,7 +107,7 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_of_own_work(finding: RuleFinding) -> bool:
-    """Return whether a symptom is a failure in its rank's work, which other ranks' stalls cannot cause."""
+    """Return whether a symptom is a failure in a rank's own work, not a result of other ranks' stalls."""
     return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
 
 
@@ -121,7 +121,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings far from the end of their log as less certain: they may not have ended the run.
+    """Mark findings as less certain if much output follows them, because they may not have ended the run.
 
     Example: ``torch.OutOfMemoryError``, then 600 lines without a step: lower confidence.
     """
@@ -132,7 +132,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn the end of a stalled run into a symptom: a time limit hours after the last step.
+    """Turn findings that only show how a stalled run was ended into symptoms.
 
     Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
     """
@@ -142,9 +142,9 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the finding for a signal that ended the run, if no line in the log explains the signal.
+    """Add a finding for the signal that ended the run, if no line of the log explains the signal.
 
-    Other ranks' reports that they lost the signaled rank do not explain the signal.
+    A report of other ranks that they lost the rank that received the signal is not an explanation.
     Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
@@ -175,16 +175,16 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _rank_ended_by_signal(ending: Ending) -> int | None:
-    """Return the rank that failed first, if a signal ended it."""
+    """Return the rank that failed first, if a signal ended it; otherwise ``None``."""
     rank, code = next(iter(ending.codes.items()), (None, None))
     return rank if code is not None and code < 0 else None
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Explain a SIGTERM after a failure: a launcher ends the other ranks after the first failure.
+    """Explain a SIGTERM that came after a failure: the launcher ended the other ranks because of the failure.
 
-    Without such a launcher, no other process notices that a rank died until a user looks, and the rank's
-    exception counts even if other ranks continued to train.
+    Without a launcher that does this, no other process notices that a rank died until a user looks. The
+    rank's exception then counts even if other ranks continued to train.
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher sent it.
     """
     exceptions, termination = now.exceptions, now.tagged(SIGTERM)
@@ -200,7 +200,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the finding for a signal that requested the run's end, if the log shows the signal but no failure.
+    """Add a finding for a signal that asked the run to end, if the log shows the signal but no failure.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: the end was requested, so it is harmless.
     """
@@ -220,10 +220,11 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signal_lines(streams: Streams) -> list[Line]:
-    """Return the lines after the last step, near the end of a stream, that report a signal.
+    """Return the lines that report a signal, if they come after the last step and near the end of a stream.
 
-    All streams of a source are considered, because one rank may report the signal while lines without a rank
-    show the steps. A step in progress, and a few more steps, may be completed before that rank exits.
+    The steps of all streams of a source count, because one rank may report the signal while the steps are in
+    lines without a rank. A few steps may follow such a line, because the rank completes its current step
+    before it exits.
     """
     return [
         line
@@ -236,7 +237,7 @@ def signal_lines(streams: Streams) -> list[Line]:
 
 
 def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
-    """Yield the lines of a stream that report a signal, each with the number of steps and lines before it."""
+    """Yield the lines of a stream that report a signal, each with the number of earlier steps and lines."""
     for entry in stream.templates.entries.values():
         if _SIGNAL_RECEIVED.search(entry.last.text) and not _NOT.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
@@ -246,7 +247,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return how many steps of a stream began after a line of its source, as far as the stream shows."""
+    """Return how many steps that a stream shows began after this line of the same source."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

@@ -1,4 +1,4 @@
-"""Determine from the memory use whether the kernel sent a SIGKILL because memory ran out."""
+"""Decide whether the kernel sent a SIGKILL because memory ran out, from the memory use of the run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
 
 def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess a SIGKILL whose lines do not mention memory: schedulers send it if SIGTERM has no effect.
+    """Assess a SIGKILL whose lines do not mention memory.
 
-    If a scheduler or a launcher is known to have ended the run, or if ranks had already given up waiting, the
-    kill does not explain the failure. A scheduler that cancels after the kill only ends the remaining
-    processes.
+    A scheduler sends SIGKILL if SIGTERM has no effect. If a scheduler or a launcher is known to have ended
+    the run, or if ranks had already given up waiting, the kill does not explain the failure. A scheduler that
+    cancels the run after the kill only ends the remaining processes.
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: only the signal is known.
     """
     kill = now.tagged(SIGKILL)
@@ -47,7 +47,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess a SIGKILL by the memory use: far below the limit, the kernel does not kill processes.
+    """Assess a SIGKILL by the memory use: if it was far below the limit, the kernel did not send the signal.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use: process-killed-from-outside.
     """
@@ -80,7 +80,10 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Return whether the watched process itself was killed, not one that a shell or launcher reports."""
+    """Return whether the watched process itself was killed, and not one of its child processes.
+
+    A shell or a launcher reports how its child processes ended.
+    """
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")
@@ -89,7 +92,7 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
-    """Return whether the kill happened on the host whose memory was observed; ``None`` if unknown.
+    """Return whether the process was killed on the host whose memory was observed; ``None`` if unknown.
 
     The log of pdsh, mpirun or srun contains the lines of all nodes, but the memory use of one host is not
     evidence about the others.
@@ -116,7 +119,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
 
 
 def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Replace the finding of the kill with one for a kill from outside, with the same lines."""
+    """Replace the finding of a kill by a finding of a kill from outside, with the same lines."""
     yield RemovedFinding(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

@@ -1,4 +1,4 @@
-"""Assess rules whose harm depends on the later course of the run, and warnings from the probe."""
+"""Assess rules whose harm depends on the steps after their matches, and warnings from the probe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess findings by the steps around them: trace-cache messages are harmless while steps advance.
+    """Assess findings of rules whose harm depends on the steps around their matches.
 
     Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
     """
@@ -60,10 +60,10 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
-    """Return the number of matches in each interval between steps, for the stream with the most matches.
+    """Return the number of a rule's matches between each two steps, from the stream with the most matches.
 
-    If that stream has no steps itself, the steps of another stream are used, provided that both streams have
-    timestamps.
+    If that stream has no steps, the steps of another stream are used. This requires timestamps in both
+    streams.
     """
     key = max(finding.hits, key=lambda k: (finding.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = finding.hits[key].count
@@ -101,7 +101,10 @@ def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """Yield the number of steps between the last match and the first NaN loss, if the last loss is NaN."""
+    """Yield the number of steps from the last match to the first NaN loss.
+
+    Yield nothing if the last loss of the stream is not NaN.
+    """
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

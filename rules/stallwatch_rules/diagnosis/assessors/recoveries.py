@@ -1,8 +1,8 @@
-"""Assess failures that training survived, that programs handle, or that only follow a manual stop.
+"""Assess failures that did not end the run, or that only followed from a manual stop.
 
-A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
-library is installed: each may print the same traceback as a rank that fails. Only the later lines show
-whether the failure was handled.
+Training survives some failures, and programs handle others. A reward function parses a model's answer, a data
+set skips unreadable lines, a library tests whether another library is installed: each may print the same
+traceback as a rank that fails. Only the later lines show whether the failure was handled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an e
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make failures that training survived harmless, such as an out-of-memory error with 300 steps after it.
+    """Make failures harmless if training continued after them.
 
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
     """
@@ -61,7 +61,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make a degrading finding fatal if the exception was raised in this run and ended it.
+    """Make a degrading finding fatal if its exception was raised in this run and ended the run.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
@@ -71,9 +71,9 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make findings harmless if they follow a manual stop, or if the command succeeded.
+    """Make findings harmless if a user stopped the run before them, or if the command succeeded.
 
-    When ranks are interrupted one after another, they report that they lost each other. If the interrupt came
+    Ranks that are interrupted one after another report that they lost each other. If the interrupt came
     first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
     findings after it are harmless, even if their rules describe causes.
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
@@ -99,7 +99,7 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess failures that programs often handle, such as a request that timed out and was sent again.
+    """Assess failures that programs often handle, such as a failed request that is sent again.
 
     Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
     """
@@ -161,10 +161,10 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess the failed start of a program, shown by a shell's message or a usage text.
+    """Assess messages of a shell and usage texts, which show that a program failed to start.
 
-    Start scripts load modules that a machine lacks, and print the help of programs, and then continue. So a
-    start counts as failed only if the message is the last output. A requested help text is not a failure.
+    Start scripts often load modules that a machine lacks or print the help of programs, and then continue. So
+    a start counts as failed only if the message is the last output. A requested help text is not a failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
@@ -183,7 +183,10 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program printed output after the message, or a help text that was requested."""
+    """Return whether a program ran after the message about a failed start.
+
+    The signs are output below the message, or a help text that a user requested.
+    """
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
@@ -205,7 +208,10 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
 
 
 def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
-    """Return whether an unknown exception came after the finding, on a rank that should have ended."""
+    """Return whether an unknown exception came after the finding, on a rank where the finding matched.
+
+    If the finding had ended the rank, the rank could not have raised this exception.
+    """
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
@@ -213,14 +219,17 @@ def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
 
 
 def _answered(finding: RuleFinding, streams: Streams) -> int:
-    """Return how many requests a server answered after the last match, in the stream with fewest answers."""
+    """Return how many requests a server answered after the last match of a finding.
+
+    If several streams have matches, the smallest of their numbers is returned.
+    """
     return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
 def _remembered(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether a non-finite loss is still recent, in steps or in printed losses.
+    """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
 
-    Many steps may lie between two printed losses: one good value after the bad one is weak evidence.
+    Many steps may lie between two printed losses, so a single finite loss after it is weak evidence.
     """
     if finding.followed < FORGOTTEN:
         return True
@@ -239,7 +248,7 @@ def _remembered(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether no finite loss followed the non-finite losses, in any stream that printed them."""
+    """Return whether no stream that printed non-finite losses printed a finite loss after them."""
     for key, hits in finding.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
@@ -248,7 +257,10 @@ def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
+    """Return whether all gradient norms that a stream printed are NaN.
+
+    If they are, later steps did not end the problem.
+    """
     for key in finding.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
@@ -259,7 +271,7 @@ def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _calibrating(finding: RuleFinding) -> bool:
-    """Return whether gradients were infinite, but not NaN, in the first steps only, as is usual in fp16."""
+    """Return whether gradients were infinite only in the first steps and never NaN, as is usual in fp16."""
     for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
