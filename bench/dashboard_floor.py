@@ -1,4 +1,4 @@
-"""Bare Streamlit pages with a table and a chart: the lower limit for ``bench/dashboard_browser.py``.
+"""Bare Streamlit pages with a table and a chart: the baseline for ``bench/dashboard_browser.py``.
 
 Only the time that exceeds the times of these pages can be saved in the dashboard.
 """

@@ -22,7 +22,7 @@ _MEMORY = 512 * 1024**2  # maximum size of a decompressor's dictionary, in bytes
 
 
 def kind_of(head: bytes) -> Kind:
-    """Return the kind of a file, such as a compression, from its first bytes (at least 512)."""
+    """Return the file type, such as a compression format, from the first bytes (at least 512)."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"\xfd7zXZ\0"):

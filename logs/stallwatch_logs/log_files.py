@@ -33,7 +33,7 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 STDIN = "<stdin>"
 _NAMED = 3  # maximum number of unread archives that a message lists
 _HEAD = 512  # number of bytes that show the kind of a file
-_JUDGED = 64 * 1024  # number of bytes of the head by which a file is recognized as text
+_JUDGED = 64 * 1024  # number of bytes at the start of a file that decide whether it is text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class LogFile:
 
     name: str  #: name for the user; a member is "archive!member"
     rank: int | None  #: rank that printed the log, if the name contains it
-    named_by_user: bool  #: True if the user named the file, so that it must be text
+    named_by_user: bool  #: True if the user named the file, in which case it must be text
     size: int  #: bytes on disk, 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: path for another process, if the log is a separate file

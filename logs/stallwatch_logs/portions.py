@@ -15,7 +15,7 @@ from stallwatch_rules.lines.long_lines import MAX_LINE
 from stallwatch_rules.scan.chunks import chunk_end
 
 HEAD = 256 * 1024  #: number of bytes in a head
-_NEAR = 4096  # number of bytes that contain the end of most lines
+_NEAR = 4096  # most lines are shorter than this number of bytes
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 from wordings.branches import Branch
 
 GAP = "\0"  #: the place of an inserted value in a template
-LEAST = 6  #: characters of the shortest piece that is searched
+LEAST = 6  #: minimum number of characters of a literal that is searched for
 ENOUGH = 16  #: characters that one piece of each alternative needs, to exclude a chance match
 ENOUGH_NAME = 12  #: minimum for an identifier (``ds_active_sub_modules``) or an exception's name
 COVERED = 0.6  #: share of a piece that a template's own text must cover, with a minimum of ENOUGH characters

@@ -411,7 +411,7 @@ def _local(time: float) -> datetime:
 
 
 def _typed_time(run: str, typed: object) -> float:
-    """Return the latest moment of the run at which a clock showed the time of day `typed`."""
+    """Return the latest Unix time within the run at which the time of day was `typed`."""
     end = _local(_beginning(run, None)) + timedelta(minutes=1)
     moment = datetime.combine(end.date(), typed, tzinfo=end.tzinfo)  # type: ignore[arg-type]
     return (moment if moment <= end else moment - timedelta(days=1)).timestamp()

@@ -22,7 +22,7 @@ NAN_LOSSES = "nan-losses"  #: the key of the warning about several NaN or infini
 class Concern(NamedTuple):
     """One kind of warning; the message ``concern.<key>`` explains its consequence."""
 
-    seen: str  #: the observation, as evidence: a template for the probe's captures
+    seen: str  #: text of the evidence: a template that the captures of the probe fill in
     names: tuple[str, ...] = ()  #: the captures that the message needs
     lasting: bool = False  #: True if the harm remains even if the run ended well
     fatal: bool = False  #: True if the run is lost, even if it continues

@@ -74,7 +74,7 @@ def _processor() -> str:
     return platform.processor()
 
 
-Hits = tuple[list[int], list[int]]  #: pattern number and end of each match, in order of the ends
+Hits = tuple[list[int], list[int]]  #: pattern number and end offset of each match, sorted by end offset
 
 
 class BlockScanner:

@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True):
     hint: str  #: a pattern that is fast to search for and matches wherever the shape matches
     pattern: str  #: regular expression; group 1 is kept, and the other groups are checked
     source: str = SITE
-    check: str = ""  #: the test of ``_CHECKS`` that confirms a secret
+    check: str = ""  #: name of the check in ``_CHECKS`` that confirms a secret
     mask: str = "***"
 
 
