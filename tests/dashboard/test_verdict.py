@@ -202,6 +202,19 @@ def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[...
     assert found.fixes == ("Mend it.", render(more))
 
 
+def test_advice_that_only_names_a_rank_becomes_what_to_do_there(
+    make_incident: Callable[..., Incident],
+) -> None:
+    groups = [StackGroup([0], "collective"), StackGroup([1], "data", place="train.py:30 in main")]
+    stacks = StallStacks(1.0, 0.1, groups, odd=[1], why="elsewhere")
+    fixes = [message("diagnosis.look-there", told=sentence(stacks)), "Give the group a longer timeout."]
+    rule = "gloo-collective-timeout"
+    ended = make_incident(kind="ended", rule=rule, stacks=stacks, primary=primary(rule=rule, fixes=fixes))
+    first, *rest = judged(row("failed"), ended).fixes
+    assert first.startswith("Look at train.py:30 in main.")
+    assert rest == ["Give the group a longer timeout."]
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_stall_lasts_from_the_last_sign_of_progress_until_now_in_every_text(
     make_incident: Callable[..., Incident], language: str

@@ -69,9 +69,10 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
         title = with_title_prefix(title, incident.stacks)
     fixes = [_on_its_host(fix, incident) for fix in fixes]
     if incident.stacks is not None:
-        fixes = _without_places(fixes, incident.stacks)
-        if incident.rule == SILENT_HANG and (advice := _first_advice(incident.stacks)):
-            fixes = [advice, *fixes]
+        left = _without_places(fixes, incident.stacks)
+        is_about_place = incident.rule == SILENT_HANG or (incident.stacks.odd and len(left) < len(fixes))
+        advice = _first_advice(incident.stacks) if is_about_place else ""
+        fixes = [advice, *left] if advice else left
     return Cause(title, why, tuple(fixes))
 
 
