@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -82,8 +82,7 @@ def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) ->
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
         if info.end_is_unknown:
-            over = _resolved(home, info.key) if info.key else ()
-            closed += _close(folder, now, info, over, notify)
+            closed += _close(home, folder, now, info, notify)
     return closed
 
 
@@ -94,15 +93,18 @@ def _resolved(home: Path, key: str) -> set[str]:
 
 
 def _close(
-    folder: Path, now: float, info: AgentInfo, over: Collection[str], notify: Callable[[Incident], None]
+    home: Path, folder: Path, now: float, info: AgentInfo, notify: Callable[[Incident], None]
 ) -> list[Incident]:
-    """Close the incidents of one agent, except those in `over`, which another agent has resolved."""
+    """Close the incidents of one agent, except those that another agent of the run has resolved."""
     of_all_hosts = bool(info.key)
     left = [
         msgspec.structs.replace(left_open(orphan, info), updated_at=now)
         for orphan in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
-        if orphan.status == "open" and not orphan.is_final_incident and orphan.id not in over
+        if orphan.status == "open" and not orphan.is_final_incident
     ]
+    if left and of_all_hosts:
+        over = _resolved(home, info.key)
+        left = [orphan for orphan in left if orphan.id not in over]
     if not left:
         return []
     closed: list[Incident] = list(left) if of_all_hosts else []

@@ -73,10 +73,11 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find models that are trained in evaluation mode, because ``eval()`` is called but never ``train()``.
 
-    The call must come before a backward pass in the same function. Only the model of an engine whose own
-    ``backward`` is called counts, because reference models, teachers and reward models correctly stay in
-    evaluation mode. Up to 0.15.3, ZeRO-3 asserts in the backward pass that each module is in training mode
-    (``runtime/zero/parameter_offload.py``). Since 0.15.4 it does not check this, and dropout stays off.
+    The call must come before a backward pass in the same function. The model must belong to an engine, and
+    the script must call the ``backward`` method of this engine, because reference models, teachers and reward
+    models correctly stay in evaluation mode. Up to 0.15.3, ZeRO-3 asserts in the backward pass that each
+    module is in training mode (``runtime/zero/parameter_offload.py``). Since 0.15.4 it does not check this,
+    and dropout stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}

@@ -44,7 +44,7 @@ FULL = RunRow(
 )
 
 
-def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
+def cells_of(row: RunRow) -> dict[str, tuple[str, float | None]]:
     """Return for each column the text and the sort value of the run's cell."""
     whole = table([row, FULL], Reader(now=NOW), {})
     json.dumps(whole, allow_nan=False)  # browsers cannot parse NaN
@@ -79,7 +79,7 @@ def test_the_columns_up_to_the_duration_fit_into_1300_pixels() -> None:
 
 
 def test_a_run_without_numbers_has_a_dash_in_each_column() -> None:
-    cells = told(RunRow("new", "starting"))
+    cells = cells_of(RunRow("new", "starting"))
     numbers = {column.name for column in COLUMNS if column.field}
     assert {cells[name] for name in numbers} == {(formats.NOTHING, None)}
     assert cells["state"] == ("◌ starting", None) and cells["loss_course"] == ("", None)
@@ -87,22 +87,22 @@ def test_a_run_without_numbers_has_a_dash_in_each_column() -> None:
 
 def test_numbers_are_told_in_words_and_sort_by_their_size() -> None:
     row = RunRow("r", "training", step=50, total_steps=1000, step_seconds=2.0, baseline_seconds=1.0)
-    cells = told(row)
+    cells = cells_of(row)
     assert cells["total"] == ("1,000", 1000) and cells["against_baseline"] == ("× 2.00", 2.0)
     assert cells["time_left"] == ("31 min 40 s", 1900.0)
-    assert told(RunRow("r", "training", loss=math.nan))["loss"] == ("NaN", None)
-    assert told(RunRow("r", "training", stalled_seconds=0.0))["lost_to_stalls"] == (formats.NOTHING, 0.0)
+    assert cells_of(RunRow("r", "training", loss=math.nan))["loss"] == ("NaN", None)
+    assert cells_of(RunRow("r", "training", stalled_seconds=0.0))["lost_to_stalls"] == (formats.NOTHING, 0.0)
 
 
 def test_during_a_stall_the_phase_says_so() -> None:
-    assert told(RunRow("r", "training", phase="save"))["phase"][0] == "saving"
-    assert told(RunRow("r", "stalled", phase="save"))["phase"][0] == "saving, stalled"
-    assert told(RunRow("r", "stalled"))["phase"][0] == formats.NOTHING
+    assert cells_of(RunRow("r", "training", phase="save"))["phase"][0] == "saving"
+    assert cells_of(RunRow("r", "stalled", phase="save"))["phase"][0] == "saving, stalled"
+    assert cells_of(RunRow("r", "stalled"))["phase"][0] == formats.NOTHING
 
 
 def test_a_run_that_finished_before_its_last_step_shows_how_far_it_came() -> None:
     states = [
-        told(RunRow("r", state, step=step, total_steps=100))["state"][0]  # type: ignore[arg-type]
+        cells_of(RunRow("r", state, step=step, total_steps=100))["state"][0]  # type: ignore[arg-type]
         for state, step in (("finished", 60), ("finished", 99), ("finished", 100), ("failed", 60))
     ]
     # Steps may count from 0, so 99 is the last one of 100.
@@ -110,8 +110,8 @@ def test_a_run_that_finished_before_its_last_step_shows_how_far_it_came() -> Non
 
 
 def test_the_course_of_the_loss_is_told_in_percent_of_its_height() -> None:
-    assert told(RunRow("r", "training", losses=(3.0, 1.0, 1.5)))["loss_course"][0] == "100 0 25"
-    assert told(RunRow("r", "training", losses=(2.0, 2.0)))["loss_course"][0] == "50 50"
+    assert cells_of(RunRow("r", "training", losses=(3.0, 1.0, 1.5)))["loss_course"][0] == "100 0 25"
+    assert cells_of(RunRow("r", "training", losses=(2.0, 2.0)))["loss_course"][0] == "50 50"
 
 
 def test_names_hosts_commands_and_open_incidents_can_be_searched(
@@ -127,7 +127,7 @@ def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable
     for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "a cause that no rule knows")):
         died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
         assert shown in incident_table([died], Reader(now=NOW), {}).iloc[0].tolist()
-        assert told(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown
+        assert cells_of(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown
 
 
 def test_both_tables_show_the_rank_and_place_of_a_stall(make_incident: Callable[..., Incident]) -> None:

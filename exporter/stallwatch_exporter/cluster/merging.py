@@ -261,22 +261,13 @@ class RunEpisodes(Episodes):
         reported, now = episode.reported, view.stacks
         before = reported.stacks if reported is not None else None
         going = {name for name, one in episode.troubles.items() if one.kind == "stall" and not is_over(one)}
-        is_back = (
-            before is not None
-            and now is not None
-            and before.why == "unreachable"
-            and (not now.odd or (now.why in _WAITING and set() < set(before.odd) <= set(now.odd)))
-        )
-        of_this_stall = reported is not None and not going.isdisjoint({reported.id, *reported.aliases})
-        is_lost_later = (
-            of_this_stall and before is not None and now is not None and _is_lost_later(before, now)
-        )
-        if is_lost_later and before is not None and now is not None and before.why != "unreachable":
-            before = msgspec.structs.replace(before, silent=now.silent)
-        is_surer = before is None or (
-            now is not None and now.confidence >= before.confidence and not (is_back or is_lost_later)
-        )
-        folded.stacks = now if going and now is not None and is_surer else before or folded.stacks
+        if not going or now is None:
+            folded.stacks = before or folded.stacks
+        elif reported is None or before is None:
+            folded.stacks = now
+        else:
+            is_same_stall = not going.isdisjoint({reported.id, *reported.aliases})
+            folded.stacks = _surer(before, now, is_same_stall)
         stacks = folded.stacks
         if stacks is not None and stacks.odd and folded.rule in STANDSTILLS:
             folded.rank = stacks.odd[0]
@@ -297,6 +288,17 @@ class RunEpisodes(Episodes):
         A host without a connection to the other hosts reports the incident under an id of its own.
         """
         return next((one.merged for one in self._episodes if one.id == incident.id), {})
+
+
+def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:
+    """Return the snapshot whose location is more certain: the reported one, or the newer one."""
+    is_lost_later = is_same_stall and _is_lost_later(before, now)
+    if is_lost_later and before.why != "unreachable":
+        return msgspec.structs.replace(before, silent=now.silent)
+    is_back = before.why == "unreachable" and (
+        not now.odd or (now.why in _WAITING and set() < set(before.odd) <= set(now.odd))
+    )
+    return before if is_lost_later or is_back or now.confidence < before.confidence else now
 
 
 def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:

@@ -136,7 +136,7 @@ def confidence_among(
 def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
     """Return what is known about the order of the first finding and its rivals.
 
-    The result tells whether their times, positions or steps show that the rivals came later.
+    The result shows whether the rivals came later, by their times, positions or steps.
     """
     if not rivals:
         return "none"
