@@ -328,9 +328,21 @@ def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
 
 
 def in_brief(incident: Incident) -> Incident:
-    """Return an incident reduced to the fields that the next coordinator needs to recognize and close it."""
+    """Return an incident reduced to the fields that the next coordinator needs to recognize and close it.
+
+    While the incident is open, this includes the stacks of the blamed ranks: the next coordinator may have
+    lost the connection to their host.
+    """
+    stacks = incident.stacks
+    if stacks is not None:
+        blamed = [group for group in stacks.groups if not set(stacks.odd).isdisjoint(group.ranks)]
+        stacks = msgspec.structs.replace(stacks, groups=blamed, layout=[], pids={})
     return msgspec.structs.replace(
-        incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
+        incident,
+        stacks=stacks if stacks is not None and stacks.odd and incident.status == "open" else None,
+        evidence=[],
+        background=[],
+        history=incident.history[:1],
     )
 
 

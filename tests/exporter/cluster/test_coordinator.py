@@ -10,12 +10,12 @@ import pytest
 from clustercases import Chat, Clock, Host, incident, stacks
 
 from stallwatch_exporter.cluster.coordinator import Coordinator
-from stallwatch_exporter.cluster.merging import GATHER_SECONDS, RunEpisodes, View, in_run
+from stallwatch_exporter.cluster.merging import GATHER_SECONDS, RunEpisodes, View, in_brief, in_run
 from stallwatch_exporter.cluster.wire import AgentReport
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.stacks.quiet_periods import Ruling
-from stallwatch_rules.stacks.records import Collectives, StallStacks, Why
+from stallwatch_rules.stacks.records import Collectives, StackGroup, StallStacks, Why
 
 
 class Run:
@@ -961,6 +961,19 @@ def test_a_host_that_dies_after_a_stall_is_blamed_for_the_next_one() -> None:
     assert [one.odd for one in reported(whole, cut, second_stall=True)][-1] == [2]
 
 
+def test_the_next_coordinator_keeps_the_blame_though_hosts_are_out_of_its_reach() -> None:
+    hosts = {"n0": "0", "n1": "1", "n2": "2"}
+    groups = [
+        StackGroup([0, 2], "collective", place="train.py:30 in step"),
+        StackGroup([1], "code", place="train.py:11 in score"),
+    ]
+    whole = StallStacks(0.0, 1.0, groups, odd=[1], why="elsewhere", hosts=hosts, confidence=0.97)
+    cut = StallStacks(0.0, 1.0, odd=[1, 2], why="unreachable", silent=["n1", "n2"], confidence=0.85)
+    last = reported(whole, cut, taken_over=True)[-1]
+    assert (last.odd, last.why, last.silent) == ([1], "elsewhere", ["n1", "n2"])
+    assert [group.place for group in last.groups] == ["train.py:11 in score"]
+
+
 @pytest.mark.parametrize(("had_posted", "blamed"), [("n0 n2", [1]), ("n0", [1, 2])])
 def test_a_second_host_shares_the_blame_only_if_its_stacks_were_never_seen(
     had_posted: str, blamed: list[int]
@@ -971,8 +984,13 @@ def test_a_second_host_shares_the_blame_only_if_its_stacks_were_never_seen(
     assert [one.odd for one in reported(first, both)] == [[1], blamed]
 
 
-def reported(first: StallStacks, later: StallStacks, *, second_stall: bool = False) -> list[StallStacks]:
-    """Return the stacks in the reports of one or two stalls: `first`, and `later` after a minute."""
+def reported(
+    first: StallStacks, later: StallStacks, *, second_stall: bool = False, taken_over: bool = False
+) -> list[StallStacks]:
+    """Return the stacks in the reports of one or two stalls: `first`, and `later` after a minute.
+
+    If `taken_over` is true, another coordinator makes the later report.
+    """
     clock, got = Clock(), list[Incident]()
     view = [View(first)]
     episodes = RunEpisodes(got.append, lambda: view[0], lambda: True, clock)
@@ -991,6 +1009,9 @@ def reported(first: StallStacks, later: StallStacks, *, second_stall: bool = Fal
         clock.now += 60.0
         stall = msgspec.structs.replace(stall, id="a0 sft/stall/x/2", opened_at=at + 60.0)
     view[0] = View(later)
+    if taken_over:
+        episodes = RunEpisodes(got.append, lambda: view[0], lambda: True, clock)
+        episodes.adopt(in_brief(got[-1]))
     episodes.take(msgspec.structs.replace(stall, updated_at=at + 60.0))
     episodes.flush()
     return [one.stacks for one in got if one.stacks is not None]
