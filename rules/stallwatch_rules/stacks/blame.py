@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
+from stallwatch_rules.stacks.spans import ranks_in, spans_of
 from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, is_pipeline_transfer
 
 AGREED = 0.97  #: confidence if the ranks' counters and stacks agree, or the kernel reports the cause
@@ -54,10 +56,12 @@ def blame(
     """
     run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
+    if found.why == "unreachable":
+        found = _contradiction(run, layout) or found
     if not found.confidence:
         return found
     most = UNSURE if run.unreported - run.silent else SILENT if silent else 1.0
-    return msgspec.structs.replace(found, confidence=min(found.confidence, most))
+    return replace(found, confidence=min(found.confidence, most))
 
 
 def _by_condition(run: Run) -> Blame | None:
@@ -81,6 +85,19 @@ def _by_condition(run: Run) -> Blame | None:
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(found, why, (), AGREED)
     return None
+
+
+def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
+    """Blame ranks that took a different path than other ranks, judged without the ranks of silent hosts.
+
+    Waiting for a silent host leads to no contradiction between the ranks that responded. Ranks that wait for
+    an adjacent stage of a pipeline are not blamed, because this stage can be on a silent host.
+    """
+    known = run.owner.keys()
+    reduced = (replace(one, ranks=spans_of(sorted(known & ranks_in(one.ranks)))) for one in layout)
+    found = _by_waiting(Run(run.groups, [one for one in reduced if one.ranks], 0, {}, ()))
+    passes = any(is_pipeline_transfer(run.groups[run.owner[rank]].what) for rank in found.ranks)
+    return found if found.why == "diverged" and found.confidence >= STACKS and not passes else None
 
 
 def _by_waiting(run: Run) -> Blame:

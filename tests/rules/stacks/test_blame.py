@@ -178,6 +178,8 @@ def test_a_stage_whose_collective_hangs_is_not_done_and_the_others_wait_for_it()
             SILENT,
         ),
         ([group("0-3", "unknown", "", condition="ended")], {"n2": "4-7"}, ["n2"], "", "", 0.0),
+        # the ranks that responded contradict each other, so the silent host is not the cause
+        ([waits("0-2"), waits("3", 7, "barrier")], {"n2": "4-7"}, ["n2"], "3", "diverged", SILENT),
         ([], {"n2": "4-7"}, ["n2"], "4-7", "unreachable", UNSURE),
         ([], {}, [], "", "", 0.0),
     ],
