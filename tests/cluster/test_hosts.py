@@ -29,7 +29,7 @@ def links() -> list[str]:
     return sorted(path.name for path in Path("/sys/class/net").glob("sw*"))
 
 
-def test_hosts_have_names_addresses_and_processes_of_their_own(tmp_path: Path) -> None:
+def test_hosts_have_separate_names_addresses_and_processes(tmp_path: Path) -> None:
     names = Path("/etc/hosts").read_bytes()
     with Hosts(2, tmp_path) as hosts:
         assert [host.run("hostname").strip() for host in hosts.hosts.values()] == ["n1", "n2"]
@@ -39,7 +39,7 @@ def test_hosts_have_names_addresses_and_processes_of_their_own(tmp_path: Path) -
         assert Path("/etc/hosts").read_bytes() == names
 
 
-def test_a_host_that_is_cut_off_continues_and_reconnects(tmp_path: Path) -> None:
+def test_disconnected_host_continues_and_reconnects(tmp_path: Path) -> None:
     with Hosts(2, tmp_path) as hosts:
         started = hosts.hosts["n2"].start("sleep", "600")
         hosts.hosts["n2"].link("down")
@@ -51,7 +51,7 @@ def test_a_host_that_is_cut_off_continues_and_reconnects(tmp_path: Path) -> None
         started.wait()
 
 
-def test_a_host_that_is_powered_off_takes_its_processes_along_and_can_come_back(tmp_path: Path) -> None:
+def test_powering_off_a_host_kills_its_processes_and_it_can_restart(tmp_path: Path) -> None:
     with Hosts(2, tmp_path) as hosts:
         host = hosts.hosts["n2"]
         started = host.start("sleep", "600")
@@ -65,7 +65,7 @@ def test_a_host_that_is_powered_off_takes_its_processes_along_and_can_come_back(
         wait_until(lambda: reaches(hosts, "n1", "n2"))
 
 
-def test_nothing_is_left_of_them(tmp_path: Path) -> None:
+def test_hosts_leave_no_processes_behind(tmp_path: Path) -> None:
     before = links()
     hosts = Hosts(2, tmp_path)
     started = hosts.hosts["n1"].start("sleep", "600")

@@ -45,7 +45,7 @@ while not (control / "done").exists():
         ),
     ],
 )
-def test_the_script_gets_what_deepspeed_gives_it(given: str, options: str, training: str) -> None:
+def test_script_receives_the_variables_of_deepspeed(given: str, options: str, training: str) -> None:
     command = shlex.join(command_of(given.split(), "python"))
     assert command == f"python -m stallwatch run {options}-- python -u {training}"
 

@@ -10,7 +10,7 @@ from cluster_lab import Cluster, Start
 @pytest.mark.repro
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(bool(slurm.lacking()), reason=slurm.lacking())
-def test_a_rank_that_sleeps_is_named_in_one_message() -> None:
+def test_sleeping_rank_is_named_in_one_message() -> None:
     start = Start(0, "srun", "dp", private=False, kinds=("sleep",), ranks=(1,))
     cluster = Cluster(start, seed=1, hosts=3, first=0, settle=6.0)
     try:

@@ -17,7 +17,7 @@ def trials() -> dict[str, Trial]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_hang_is_one_incident_with_one_message(fault: str, trials: dict[str, Trial]) -> None:
+def test_hang_is_one_incident_with_one_message(fault: str, trials: dict[str, Trial]) -> None:
     trial = trials[fault]
     assert (trial.incidents, trial.openings, trial.alone) == (1, 1, 0), trial
     assert trial.verdict != "wrong", trial
@@ -25,7 +25,7 @@ def test_a_hang_is_one_incident_with_one_message(fault: str, trials: dict[str, T
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", WATCHERS)
-def test_whatever_happens_to_the_watchers_people_are_notified(fault: str, trials: dict[str, Trial]) -> None:
+def test_faults_of_the_watchers_do_not_prevent_the_message(fault: str, trials: dict[str, Trial]) -> None:
     trial = trials[fault]
     assert trial.incidents == 1, trial
     assert trial.openings in (1, 2), trial

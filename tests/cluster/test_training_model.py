@@ -13,7 +13,7 @@ from stallwatch_rules.stacks.records import StallStacks
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_holds_up_every_layout(fault: str, layout: str) -> None:
+def test_every_fault_stalls_every_layout(fault: str, layout: str) -> None:
     found = hang(fault, Training(layout, 4, 8, random.Random(f"{fault} {layout}")))
     reported = parts(found)
     seen = sorted(rank for stacks in reported.values() for group in stacks.groups for rank in group.ranks)
@@ -26,7 +26,7 @@ def test_every_fault_holds_up_every_layout(fault: str, layout: str) -> None:
     )
 
 
-def test_a_trial_is_the_same_each_time() -> None:
+def test_trials_are_reproducible() -> None:
     first, second = (parts(drawn(7, 3, "order", 8, 4)) for _ in range(2))
     assert first == second
     assert parts(drawn(7, 4, "order", 8, 4)) != first
@@ -36,7 +36,7 @@ def waits_of(found: Hang) -> dict[int, str]:
     return {rank: state.op.place if state.waits else "" for rank, state in found.states.items()}
 
 
-def test_a_rank_that_sleeps_leaves_all_others_waiting() -> None:
+def test_all_other_ranks_wait_for_a_sleeping_rank() -> None:
     found = hang("sleep", Training("dp", 2, 4, random.Random(3)))
     (guilty,) = found.truth.ranks
     places = waits_of(found)
@@ -58,12 +58,12 @@ def test_a_skipped_collective_makes_the_rank_count_fewer_than_its_group() -> Non
     assert len(counts) == 16
 
 
-def test_stages_of_a_pipeline_wait_for_the_one_that_is_stuck() -> None:
+def test_pipeline_stages_wait_for_the_stuck_stage() -> None:
     found = hang("sleep", Training("tp-pp-dp", 8, 8, random.Random(2)))
     assert {"recv", "collective"} <= {state.op.kind for state in found.states.values() if state.waits}
 
 
-def test_ranks_of_a_host_that_do_the_same_are_one_group() -> None:
+def test_ranks_of_a_host_in_the_same_state_are_one_group() -> None:
     found = hang("sleep", Training("fsdp", 4, 8, random.Random(3)))
     (host,) = found.truth.hosts
     other = next(name for name in found.training.hosts if name != host)
@@ -81,7 +81,7 @@ def test_ranks_of_a_host_that_do_the_same_are_one_group() -> None:
         ([], 0.0, "cannot tell"),
     ],
 )
-def test_a_report_is_right_only_if_it_names_those_ranks_alone(
+def test_blame_is_right_only_with_exactly_the_faulty_ranks(
     odd: list[int], confidence: float, verdict: str
 ) -> None:
     truth = Truth("sleep", frozenset([3]), frozenset(["h0"]))
@@ -89,7 +89,7 @@ def test_a_report_is_right_only_if_it_names_those_ranks_alone(
     assert judged(truth, stacks, lambda rank: f"h{rank // 4}") == verdict
 
 
-def test_where_nobody_is_to_blame_naming_somebody_is_wrong() -> None:
+def test_any_blame_is_wrong_if_no_rank_is_at_fault() -> None:
     truth = Truth("frozen", frozenset(), frozenset())
     nobody, somebody = (StallStacks(time=0.0, seconds=0.0, odd=odd) for odd in ([], [1]))
     assert judged(truth, nobody, lambda rank: "h0") == "right"
@@ -97,12 +97,12 @@ def test_where_nobody_is_to_blame_naming_somebody_is_wrong() -> None:
     assert judged(truth, None, lambda rank: "h0") == "cannot tell"
 
 
-def test_ranks_as_spans() -> None:
+def test_ranks_are_shown_as_spans() -> None:
     assert spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
     assert spans(range(4)) == "0-3"
 
 
-def test_the_table_counts_what_was_found() -> None:
+def test_table_counts_the_verdicts() -> None:
     trials = [
         Trial(0, 1, "sleep", verdict="right", seconds=1.0),
         Trial(1, 1, "sleep", verdict="wrong", openings=2, seconds=3.0),

@@ -70,7 +70,7 @@ class Run:
             host.facts = {"stacks": look, "stacks_age": 1.0}
 
 
-def test_one_host_reports_a_hang_and_all_hosts_are_looked_at() -> None:
+def test_hang_reported_by_one_host_is_located_with_stacks_of_all_hosts() -> None:
     run = Run()
     run.hangs()
     run.post()
@@ -88,7 +88,7 @@ def test_one_host_reports_a_hang_and_all_hosts_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("order", list(permutations(("n0", "n1", "n2"))))
-def test_the_same_hang_reported_by_all_is_one_incident(order: tuple[str, ...]) -> None:
+def test_same_hang_reported_by_all_hosts_is_one_incident(order: tuple[str, ...]) -> None:
     run = Run(n0=20.0, n2=-30.0)
     run.hangs()
     for name in order:
@@ -102,7 +102,7 @@ def test_the_same_hang_reported_by_all_is_one_incident(order: tuple[str, ...]) -
     assert run.chat.got[-1].hosts == ["n0", "n1", "n2"]
 
 
-def test_it_closes_once_when_all_hosts_go_on() -> None:
+def test_incident_closes_once_when_all_hosts_continue() -> None:
     run = Run()
     run.hangs()
     for host in run.hosts.values():
@@ -123,7 +123,7 @@ def test_it_closes_once_when_all_hosts_go_on() -> None:
     assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
 
 
-def test_a_host_that_does_not_answer_holds_the_message_up_for_a_moment_only() -> None:
+def test_silent_host_delays_the_message_only_briefly() -> None:
     run = Run()
     run.hangs()
     run.post()
@@ -133,7 +133,7 @@ def test_a_host_that_does_not_answer_holds_the_message_up_for_a_moment_only() ->
     assert [stage for _, stage in run.chat.stages] == ["open"]
 
 
-def test_another_stall_is_another_incident_with_another_id() -> None:
+def test_second_stall_is_a_new_incident_with_a_new_id() -> None:
     run = Run()
     for number, name in ((1, "n1"), (1, "n2")):
         host = run.hosts[name]
@@ -151,7 +151,7 @@ def test_another_stall_is_another_incident_with_another_id() -> None:
     assert ids == ["sft-8123.0/stall/silent-hang/1", "sft-8123.0/stall/silent-hang/2"]
 
 
-def test_a_crash_that_reaches_the_other_hosts_later_is_one_incident() -> None:
+def test_crash_that_spreads_to_other_hosts_is_one_incident() -> None:
     run = Run()
     for name, after, rule in (("n1", 0, "cuda-oom"), ("n0", 20, "peer-gone"), ("n2", 40, "peer-gone")):
         run.passes(after, *run.hosts)
@@ -167,7 +167,7 @@ def test_a_crash_that_reaches_the_other_hosts_later_is_one_incident() -> None:
     assert run.chat.got[0].host == "n1"
 
 
-def test_who_takes_over_sends_nothing_again() -> None:
+def test_new_coordinator_does_not_resend_sent_incidents() -> None:
     run = Run()
     run.hangs()
     for host in run.hosts.values():
@@ -187,7 +187,7 @@ def test_who_takes_over_sends_nothing_again() -> None:
     assert {(one.id, one.opened_at) for one in other.got} <= {(one.id, one.opened_at) for one in run.chat.got}
 
 
-def test_what_has_not_left_is_sent_by_who_takes_over() -> None:
+def test_new_coordinator_sends_incidents_that_were_not_sent() -> None:
     run = Run()
     run.chat.holds = True
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
@@ -197,7 +197,7 @@ def test_what_has_not_left_is_sent_by_who_takes_over() -> None:
     assert run.coordinator.take(run.hosts["n0"].report()).ledger == []
 
 
-def test_two_that_were_alone_are_one_incident_and_both_ids_are_closed() -> None:
+def test_incidents_sent_by_separate_agents_merge_and_close_under_both_ids() -> None:
     run = Run()
     known = []
     for name in ("n0", "n1"):
@@ -223,7 +223,7 @@ def test_two_that_were_alone_are_one_incident_and_both_ids_are_closed() -> None:
     assert closed == {one.id for one in known}
 
 
-def test_an_incident_keeps_one_name_of_a_run_that_each_host_calls_differently() -> None:
+def test_incident_has_one_run_name_if_hosts_use_different_names() -> None:
     run = Run()
     run.hangs()
     run.post()
@@ -241,7 +241,7 @@ def test_an_incident_keeps_one_name_of_a_run_that_each_host_calls_differently() 
 
 
 @pytest.mark.parametrize(("goes_on", "seconds"), [(True, 60), (False, 900)])
-def test_a_host_that_is_gone_leaves_no_incident_open(goes_on: bool, seconds: float) -> None:
+def test_lost_host_leaves_no_incident_open(goes_on: bool, seconds: float) -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
@@ -254,7 +254,7 @@ def test_a_host_that_is_gone_leaves_no_incident_open(goes_on: bool, seconds: flo
     assert run.chat.got[-1].resolution == "unknown"
 
 
-def test_two_agents_that_claim_one_rank_are_named() -> None:
+def test_notice_names_two_agents_that_report_the_same_rank() -> None:
     run = Run()
     run.post()
     twin = Host("n9", 1, run.clock)
@@ -271,7 +271,7 @@ def named_alike(run: Run) -> Host:
     return twin
 
 
-def test_hosts_of_the_same_name_are_two_and_both_sides_learn_their_names() -> None:
+def test_hosts_with_the_same_name_get_distinct_names() -> None:
     run = Run()
     named_alike(run)
     run.post("n0", "n1")
@@ -293,7 +293,7 @@ def test_hosts_of_the_same_name_are_two_and_both_sides_learn_their_names() -> No
 
 
 @pytest.mark.parametrize("guilty", ["n0", "n2"])
-def test_of_two_hosts_of_the_same_name_the_one_that_holds_up_the_run_is_blamed(guilty: str) -> None:
+def test_blame_distinguishes_hosts_with_the_same_name(guilty: str) -> None:
     run = Run()
     named_alike(run)
     run.hangs(guilty)
@@ -308,7 +308,7 @@ def test_of_two_hosts_of_the_same_name_the_one_that_holds_up_the_run_is_blamed(g
     assert sent.hosts == ["n0", "n0-10.0.0.9", "n1"]
 
 
-def test_hosts_of_one_name_at_one_address_are_two() -> None:
+def test_hosts_with_the_same_name_and_address_stay_separate() -> None:
     run = Run()
     for name in ("n0", "n1", "n2"):
         run.hosts[name].facts = {"host": "box", "host_id": f"id-{name}", "address": "10.0.0.9:1"}
@@ -318,7 +318,7 @@ def test_hosts_of_one_name_at_one_address_are_two() -> None:
     assert sorted(reply.hosts) == ["box", "box-10.0.0.9", "box-id-n2"]
 
 
-def test_who_is_left_by_its_own_agent_says_nothing_more() -> None:
+def test_coordinator_without_its_own_agent_sends_nothing_more() -> None:
     run = Run()
     run.hangs()
     for host in run.hosts.values():
@@ -331,7 +331,7 @@ def test_who_is_left_by_its_own_agent_says_nothing_more() -> None:
     assert run.counts[-1] == (None, None, None)
 
 
-def test_hosts_are_counted_and_not_their_agents() -> None:
+def test_counts_are_of_hosts_not_of_agents() -> None:
     run = Run()
     run.post()
     second = Host("n1", 3, run.clock, expected=6)
@@ -342,7 +342,7 @@ def test_hosts_are_counted_and_not_their_agents() -> None:
     assert run.counts[-1] == (3, 1, 2)
 
 
-def test_reports_that_come_late_do_not_count() -> None:
+def test_late_reports_are_ignored() -> None:
     run = Run()
     host = run.hosts["n1"]
     late = host.report()
@@ -354,7 +354,7 @@ def test_reports_that_come_late_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(("hosts", "beat"), [(3, 1.0), (96, 2.0), (1024, 5.0)])
-def test_the_more_hosts_a_run_has_the_less_often_each_posts(hosts: int, beat: float) -> None:
+def test_post_interval_grows_with_the_number_of_hosts(hosts: int, beat: float) -> None:
     run = Run()
     host = run.hosts["n1"]
     assert run.coordinator.take(host.report()).beat == 1.0
@@ -366,7 +366,7 @@ def test_the_more_hosts_a_run_has_the_less_often_each_posts(hosts: int, beat: fl
     assert run.coordinator.take(host.report()).beat == pytest.approx(beat, abs=0.1)
 
 
-def test_what_all_agents_repeat_is_kept_once() -> None:
+def test_values_repeated_by_all_agents_are_stored_once() -> None:
     run = Run()
     hosts = [Host(f"m{at}", at, run.clock, expected=64) for at in range(64)]
     for _ in range(2):
@@ -384,7 +384,7 @@ def test_what_all_agents_repeat_is_kept_once() -> None:
     assert kept < 64 * 2500
 
 
-def test_a_thousand_agents_of_a_quiet_run_decide_together() -> None:
+def test_quiet_run_of_a_thousand_agents_gets_one_ruling() -> None:
     run = Run()
     look = stacks("train.py:30 in step", 0, kind="collective")
     waits = {"quiet": 25.0, "ruling": Ruling("waiting", 180.0, "others"), "stacks_age": 1.0, "world": 1024}
@@ -412,7 +412,7 @@ def ends(run: Run, *names: str, **about: object) -> None:
             host.has(msgspec.structs.replace(one, updated_at=host.wall(), **facts))
 
 
-def test_a_crash_after_a_stall_that_recovered_is_an_incident_of_its_own() -> None:
+def test_crash_after_a_recovered_stall_is_a_new_incident() -> None:
     run = Run()
     host = run.hosts["n1"]
     host.has(incident(host.wall()))
@@ -429,7 +429,7 @@ def test_a_crash_after_a_stall_that_recovered_is_an_incident_of_its_own() -> Non
     assert run.chat.stages[2:] == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
 
 
-def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
+def test_abandoned_coordinator_closes_no_incident() -> None:
     run, chat = Run(), Chat()
     run.coordinator = stepped_in = run.another(chat)
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
@@ -447,7 +447,7 @@ def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
     assert [stage for _, stage in chat.stages] == ["open"]
 
 
-def test_a_coordinator_that_merges_again_knows_nothing_of_before() -> None:
+def test_coordinator_that_merges_again_starts_without_old_state() -> None:
     """Incidents from its first time may be closed, so a new report is not added to them."""
     run = Run()
     host = run.hosts["n1"]
@@ -465,7 +465,7 @@ def test_a_coordinator_that_merges_again_knows_nothing_of_before() -> None:
     assert [stage for _, stage in run.chat.stages] == ["open", "open"]
 
 
-def test_a_coordinator_that_was_stopped_loses_no_agent() -> None:
+def test_paused_coordinator_does_not_drop_agents() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
@@ -477,7 +477,7 @@ def test_a_coordinator_that_was_stopped_loses_no_agent() -> None:
     assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
 
 
-def test_what_a_host_alone_closed_does_not_close_the_incident_of_the_others() -> None:
+def test_incident_closed_by_a_separate_host_stays_open_for_the_others() -> None:
     run = Run()
     for name, number in (("n0", 1), ("n1", 1), ("n2", 2)):
         run.hosts[name].has(incident(run.hosts[name].wall(), number))
@@ -498,7 +498,7 @@ def test_what_a_host_alone_closed_does_not_close_the_incident_of_the_others() ->
 
 
 @pytest.mark.parametrize("later", [-5.0, 5.0])
-def test_what_a_host_alone_opened_is_closed_as_chats_know_it(later: float) -> None:
+def test_incident_opened_by_a_separate_host_closes_under_its_sent_id(later: float) -> None:
     run = Run()
     for name, number in (("n0", 1), ("n2", 2)):
         run.hosts[name].has(incident(run.hosts[name].wall(), number))
@@ -514,7 +514,7 @@ def test_what_a_host_alone_opened_is_closed_as_chats_know_it(later: float) -> No
     assert closed == {("sft-8123.0/stall/silent-hang/1", opened), (known.id, known.opened_at)}
 
 
-def test_a_host_whose_agent_was_started_anew_is_not_silent() -> None:
+def test_host_with_a_restarted_agent_is_not_silent() -> None:
     run = Run()
     run.hangs()
     run.post()
@@ -529,7 +529,7 @@ def test_a_host_whose_agent_was_started_anew_is_not_silent() -> None:
     assert sent is not None and sent.silent == []
 
 
-def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
+def test_failing_sink_does_not_affect_other_sinks() -> None:
     def fails(_: object) -> None:
         raise OSError("no space left")
 
@@ -543,7 +543,7 @@ def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
     assert run.notices == ["reporting an incident failed (OSError: no space left); the run continues"]
 
 
-def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
+def test_unchanged_stack_snapshots_are_reported_once_a_minute() -> None:
     run = Run()
     run.hangs()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
@@ -563,7 +563,7 @@ def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_warning_that_outlives_its_incident_is_no_other_one(anew: bool) -> None:
+def test_warning_that_outlives_its_incident_opens_no_second_one(anew: bool) -> None:
     run = Run()
     host = run.hosts["n1"]
     host.has(incident(host.wall(), kind="finding", rule="loss-spike", severity="warning"))
@@ -583,7 +583,7 @@ def test_a_warning_that_outlives_its_incident_is_no_other_one(anew: bool) -> Non
     assert [stage for _, stage in run.chat.stages] == ["open", "worse", "resolved"]
 
 
-def test_who_takes_over_closes_what_only_hosts_that_are_gone_knew_of() -> None:
+def test_new_coordinator_closes_incidents_known_only_to_lost_hosts() -> None:
     run = Run()
     lost = run.hosts.pop("n0")
     lost.has(incident(lost.wall()))
@@ -600,7 +600,7 @@ def test_who_takes_over_closes_what_only_hosts_that_are_gone_knew_of() -> None:
     assert run.chat.got[0].opened_at == ledger[0].opened_at
 
 
-def test_who_takes_over_gives_no_id_a_second_time() -> None:
+def test_new_coordinator_does_not_reuse_ids() -> None:
     """Hosts count separately: the first stall of one host may be the third stall of the run."""
     run = Run()
     for number in (1, 2):
@@ -629,7 +629,7 @@ def crashes(run: Run, name: str, rule: str) -> None:
     run.post(name)
 
 
-def test_a_crash_that_reaches_others_after_the_first_host_left_is_one_incident() -> None:
+def test_crash_that_spreads_after_the_first_host_left_is_one_incident() -> None:
     run = Run()
     run.passes(5, *run.hosts)
     crashes(run, "n0", "cuda-oom")
@@ -645,7 +645,7 @@ def test_a_crash_that_reaches_others_after_the_first_host_left_is_one_incident()
     assert run.chat.stages == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
 
 
-def test_a_host_that_joins_a_hang_after_the_takeover_reports_no_other_one() -> None:
+def test_host_that_reports_a_hang_after_a_takeover_joins_its_incident() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
@@ -660,7 +660,7 @@ def test_a_host_that_joins_a_hang_after_the_takeover_reports_no_other_one() -> N
     assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
 
 
-def test_who_leaves_waits_until_the_other_hosts_know_what_left() -> None:
+def test_leaving_coordinator_waits_until_other_hosts_have_the_ledger() -> None:
     run = Run()
     run.passes(5, *run.hosts)
     assert run.coordinator.is_known
@@ -675,7 +675,7 @@ def test_who_leaves_waits_until_the_other_hosts_know_what_left() -> None:
     assert run.coordinator.is_known
 
 
-def test_who_leaves_does_not_wait_for_hosts_that_had_no_part_in_what_is_over() -> None:
+def test_leaving_coordinator_does_not_wait_for_uninvolved_hosts() -> None:
     run = Run()
     host = run.hosts["n1"]
     host.has(incident(host.wall()))
@@ -691,7 +691,7 @@ def test_who_leaves_does_not_wait_for_hosts_that_had_no_part_in_what_is_over() -
     assert not run.coordinator.is_known, "n1 may have a part in it"
 
 
-def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_own() -> None:
+def test_agent_that_returns_after_it_seemed_lost_gets_a_new_incident() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
@@ -716,7 +716,7 @@ def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_
 
 
 @pytest.mark.parametrize("who", [("n0", "n2"), ()])
-def test_a_host_that_is_cut_off_for_minutes_within_a_hang_comes_back_to_the_same_incident(
+def test_host_that_reconnects_during_a_hang_joins_the_same_incident(
     who: tuple[str, ...],
 ) -> None:
     run = Run()
@@ -733,7 +733,7 @@ def test_a_host_that_is_cut_off_for_minutes_within_a_hang_comes_back_to_the_same
 
 @pytest.mark.parametrize("who", [("n0", "n2"), ()])
 @pytest.mark.parametrize("late", [1, 9])
-def test_a_host_that_was_cut_off_in_a_hang_may_be_the_last_to_post_as_the_run_goes_on(
+def test_disconnected_host_can_be_the_last_to_report_that_the_run_continues(
     who: tuple[str, ...], late: int
 ) -> None:
     run = Run()
@@ -751,7 +751,7 @@ def test_a_host_that_was_cut_off_in_a_hang_may_be_the_last_to_post_as_the_run_go
     assert run.chat.got[-1].resolution == "recovered"
 
 
-def test_a_blame_is_not_replaced_by_one_that_is_less_sure() -> None:
+def test_less_certain_blame_does_not_replace_the_reported_one() -> None:
     run = Run()
     run.hangs()
     for host in run.hosts.values():
@@ -768,7 +768,7 @@ def test_a_blame_is_not_replaced_by_one_that_is_less_sure() -> None:
     assert {(one.why, *one.odd, one.confidence) for one in found} == {("elsewhere", 1, 0.97)}
 
 
-def test_a_host_that_is_lost_with_the_coordinator_is_missed_by_the_next_one() -> None:
+def test_new_coordinator_blames_a_host_lost_with_the_old_one() -> None:
     run = Run()
     run.hangs("n0")
     reply = run.coordinator.take(run.hosts["n1"].report())
@@ -787,7 +787,7 @@ def test_a_host_that_is_lost_with_the_coordinator_is_missed_by_the_next_one() ->
     assert (stacks_sent.why, stacks_sent.odd, stacks_sent.silent) == ("unreachable", [0], ["n0"])
 
 
-def test_a_host_that_ended_before_a_takeover_is_not_missed() -> None:
+def test_new_coordinator_does_not_expect_hosts_that_ended_before() -> None:
     run = Run()
     run.hosts["n0"].facts["ending"] = Ending("finished", None)
     run.post()
@@ -808,7 +808,7 @@ class Shared:
         self.got.append(incident)
 
 
-def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
+def test_incident_closed_by_another_coordinator_is_closed_without_a_message() -> None:
     run = Run()
     record: list[Incident] = []
     shared = Shared()
@@ -828,7 +828,7 @@ def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     assert {one.status for one in run.chat.got} == {one.status for one in shared.got} == {"open"}
 
 
-def test_a_coordinator_reports_what_it_escalates_so_that_no_other_does() -> None:
+def test_planned_escalations_are_reported_so_that_they_happen_once() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
@@ -845,7 +845,7 @@ def test_a_coordinator_reports_what_it_escalates_so_that_no_other_does() -> None
     assert run.chat.released == reply.escalates == [reply.ledger[0].id]
 
 
-def test_what_was_closed_while_a_coordinator_was_away_is_closed_in_its_record_with_all_it_knew() -> None:
+def test_incident_closed_during_an_absence_is_closed_with_all_known_facts() -> None:
     run = Run()
     record: list[Incident] = []
     run.coordinator = Coordinator(
@@ -867,7 +867,7 @@ def test_what_was_closed_while_a_coordinator_was_away_is_closed_in_its_record_wi
     assert [one.status for one in run.chat.adopted] == ["resolved"]
 
 
-def test_the_host_of_a_rank_that_it_never_reported_is_the_one_that_does_not_answer() -> None:
+def test_rank_without_reports_is_attributed_to_the_silent_host() -> None:
     run = Run()
     run.hangs("n0")
     run.hosts["n0"].facts = {"ranks": ""}
@@ -885,7 +885,7 @@ def waits(host: Host) -> None:
     host.facts = {"stacks": look, "stacks_age": 1.0}
 
 
-def test_a_host_that_answers_without_stacks_is_not_blamed_for_a_silent_one() -> None:
+def test_host_that_responds_without_stacks_is_not_blamed() -> None:
     run = Run()
     run.hangs("n0")
     run.hosts["n0"].facts, run.hosts["n2"].facts = {"ranks": "0"}, {"ranks": "2"}
@@ -897,7 +897,7 @@ def test_a_host_that_answers_without_stacks_is_not_blamed_for_a_silent_one() -> 
     assert (sent.stacks.odd, sent.stacks.silent, sent.host) == ([0], ["n0"], "n0")
 
 
-def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -> None:
+def test_silent_host_stays_blamed_if_all_ranks_wait_after_its_return() -> None:
     run = Run()
     run.hangs("n0")
     run.hosts["n1"].has(incident(run.hosts["n1"].wall(), rule="silent-hang-no-error"))
@@ -923,7 +923,7 @@ def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -
         ([0, 1], "elsewhere", [0, 1]),
     ],
 )
-def test_a_host_that_is_back_stays_blamed_while_its_ranks_wait(
+def test_returned_host_stays_blamed_while_its_ranks_wait(
     later: list[int], why: Why, blamed: list[int]
 ) -> None:
     hosts = {"n0": "0", "n1": "1", "n2": "2"}
@@ -943,7 +943,7 @@ def test_a_host_that_is_back_stays_blamed_while_its_ranks_wait(
         ([], "", "n0 n1 n2", [], [2]),
     ],
 )
-def test_a_host_that_falls_silent_during_a_stall_takes_no_blame_away(
+def test_host_that_falls_silent_during_a_stall_does_not_replace_the_blame(
     first: list[int], why: Why, had_posted: str, silent: list[str], blamed: list[int]
 ) -> None:
     hosts = {name: name[1] for name in had_posted.split()}
@@ -954,14 +954,14 @@ def test_a_host_that_falls_silent_during_a_stall_takes_no_blame_away(
     assert found[-1].silent == ["n2"]
 
 
-def test_a_host_that_dies_after_a_stall_is_blamed_for_the_next_one() -> None:
+def test_host_that_dies_after_a_stall_is_blamed_for_the_next_stall() -> None:
     hosts = {"n0": "0", "n1": "1", "n2": "2"}
     whole = StallStacks(0.0, 1.0, odd=[1], why="elsewhere", hosts=hosts, confidence=0.6)
     cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], confidence=0.85)
     assert [one.odd for one in reported(whole, cut, second_stall=True)][-1] == [2]
 
 
-def test_the_next_coordinator_keeps_the_blame_though_hosts_are_out_of_its_reach() -> None:
+def test_new_coordinator_keeps_the_blame_if_it_cannot_reach_the_blamed_host() -> None:
     hosts = {"n0": "0", "n1": "1", "n2": "2"}
     groups = [
         StackGroup([0, 2], "collective", place="train.py:30 in step"),
@@ -975,7 +975,7 @@ def test_the_next_coordinator_keeps_the_blame_though_hosts_are_out_of_its_reach(
 
 
 @pytest.mark.parametrize(("had_posted", "blamed"), [("n0 n2", [1]), ("n0", [1, 2])])
-def test_a_second_host_shares_the_blame_only_if_its_stacks_were_never_seen(
+def test_second_silent_host_shares_the_blame_only_without_earlier_stacks(
     had_posted: str, blamed: list[int]
 ) -> None:
     hosts = {name: name[1] for name in had_posted.split()}

@@ -61,11 +61,11 @@ def advised(command: str, environ: dict[str, str] | None = None, **given: object
         ),
     ],
 )
-def test_the_command_that_has_an_agent_for_each_rank(command: str, better: str) -> None:
+def test_advised_command_starts_an_agent_for_each_rank(command: str, better: str) -> None:
     assert advised(command) == better
 
 
-def test_a_job_of_slurm_knows_how_many_hosts_it_has() -> None:
+def test_advice_depends_on_the_number_of_hosts_of_the_slurm_job() -> None:
     job = {"SLURM_JOB_NUM_NODES": "4"}
     assert advised("srun python train.py", job) == "srun stallwatch run -- python train.py"
     assert advised("mpirun python train.py", job) == "mpirun stallwatch run -- python train.py"
@@ -73,7 +73,7 @@ def test_a_job_of_slurm_knows_how_many_hosts_it_has() -> None:
     assert not advised("mpirun -H n1:8 python train.py", job)
 
 
-def test_what_the_agents_need_goes_along() -> None:
+def test_advised_command_exports_the_variables_of_agents() -> None:
     environ = {"STALLWATCH_JOIN_SECRET": "s3cret", "STALLWATCH_HOME": "/h", "STALLWATCH_CONFIG": ""}
     line = advised("mpirun -H n1,n2 python train.py", environ)
     both = "-x STALLWATCH_HOME -x STALLWATCH_JOIN_SECRET"
@@ -110,14 +110,14 @@ def test_what_the_agents_need_goes_along() -> None:
         "",
     ],
 )
-def test_who_starts_nothing_elsewhere_gets_no_advice(command: str) -> None:
+def test_command_for_one_host_gets_no_advice(command: str) -> None:
     assert not advised(command)
 
 
-def test_who_stays_alone_gets_no_advice() -> None:
+def test_agent_with_joining_disabled_gets_no_advice() -> None:
     assert not advised("srun -N2 python train.py", mode="off")
 
 
-def test_a_secret_in_a_command_is_not_shown() -> None:
+def test_secret_in_a_command_is_masked() -> None:
     line = advised("srun -N2 python train.py --api-key sk-aBcDeFgHiJkLmNoPqRsTuVwXyZ123456")
     assert "sk-aBc" not in line and "stallwatch run -- python train.py --api-key" in line

@@ -127,7 +127,7 @@ def is_alone(environ: dict[str, str] | str, command: str = "python train.py") ->
         ),
     ],
 )
-def test_who_says_which_run_it_is(
+def test_run_identity_comes_from_the_scheduler_or_the_command(
     environ: dict[str, str] | str,
     command: str,
     label: str,
@@ -139,20 +139,20 @@ def test_who_says_which_run_it_is(
     assert (found.run_label("train"), found.master, found.node, found.agents) == (label, master, node, agents)
 
 
-def test_the_ranks_of_mpirun_are_one_run_and_two_calls_of_it_are_two() -> None:
+def test_each_call_of_mpirun_is_one_run() -> None:
     one, same, other = (identified(name) for name in ("mpirun-a-rank0", "mpirun-a-rank1", "mpirun-b-rank0"))
     assert one.key == same.key != other.key
     assert (one.origin, one.master, one.agents) == ("mpi", "192.0.2.2", 2)
     assert one.run_label("train") == same.run_label("train") != other.run_label("train")
 
 
-def test_mpirun_within_an_allocation_is_one_run_though_only_other_hosts_are_in_a_step() -> None:
+def test_mpirun_in_a_slurm_allocation_is_one_run() -> None:
     rank, step = environment("mpirun-a-rank0"), environment("sbatch-step0-n2")
     here = identified({**environment("sbatch-script"), **rank})
     assert here.key == identified({**step, **rank}).key
 
 
-def test_open_mpi_5_names_mpirun_itself() -> None:
+def test_open_mpi_5_is_identified_by_its_own_variables() -> None:
     environ = {"OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-n1-4711@1"}
     other = {**environ, "PMIX_NAMESPACE": "prterun-n1-4712@1"}
     assert identified(environ).key != identified(other).key
@@ -172,7 +172,7 @@ def test_all_tasks_of_a_step_are_one_run(names: tuple[str, ...]) -> None:
     assert len({one.run_label("train") for one in found}) == 1
 
 
-def test_no_two_jobs_steps_and_starts_have_the_same_key_or_label() -> None:
+def test_jobs_steps_and_restarts_have_distinct_keys_and_labels() -> None:
     names = ["srun-n1-task0", "sbatch-step0-n1", "sbatch-step1-n1", "array-task4-n1", "array-task5-n1"]
     names += ["het-step-n1", "requeue-start0-n1", "requeue-start1-n1", "mpirun-a-rank0", "mpirun-b-rank0"]
     found = [identified(name) for name in names]
@@ -183,19 +183,19 @@ def test_no_two_jobs_steps_and_starts_have_the_same_key_or_label() -> None:
     assert len({one.run_label("train") for one in found}) == len(found)
 
 
-def test_jobs_of_one_number_in_two_clusters_or_name_spaces_differ() -> None:
+def test_equal_job_ids_in_two_clusters_or_namespaces_differ() -> None:
     step = environment("srun-n1-task0")
     assert identified(step).key != identified({**step, "SLURM_CLUSTER_NAME": "b"}).key
     assert identified(PYTORCHJOB).key != identified({**PYTORCHJOB, "POD_NAMESPACE": "other"}).key
 
 
-def test_trials_that_share_a_step_are_runs_of_their_own_if_they_are_called_differently() -> None:
+def test_trials_in_one_step_are_separate_runs_if_their_names_differ() -> None:
     for environ in (environment("srun-n1-task0"), environment("mpirun-a-rank0"), PYTORCHJOB, JOBSET):
         command = "torchrun --nnodes 4 train.py"
         assert identified(environ, command, name="a").key != identified(environ, command, name="b").key
 
 
-def test_a_host_is_counted_in_the_list_of_its_step() -> None:
+def test_number_of_a_host_is_its_position_in_the_step() -> None:
     step = {**environment("srun-n3-task5"), "SLURM_NODEID": ""}
     assert identified(step).node == 2
     del step["SLURMD_NODENAME"]
@@ -231,11 +231,11 @@ def test_a_host_is_counted_in_the_list_of_its_step() -> None:
         ({"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "NNODES": "0"}, "swift sft"),
     ],
 )
-def test_a_run_of_one_agent_is_as_it_was(environ: dict[str, str] | str, command: str) -> None:
+def test_run_of_one_agent_has_no_identity(environ: dict[str, str] | str, command: str) -> None:
     assert is_alone(environ, command)
 
 
-def test_a_rendezvous_without_an_id_is_provisional_until_a_rank_says_more() -> None:
+def test_rendezvous_without_an_id_is_provisional_until_ranks_report() -> None:
     command = C10D.replace("--rdzv_id=4711", "--rdzv_id=none")
     found = identified({}, command)
     assert found.provisional
@@ -248,7 +248,7 @@ def test_a_rendezvous_without_an_id_is_provisional_until_a_rank_says_more() -> N
     assert with_ranks(found, environment("torchrun-standalone-rank1")) == found
 
 
-def test_ranks_tell_what_a_script_hides() -> None:
+def test_environment_of_ranks_identifies_a_run_started_by_a_script() -> None:
     first, last = (environment(f"torchrun-static-rank{rank}") for rank in (0, 3))
     one, other = with_ranks(None, first), with_ranks(None, last)
     assert one is not None and other is not None
@@ -258,7 +258,7 @@ def test_ranks_tell_what_a_script_hides() -> None:
     assert with_ranks(certain, first) is certain
 
 
-def test_a_ranks_environment_is_read_from_its_process() -> None:
+def test_environment_of_a_rank_is_read_from_its_process() -> None:
     environ = environment("torchrun-static-rank3")
     pipe = subprocess.PIPE
     program = "print(flush=True); input()"
@@ -280,17 +280,17 @@ def test_a_ranks_environment_is_read_from_its_process() -> None:
         {"GROUP_WORLD_SIZE": "", "WORLD_SIZE": "2"},
     ],
 )
-def test_ranks_of_one_host_tell_of_no_other(changes: dict[str, str]) -> None:
+def test_ranks_of_a_single_host_identify_no_run_over_hosts(changes: dict[str, str]) -> None:
     assert with_ranks(None, {**environment("torchrun-static-rank0"), **changes}) is None
 
 
-def test_deepspeeds_ranks_count_their_hosts() -> None:
+def test_ranks_of_deepspeed_provide_the_number_of_hosts() -> None:
     environ = {"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "8", "WORLD_SIZE": "16"}
     found = with_ranks(None, {**environ, "LOCAL_SIZE": "8", "CROSS_RANK": "1", "CROSS_SIZE": "2"})
     assert found is not None and (found.node, found.agents) == (1, 2)
 
 
-def test_a_user_names_the_run_where_nobody_else_does() -> None:
+def test_name_option_identifies_the_run_without_a_scheduler() -> None:
     join = JoinSettings(run="sft 7b", address="n1:19402")
     found = identified({}, join=join)
     assert (found.run_label("train"), found.master, found.origin) == ("sft-7b", "n1:19402", "flags")
@@ -298,7 +298,7 @@ def test_a_user_names_the_run_where_nobody_else_does() -> None:
     assert (other.key, other.run_label("other")) == (found.key, "sft-7b")
 
 
-def test_a_users_name_takes_what_the_scheduler_knows_beside_it() -> None:
+def test_run_option_keeps_facts_of_the_scheduler() -> None:
     join = JoinSettings(run="sft")
     first, again = (identified(f"requeue-start{start}-n2", join=join, host="n2") for start in (0, 1))
     assert (again.hosts, again.node, again.agents) == (("n1", "n2"), 1, 2)
@@ -306,13 +306,13 @@ def test_a_users_name_takes_what_the_scheduler_knows_beside_it() -> None:
     assert first.key != again.key
 
 
-def test_the_address_of_a_coordinator_alone_makes_no_run() -> None:
+def test_coordinator_address_alone_identifies_no_run() -> None:
     join = JoinSettings(address="coordinator:19402")
     assert identify({}, SCRIPT, join, "n1") is None
     assert identified("srun-n1-task0", join=join).master == "coordinator:19402"
 
 
-def test_agents_stay_alone_if_told_so() -> None:
+def test_mode_off_disables_joining() -> None:
     off = JoinSettings(mode="off", run="sft")
     assert identify(environment("srun-n1-task0"), SCRIPT, off, "n1") is None
 
@@ -321,7 +321,7 @@ HOSTILE = ["../../etc", "a\nb\x1b[31m", "x" * (1 << 20), "训练", "\udcff", "';
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_hostile_values_are_bounded_and_safe(value: str) -> None:
+def test_hostile_values_are_bounded_and_sanitized(value: str) -> None:
     environs = [
         {**environment("array-task4-n1"), name: value}
         for name in ("SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_STEP_NODELIST", "SLURM_RESTART_COUNT")
@@ -337,7 +337,7 @@ def test_hostile_values_are_bounded_and_safe(value: str) -> None:
                 assert len(found.run_label(value)) <= 100
 
 
-def test_jobs_that_differ_only_in_what_is_cut_off_have_other_labels() -> None:
+def test_truncated_labels_of_different_jobs_differ() -> None:
     labels = {
         identified({}, C10D.replace("4711", f"{'x' * 200}{end}")).run_label("n" * 200) for end in ("1", "2")
     }
@@ -351,7 +351,7 @@ def test_jobs_that_differ_only_in_what_is_cut_off_have_other_labels() -> None:
     ),
     st.lists(st.text(max_size=8) | st.sampled_from([*C10D.split(), "-m", "--", "--nnodes", "x.py", "="])),
 )
-def test_no_environment_is_an_error(environ: dict[str, str], command: list[str]) -> None:
+def test_no_environment_raises_an_error(environ: dict[str, str], command: list[str]) -> None:
     found = identify(environ, command, AUTO, "n1")
     with_ranks(found, environ)
     assert found is None or (len(found.key) == 16 and found.job)

@@ -118,7 +118,7 @@ def rank() -> Iterator[Callable[..., int]]:
         process.communicate(b"\n")
 
 
-def test_an_agent_joins_once_its_ranks_name_the_run(tmp_path: Path, rank: Callable[..., int]) -> None:
+def test_agent_joins_when_its_ranks_identify_the_run(tmp_path: Path, rank: Callable[..., int]) -> None:
     hosts = [Host(tmp_path / name) for name in ("n1", "n2")]
     for host, name in zip(hosts, ("torchrun-static-rank0", "torchrun-static-rank3"), strict=True):
         host.agent.tick()
@@ -139,7 +139,7 @@ def test_an_agent_joins_once_its_ranks_name_the_run(tmp_path: Path, rank: Callab
     ]
 
 
-def test_what_is_open_is_handed_over_without_a_second_message(
+def test_open_incidents_are_handed_over_without_a_second_message(
     tmp_path: Path, rank: Callable[..., int]
 ) -> None:
     people = Chat()
@@ -172,9 +172,7 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     assert [(one.id, one.status) for one in record[-1:]] == [(found.id, "resolved")]
 
 
-def test_a_provisional_run_takes_the_name_that_the_ranks_give(
-    tmp_path: Path, rank: Callable[..., int]
-) -> None:
+def test_provisional_run_takes_the_name_from_its_ranks(tmp_path: Path, rank: Callable[..., int]) -> None:
     guessed = RunIdentity(key="5f", job="n1-29500", origin="command", agents=2, provisional=True)
     host = Host(tmp_path, identity=guessed)
     host.reports(found := incident(1.0))
@@ -188,7 +186,7 @@ def test_a_provisional_run_takes_the_name_that_the_ranks_give(
     assert [one.id for one in host.chat.got] == [found.id]  # nobody had acknowledged it
 
 
-def test_two_hosts_of_one_name_have_two_names_in_their_records(
+def test_records_distinguish_hosts_with_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter(("a" * 12, "b" * 12))
@@ -208,7 +206,7 @@ def test_two_hosts_of_one_name_have_two_names_in_their_records(
         host.agent.leave()
 
 
-def test_ranks_of_one_host_change_nothing(tmp_path: Path, rank: Callable[..., int]) -> None:
+def test_ranks_of_a_single_host_start_no_joining(tmp_path: Path, rank: Callable[..., int]) -> None:
     host = Host(tmp_path)
     host.pids = {rank("torchrun-standalone-rank1"), rank("torchrun-static-rank0", GROUP_WORLD_SIZE="1")}
     host.agent.tick()
@@ -218,9 +216,7 @@ def test_ranks_of_one_host_change_nothing(tmp_path: Path, rank: Callable[..., in
     assert info is not None and not info.key
 
 
-def test_who_stays_alone_and_whose_ranks_are_elsewhere_joins_nobody(
-    tmp_path: Path, rank: Callable[..., int]
-) -> None:
+def test_agents_without_joining_or_local_ranks_do_not_join(tmp_path: Path, rank: Callable[..., int]) -> None:
     pid = rank("torchrun-static-rank0")
     folder = RunFolder.create("launch", ["srun", "train"], home=tmp_path)
     for join, may in ((JoinSettings(mode="off"), True), (JoinSettings(), False)):

@@ -86,7 +86,7 @@ class Agent:
             self.member.round()
 
 
-def test_an_incident_is_posted_at_once_and_left_to_who_merges() -> None:
+def test_incident_is_posted_at_once_and_left_to_the_coordinator() -> None:
     agent = Agent()
     agent.member.round()
     agent.clock.now += 1.0
@@ -97,7 +97,7 @@ def test_an_incident_is_posted_at_once_and_left_to_who_merges() -> None:
     assert not agent.chat.got
 
 
-def test_what_nobody_acknowledges_the_agent_sends_itself() -> None:
+def test_agent_sends_unacknowledged_incidents_itself() -> None:
     agent = Agent()
     agent.line.reply = None
     found = agent.opens()
@@ -110,7 +110,7 @@ def test_what_nobody_acknowledges_the_agent_sends_itself() -> None:
     assert [one.aliases for one in agent.line.posts[-1].ledger] == [[f"n1-1 {found.id}"]]
 
 
-def test_what_it_sends_itself_has_no_id_that_the_run_had_before() -> None:
+def test_incident_sent_by_the_agent_itself_gets_an_unused_id() -> None:
     agent = Agent()
     at = agent.clock.wall()
     before = incident(at, 4, status="resolved", resolved_at=at, aliases=["n0-1 x"])
@@ -125,7 +125,7 @@ def test_what_it_sends_itself_has_no_id_that_the_run_had_before() -> None:
     assert sent == [("5", "open"), ("5", "resolved")]
 
 
-def test_the_end_of_what_the_run_reported_is_sent_under_its_id() -> None:
+def test_agent_closes_a_reported_incident_under_the_id_of_the_run() -> None:
     agent = Agent()
     mine = agent.opens()
     opened = mine.opened_at - 3.0
@@ -138,7 +138,7 @@ def test_the_end_of_what_the_run_reported_is_sent_under_its_id() -> None:
     assert [(one.id, one.opened_at, one.status) for one in agent.chat.got] == [(run.id, opened, "resolved")]
 
 
-def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
+def test_failing_sink_does_not_affect_other_sinks() -> None:
     agent = Agent()
     agent.line.reply, agent.trouble = None, "no space left"
     agent.opens()
@@ -146,7 +146,7 @@ def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
     assert len(agent.chat.got) == 1
 
 
-def test_a_reply_to_an_older_report_acknowledges_nothing() -> None:
+def test_reply_to_an_older_report_acknowledges_nothing() -> None:
     agent = Agent()
     agent.line.behind = 100
     agent.opens()
@@ -156,7 +156,7 @@ def test_a_reply_to_an_older_report_acknowledges_nothing() -> None:
     assert len(agent.chat.got) == 1
 
 
-def test_reports_that_are_lost_while_somebody_answers_make_no_agent_alone() -> None:
+def test_lost_reports_do_not_separate_an_agent_that_gets_replies() -> None:
     agent = Agent()
     agent.member.round()
     answer, agent.line.reply = agent.line.reply, None
@@ -168,7 +168,7 @@ def test_reports_that_are_lost_while_somebody_answers_make_no_agent_alone() -> N
     assert not agent.chat.got
 
 
-def test_a_refusal_is_shown_once_and_the_agent_continues_alone() -> None:
+def test_refusal_is_shown_once_and_the_agent_continues_separately() -> None:
     agent = Agent()
     agent.line.refusal = "n0:19402 has another secret"
     agent.opens()
@@ -182,7 +182,7 @@ def test_a_refusal_is_shown_once_and_the_agent_continues_alone() -> None:
     ("quiet", "least", "posts"),
     [(11.0, 0.0, 8), (29.0, 0.0, 20), (31.0, 0.0, 20), (62.0, 0.0, 5), (200.0, 0.0, 2), (29.0, 2.0, 10)],
 )
-def test_a_quiet_agent_posts_most_often_around_its_threshold(quiet: float, least: float, posts: int) -> None:
+def test_quiet_agent_posts_most_often_near_its_threshold(quiet: float, least: float, posts: int) -> None:
     agent = Agent()
     agent.passes(20)
     calm = len(agent.line.posts)
@@ -193,7 +193,7 @@ def test_a_quiet_agent_posts_most_often_around_its_threshold(quiet: float, least
     assert posts - 1 <= len(agent.line.posts) - calm <= posts + 1
 
 
-def test_a_host_that_continues_posts_at_once_and_is_not_silent() -> None:
+def test_host_whose_ranks_continue_posts_at_once() -> None:
     agent = Agent()
     agent.member.update(State(quiet=29.0, threshold=30.0))
     agent.member.round()
@@ -204,7 +204,7 @@ def test_a_host_that_continues_posts_at_once_and_is_not_silent() -> None:
     assert [post.quiet for post in agent.line.posts] == [29.0, 0.0]
 
 
-def test_what_became_of_an_incident_is_soon_known_where_others_may_have_to_merge() -> None:
+def test_outcome_of_an_incident_soon_reaches_possible_coordinators() -> None:
     agent = Agent()
     agent.passes(20)
     found = agent.opens()
@@ -221,7 +221,7 @@ def test_what_became_of_an_incident_is_soon_known_where_others_may_have_to_merge
     assert len(agent.line.posts) - known <= 9
 
 
-def test_ranks_that_appear_are_posted_at_once() -> None:
+def test_new_ranks_are_posted_at_once() -> None:
     agent = Agent()
     agent.member.round()
     agent.clock.now += 1.0
@@ -231,7 +231,7 @@ def test_ranks_that_appear_are_posted_at_once() -> None:
     assert [post.ranks for post in agent.line.posts] == ["", "8-15"]
 
 
-def test_what_closed_is_reported_until_the_run_knows() -> None:
+def test_closed_incident_is_reported_until_it_is_acknowledged() -> None:
     agent = Agent()
     over = agent.closes(agent.opens())
     agent.passes(12)
@@ -242,7 +242,7 @@ def test_what_closed_is_reported_until_the_run_knows() -> None:
     assert [one.id for one in agent.line.posts[-1].ledger] == [over.id]
 
 
-def test_the_runs_ruling_counts_while_it_is_fresh() -> None:
+def test_ruling_of_the_run_expires() -> None:
     agent = Agent()
     agent.line.reply = Reply(ruling=Ruling("stalled", 30.0, "behind", 1))
     agent.member.update(State(quiet=29.0, threshold=30.0))
@@ -253,7 +253,7 @@ def test_the_runs_ruling_counts_while_it_is_fresh() -> None:
     assert agent.member.ruling is None
 
 
-def test_the_end_is_posted_at_once() -> None:
+def test_end_of_the_run_is_posted_at_once() -> None:
     agent = Agent()
     agent.member.round()
     agent.clock.now += 1.0
@@ -263,7 +263,7 @@ def test_the_end_is_posted_at_once() -> None:
     assert agent.line.posts[-1].ended_age == 0.0
 
 
-def test_an_end_that_was_lost_on_the_way_is_posted_again() -> None:
+def test_lost_report_of_the_end_is_posted_again() -> None:
     agent = Agent()
     agent.member.round()
     answer, agent.line.reply = agent.line.reply, None
@@ -275,7 +275,7 @@ def test_an_end_that_was_lost_on_the_way_is_posted_again() -> None:
     assert [post.ending is not None for post in agent.line.posts] == [False, True, True]
 
 
-def test_stacks_are_reported_once_and_not_with_each_incident() -> None:
+def test_stacks_are_reported_once_for_all_incidents() -> None:
     agent = Agent()
     found = incident(agent.clock.wall())
     found.stacks = stacks("train.py:11 in score", 1)
@@ -284,7 +284,7 @@ def test_stacks_are_reported_once_and_not_with_each_incident() -> None:
     assert agent.line.posts[-1].incidents[0].stacks is None
 
 
-def test_an_agent_and_its_own_coordinator_send_each_thing_once() -> None:
+def test_agent_and_its_own_coordinator_send_each_incident_once() -> None:
     agent = Agent()
     coordinator = Coordinator([agent.chat], name="n1-1", clock=agent.clock, wall=agent.clock.wall)
     agent.line.post = coordinator.take  # type: ignore[method-assign]
@@ -298,7 +298,7 @@ def test_an_agent_and_its_own_coordinator_send_each_thing_once() -> None:
     assert coordinator.is_settled
 
 
-def test_a_coordinator_of_its_own_is_left_once_another_one_takes_the_reports() -> None:
+def test_own_coordinator_is_left_when_another_accepts_the_reports() -> None:
     agent = Agent()
     agent.line.reply = Reply(coordinator="n1-1")
     agent.passes(12)
@@ -308,7 +308,7 @@ def test_a_coordinator_of_its_own_is_left_once_another_one_takes_the_reports() -
     assert agent.left
 
 
-def test_what_a_warning_outlives_stays_in_the_ledger() -> None:
+def test_incident_with_an_open_warning_stays_in_the_ledger() -> None:
     """Without the record, a new coordinator would report the warning again."""
     agent = Agent()
     open_one = agent.opens()
@@ -325,7 +325,7 @@ def test_what_a_warning_outlives_stays_in_the_ledger() -> None:
     assert [(one.id, one.aliases) for one in agent.line.posts[-1].ledger] == [(over.id, [])]
 
 
-def test_who_merged_stays_until_the_other_hosts_know_what_left() -> None:
+def test_coordinator_stays_until_other_hosts_have_the_ledger() -> None:
     line, asked = Line(), iter([False, False, True])
     member = Member(
         IDENTITY,
@@ -342,7 +342,7 @@ def test_who_merged_stays_until_the_other_hosts_know_what_left() -> None:
     assert next(asked, None) is None
 
 
-def test_steps_of_the_ranks_are_reported_until_they_are_acknowledged() -> None:
+def test_steps_of_ranks_are_reported_until_they_are_acknowledged() -> None:
     agent = Agent()
     agent.line.behind = 1
     agent.member.paces.take(1, 7, RankStep(0.5, 1.0))
@@ -351,7 +351,7 @@ def test_steps_of_the_ranks_are_reported_until_they_are_acknowledged() -> None:
     assert [[one.steps for one in post.paces] for post in agent.line.posts] == [[[7]], [[7]], []]
 
 
-def test_what_an_agent_sent_alone_is_left_to_the_next_coordinator_and_closed_with_it() -> None:
+def test_incident_sent_separately_is_handed_to_the_next_coordinator() -> None:
     agent, record = Agent(), list[Incident]()
     coordinator = Coordinator([agent.chat, record.append], clock=agent.clock, wall=agent.clock.wall)
     agent.member._leave, agent.member._shown = coordinator.leave, coordinator.note_shown
@@ -371,7 +371,7 @@ def test_what_an_agent_sent_alone_is_left_to_the_next_coordinator_and_closed_wit
     assert [(one.status, one.evidence) for one in record] == [("resolved", ["a line"])]
 
 
-def test_a_host_that_has_the_name_of_another_one_is_called_as_the_coordinator_says() -> None:
+def test_host_with_a_duplicate_name_uses_the_coordinators_name_for_it() -> None:
     agent, names = Agent(), list[str]()
     agent.member._renamed = names.append
     agent.line.reply = Reply(names={"id": "n1-10.0.0.9", "x": "n1-10.0.0.7"})

@@ -23,7 +23,7 @@ from stallwatch_exporter.cluster.nodelists import MOST_HOSTS, BadNodeList, expan
         ("gpu[001-002]-ib,n[1-2].cluster", "gpu001-ib gpu002-ib n1.cluster n2.cluster"),
     ],
 )
-def test_a_list_is_expanded(text: str, hosts: str) -> None:
+def test_node_list_is_expanded(text: str, hosts: str) -> None:
     assert expand(text) == tuple(hosts.split())
 
 
@@ -46,7 +46,7 @@ def test_a_list_is_expanded(text: str, hosts: str) -> None:
         "n" * (1 << 21),
     ],
 )
-def test_what_is_no_list_is_refused(text: str) -> None:
+def test_invalid_node_list_is_refused(text: str) -> None:
     with pytest.raises(BadNodeList):
         expand(text)
 
@@ -54,7 +54,7 @@ def test_what_is_no_list_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["n[1-999999999999]", "a[0-9999]b[0-9999]c[0-9999]", "x," * (MOST_HOSTS + 1)]
 )
-def test_a_list_of_too_many_hosts_ends_at_the_bound(text: str) -> None:
+def test_expansion_of_a_huge_node_list_is_bounded(text: str) -> None:
     with pytest.raises(BadNodeList, match=r"65,536"):
         expand(text)
 
@@ -63,7 +63,7 @@ _NAMES = st.from_regex(r"[a-z]{1,5}", fullmatch=True)
 
 
 @given(st.lists(st.tuples(_NAMES, st.integers(0, 300), st.integers(0, 30), st.integers(1, 4)), min_size=1))
-def test_what_is_folded_is_unfolded(folded: list[tuple[str, int, int, int]]) -> None:
+def test_folded_node_list_round_trips(folded: list[tuple[str, int, int, int]]) -> None:
     text = ",".join(
         f"{name}[{str(first).zfill(width)}-{first + more}]" for name, first, more, width in folded
     )
@@ -76,7 +76,7 @@ def test_what_is_folded_is_unfolded(folded: list[tuple[str, int, int, int]]) -> 
 
 
 @given(st.text(alphabet="n1-9,[]0.x \n", max_size=40))
-def test_any_text_is_expanded_or_refused(text: str) -> None:
+def test_any_text_is_expanded_or_refused_without_an_exception(text: str) -> None:
     try:
         hosts = expand(text)
     except BadNodeList:

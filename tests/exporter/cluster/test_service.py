@@ -69,13 +69,13 @@ def crashed(run: Run, expected: int) -> AgentReport:
 
 
 @pytest.mark.parametrize("expected", [1, 2], ids=["all have answered", "others may still answer"])
-def test_what_an_agent_that_has_ended_left_is_sent_before_the_service_ends(run: Run, expected: int) -> None:
+def test_service_sends_incidents_of_ended_agents_before_it_ends(run: Run, expected: int) -> None:
     assert run.post(crashed(run, expected)) == []
     run.service.close()
     assert [one.rule for one in run.chat.got] == ["cuda-oom"]
 
 
-def test_a_service_without_news_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_without_unsent_incidents_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_LEAVING_SECONDS", 3600.0)
     run.post(Host("n1", 0, run.clock).report())
     run.service.close()

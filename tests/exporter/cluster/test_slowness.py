@@ -61,7 +61,7 @@ class Run:
         return from_json(msgspec.json.encode(posted), Post).reports[0]
 
 
-def test_a_host_that_becomes_slow_is_one_warning_that_closes_when_it_catches_up() -> None:
+def test_slow_host_is_one_warning_that_closes_when_it_catches_up() -> None:
     run = Run()
     run.trains(120)
     assert not run.chat.got
@@ -91,7 +91,7 @@ def test_a_host_that_becomes_slow_is_one_warning_that_closes_when_it_catches_up(
     assert run.chat.got[-1].host == "n0"
 
 
-def test_a_single_late_rank_is_named_with_its_host() -> None:
+def test_single_late_rank_is_named_with_its_host() -> None:
     run = Run()
     run.trains(120)
     run.slow = {5: 1.4}
@@ -100,7 +100,7 @@ def test_a_single_late_rank_is_named_with_its_host() -> None:
     assert in_words(run.chat.got[0].note, "en").startswith("Rank 5 on n2 takes ")
 
 
-def test_more_tokens_are_an_imbalance() -> None:
+def test_host_with_more_tokens_is_an_imbalance() -> None:
     run = Run()
     run.tokens = dict.fromkeys(range(6), 4096)
     run.trains(120)
@@ -109,14 +109,14 @@ def test_more_tokens_are_an_imbalance() -> None:
     assert [in_words(one.note, "en")[:22] for one in run.chat.got[:1]] == ["Host n1 gets more toke"]
 
 
-def test_steps_that_are_reported_again_count_once() -> None:
+def test_repeated_steps_count_once() -> None:
     run, other = Run(), Run()
     run.trains(200)
     other.trains(200, acknowledged=False)
     assert other.coordinator._slowness._watched.steps == run.coordinator._slowness._watched.steps > 100
 
 
-def test_nothing_is_compared_without_a_host_that_reports() -> None:
+def test_hosts_without_reports_are_not_compared() -> None:
     run = Run()
     run.trains(60)
     before = run.coordinator._slowness._watched.steps
@@ -126,7 +126,7 @@ def test_nothing_is_compared_without_a_host_that_reports() -> None:
     assert run.coordinator._slowness._watched.steps >= before + 30, "the host is lost: the others go on"
 
 
-def test_it_closes_with_the_run() -> None:
+def test_warning_closes_with_the_run() -> None:
     run = Run()
     run.trains(120)
     run.slow = {2: 1.3, 3: 1.3}
@@ -138,7 +138,7 @@ def test_it_closes_with_the_run() -> None:
     assert run.chat.got[-1].resolution == "run-finished"
 
 
-def test_another_attempt_is_another_comparison() -> None:
+def test_new_attempt_restarts_the_comparison() -> None:
     run = Run()
     run.trains(120)
     run.slow = {2: 1.3, 3: 1.3}
@@ -152,7 +152,7 @@ def test_another_attempt_is_another_comparison() -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_who_takes_over_goes_on_with_the_same_incident(goes_on: bool) -> None:
+def test_new_coordinator_continues_the_same_incident(goes_on: bool) -> None:
     run = Run()
     run.trains(120)
     run.slow = {2: 1.3, 3: 1.3}
@@ -172,7 +172,7 @@ def test_who_takes_over_goes_on_with_the_same_incident(goes_on: bool) -> None:
     assert {one.id for one in chat.got} == {ledger[0].id}
 
 
-def test_a_book_keeps_what_is_not_acknowledged() -> None:
+def test_unacknowledged_steps_are_kept() -> None:
     book = UnacknowledgedSteps()
     book.take(3, 1, RankStep(0.50004, 1.0))
     book.take(3, 1, RankStep(0.6, 1.0))  # the same record, complete
@@ -184,7 +184,7 @@ def test_a_book_keeps_what_is_not_acknowledged() -> None:
     assert book.report(3) == []
 
 
-def test_a_book_is_bounded_and_of_short_steps_takes_some() -> None:
+def test_kept_steps_are_bounded_and_short_steps_are_sampled() -> None:
     book = UnacknowledgedSteps()
     for step in range(1000):
         book.take(0, step, RankStep(0.5, 1.0))
@@ -195,7 +195,7 @@ def test_a_book_is_bounded_and_of_short_steps_takes_some() -> None:
     assert short.steps == list(range(0, 1000, 8))
 
 
-def test_lists_of_different_lengths_are_read_as_far_as_they_go() -> None:
+def test_lists_of_different_lengths_are_read_up_to_the_shortest() -> None:
     run = Run()
     run.trains(60)
     broken = Paces(0, 10**6, [1, 2, 3], [0.5], [1.0, 1.0], [7, 8, 9, 10])
@@ -203,7 +203,7 @@ def test_lists_of_different_lengths_are_read_as_far_as_they_go() -> None:
     assert run.coordinator._slowness._seen["n0-1", 0] == 10**6 + 1
 
 
-def test_what_a_host_says_of_its_own_late_rank_is_part_of_the_same_incident() -> None:
+def test_late_rank_reported_by_its_host_joins_the_same_incident() -> None:
     run = Run()
     run.trains(120)
     run.slow = {5: 1.6}

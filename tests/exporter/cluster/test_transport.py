@@ -29,7 +29,7 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def test_the_first_host_merges_what_all_post(three: Cluster) -> None:
+def test_first_host_merges_the_posts_of_all_hosts(three: Cluster) -> None:
     first, second, third = (three.start(node) for node in range(3))
     replies = [host.post() for host in (first, second, third, second)]
     assert first.merges.agents == ["agent0", "agent1", "agent2", "agent1"]
@@ -38,7 +38,7 @@ def test_the_first_host_merges_what_all_post(three: Cluster) -> None:
     assert first.notes == second.notes == third.notes == []
 
 
-def test_a_report_carries_the_address_of_its_host(three: Cluster) -> None:
+def test_report_contains_the_address_of_its_host(three: Cluster) -> None:
     first, second = three.start(0), three.start(1)
     everywhere = three.start(2, host="", port=free_port(), identity=three.identity(2), address=":1")
     assert first.post() and second.post()
@@ -50,7 +50,7 @@ def test_a_report_carries_the_address_of_its_host(three: Cluster) -> None:
     assert everywhere.merges.reports[0].address == f"n2{everywhere.backing.address}"
 
 
-def test_an_agent_that_listens_everywhere_is_reached_where_its_posts_come_from(three: Cluster) -> None:
+def test_agent_on_all_interfaces_is_reached_at_the_source_of_its_posts(three: Cluster) -> None:
     first = three.start(0)
     port = free_port()
     other = three.start(1, host="", port=port, address=f"127.0.0.1:{three.port}")
@@ -58,7 +58,7 @@ def test_an_agent_that_listens_everywhere_is_reached_where_its_posts_come_from(t
     assert first.merges.reports[1].address == f"127.0.0.1:{port}"
 
 
-def test_the_next_host_merges_once_the_first_is_gone(three: Cluster) -> None:
+def test_next_host_merges_after_the_first_is_lost(three: Cluster) -> None:
     first, second, third = (three.start(node) for node in range(3))
     assert first.post() and second.post() and third.post()
     first.backing.close()
@@ -68,7 +68,7 @@ def test_the_next_host_merges_once_the_first_is_gone(three: Cluster) -> None:
     assert third.merges.agents == []
 
 
-def test_a_host_looks_whether_the_better_one_is_there_before_it_names_it(three: Cluster) -> None:
+def test_host_checks_a_preferred_coordinator_before_it_refers_to_it(three: Cluster) -> None:
     """The third host knows that the first one is gone, and the second host does not."""
     first, second, third = (three.start(node) for node in range(3))
     assert first.post() and second.post()
@@ -79,14 +79,14 @@ def test_a_host_looks_whether_the_better_one_is_there_before_it_names_it(three: 
     assert second.merges.agents == ["agent2"]
 
 
-def test_the_first_node_knows_that_it_is_first(three: Cluster) -> None:
+def test_first_node_merges_without_asking_others(three: Cluster) -> None:
     """The master's address is the name of a service, not a name of the host."""
     identity = RunIdentity(key="ab", job="1", origin="kubeflow", master="job-master-0:29500", node=0)
     first = three.start(0, identity=identity)
     assert first.post() and first.backing._peers == {}
 
 
-def test_the_first_host_merges_again_when_it_returns(three: Cluster) -> None:
+def test_first_host_merges_again_after_its_return(three: Cluster) -> None:
     first, second, third = (three.start(node) for node in range(3))
     assert first.post() and second.post() and third.post()
     first.backing.close()
@@ -100,7 +100,7 @@ def test_the_first_host_merges_again_when_it_returns(three: Cluster) -> None:
         wait_until(lambda host=host: host.post() and host.agent in returned.merges.agents)
 
 
-def test_a_first_host_that_starts_late_merges_soon(three: Cluster) -> None:
+def test_first_host_that_starts_late_soon_merges(three: Cluster) -> None:
     second = three.start(1)
     reply = second.post()
     assert reply is not None and reply.coordinator == "agent1"
@@ -110,7 +110,7 @@ def test_a_first_host_that_starts_late_merges_soon(three: Cluster) -> None:
     wait_until(lambda: second.post() and "agent1" in first.merges.agents)
 
 
-def test_agents_that_went_are_forgotten(three: Cluster) -> None:
+def test_ended_agents_do_not_accumulate(three: Cluster) -> None:
     """A restarted agent listens at another port, and counts as another member."""
     second = three.start(1)
     for port in range(1, 1000):
@@ -120,7 +120,7 @@ def test_agents_that_went_are_forgotten(three: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_new_agent_at_the_same_place_gets_the_next_post(is_kept: bool, three: Cluster) -> None:
+def test_new_agent_at_the_same_address_receives_the_next_post(is_kept: bool, three: Cluster) -> None:
     """The connection to the old agent may be open: the new agent takes no report meant for the old one."""
     first, second = three.start(0), three.start(1)
     assert first.post() and second.post()
@@ -134,7 +134,7 @@ def test_a_new_agent_at_the_same_place_gets_the_next_post(is_kept: bool, three: 
     assert second.merges.agents == []
 
 
-def test_a_host_that_knows_a_better_one_names_it(three: Cluster) -> None:
+def test_host_refers_to_a_preferred_coordinator(three: Cluster) -> None:
     """The third host got another name for the first host, which leads nowhere."""
     first, second = three.start(0), three.start(1)
     assert first.post() and second.post()
@@ -145,7 +145,7 @@ def test_a_host_that_knows_a_better_one_names_it(three: Cluster) -> None:
     assert second.merges.agents == third.merges.agents == []
 
 
-def test_a_host_that_does_not_answer_is_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_host_is_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is stopped, or behind a link that loses all data after the connection."""
     hasty(monkeypatch, 0.3)
     with socket.create_server(("127.0.0.1", three.port)):
@@ -154,7 +154,7 @@ def test_a_host_that_does_not_answer_is_skipped(three: Cluster, monkeypatch: pyt
     assert [reply.coordinator for reply in replies if reply] == ["agent1", "agent1"]
 
 
-def test_each_side_of_a_partition_has_a_merger(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_side_of_a_partition_has_a_coordinator(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = (three.start(node) for node in range(3))
     assert first.post() and second.post() and third.post()
     connect = peer.Connection.connect
@@ -181,7 +181,7 @@ def unlisted(node: int) -> RunIdentity:
     return RunIdentity(key="ab", job="1", origin="kubeflow", master="127.0.0.1:29500", node=node)
 
 
-def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: Cluster) -> None:
+def test_unlisted_hosts_are_tried_in_the_order_of_their_node_numbers(three: Cluster) -> None:
     hosts = [three.start(node, identity=unlisted(node)) for node in range(3)]
     for host in (*hosts, *hosts):
         assert host.post()
@@ -191,7 +191,7 @@ def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: 
     assert hosts[1].merges.agents == ["agent1", "agent2"]
 
 
-def test_hosts_that_a_new_coordinator_does_not_list_yet_stay_known(three: Cluster) -> None:
+def test_hosts_missing_from_a_new_coordinators_list_stay_known(three: Cluster) -> None:
     """The new coordinator first lists only the host that posts; that host must not merge by itself then."""
     hosts = [three.start(node, identity=unlisted(node)) for node in range(4)]
     for host in (*hosts, *hosts):
@@ -206,7 +206,7 @@ def test_hosts_that_a_new_coordinator_does_not_list_yet_stay_known(three: Cluste
     assert hosts[2].post() and hosts[2].backing._missing == {}
 
 
-def test_a_coordinator_that_is_configured_comes_before_the_hosts(three: Cluster) -> None:
+def test_configured_coordinator_has_precedence_over_hosts(three: Cluster) -> None:
     service = three.start(5, agent="service", identity=three.identity(0))
     hosts = [three.start(node, address=f"127.0.0.6:{three.port}") for node in range(2)]
     assert service.post()
@@ -217,7 +217,7 @@ def test_a_coordinator_that_is_configured_comes_before_the_hosts(three: Cluster)
     assert hosts[0].merges.agents == ["agent0", "agent1"]
 
 
-def test_a_configured_coordinator_that_does_not_answer_is_named(three: Cluster) -> None:
+def test_notice_names_a_configured_coordinator_that_does_not_respond(three: Cluster) -> None:
     first = three.start(0, address=f"127.0.0.9:{free_port()}")
     assert first.post() is not None
     assert not first.notes, "it may be about to start"
@@ -226,7 +226,7 @@ def test_a_configured_coordinator_that_does_not_answer_is_named(three: Cluster) 
     assert [note for note in first.notes if "does not answer" in note]
 
 
-def test_ports_that_others_have_are_passed_over(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_in_use_are_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's key determines the ports; a program and an agent of another run use the first two."""
     monkeypatch.setattr(client, "FIRST_PORT", free_port())
     monkeypatch.setattr(client, "_PORTS", client._TRIES)
@@ -247,14 +247,14 @@ def test_ports_that_others_have_are_passed_over(three: Cluster, monkeypatch: pyt
     assert [*other.notes, *first.notes, *second.notes] == []
 
 
-def test_a_refusal_of_the_merger_reaches_the_agent_it_is_for(three: Cluster) -> None:
+def test_refusal_reaches_only_the_refused_agent(three: Cluster) -> None:
     first, second = three.start(0), three.start(1)
     first.merges.refused["agent1"] = "rank 3 is claimed by two agents"
     replies = [first.post(), second.post()]
     assert [reply.refused for reply in replies if reply] == ["", "rank 3 is claimed by two agents"]
 
 
-def test_a_merger_that_fails_is_as_one_that_does_not_answer(three: Cluster) -> None:
+def test_coordinator_that_fails_to_merge_is_skipped(three: Cluster) -> None:
     first, second = three.start(0), three.start(1)
     first.merges.broken = RuntimeError("out of order")
     assert first.post() is None
@@ -265,14 +265,14 @@ def test_a_merger_that_fails_is_as_one_that_does_not_answer(three: Cluster) -> N
     assert note.endswith("does not take the reports of this host: its merger fails: see its own messages")
 
 
-def test_a_closed_agent_posts_nothing(three: Cluster) -> None:
+def test_closed_client_posts_nothing(three: Cluster) -> None:
     first = three.start(0)
     assert first.post()
     first.backing.close()
     assert first.post() is None
 
 
-def test_a_host_whose_reports_are_large_posts_in_parts(three: Cluster) -> None:
+def test_large_reports_are_posted_in_parts(three: Cluster) -> None:
     """A post may hold one of the three reports; the stacks of a fourth agent are too large."""
     notes: list[str] = []
     large = [report(f"agent{number}", ranks="7" * (600 << 10)) for number in range(3)]
@@ -284,7 +284,7 @@ def test_a_host_whose_reports_are_large_posts_in_parts(three: Cluster) -> None:
     assert notes == ["the report of this host is too large: it is sent without the stacks of its ranks"]
 
 
-def test_128_hosts_post_to_one(tmp_path: Path) -> None:
+def test_coordinator_handles_posts_of_128_hosts(tmp_path: Path) -> None:
     with cluster(tmp_path, hosts=128) as made:
         hosts = [made.start(node) for node in range(128)]
         assert hosts[0].post()
@@ -296,7 +296,7 @@ def test_128_hosts_post_to_one(tmp_path: Path) -> None:
         assert [reply.coordinator for reply in replies if reply] == ["agent0"] * (3 * 127)
 
 
-def test_the_agents_that_may_merge_are_sent_only_if_they_have_changed(three: Cluster) -> None:
+def test_member_list_is_sent_only_after_a_change(three: Cluster) -> None:
     first = three.start(0, merges=Coordinator([], name="agent0", clock=lambda: three.now))
     second = three.start(1)
 

@@ -43,7 +43,7 @@ class Carrier:
         return [[one.agent for one in post] for post in self.posts]
 
 
-def test_agents_of_one_host_meet_without_a_port(two: Cluster) -> None:
+def test_agents_of_one_host_share_a_socket_without_a_port(two: Cluster) -> None:
     first = two.start(0)
     ranks = [two.start(1, agent=f"rank{rank}") for rank in range(3)]
     replies = [one.post() for one in (first, *ranks)]
@@ -53,7 +53,7 @@ def test_agents_of_one_host_meet_without_a_port(two: Cluster) -> None:
     assert {one.address for one in first.merges.reports[1:]} == {f"127.0.0.2:{two.port}"}
 
 
-def test_another_agent_of_the_host_takes_the_place_of_the_one_that_ended(two: Cluster) -> None:
+def test_another_agent_of_the_host_replaces_the_ended_relay(two: Cluster) -> None:
     first, ranks = two.start(0), [two.start(1, agent=f"rank{rank}") for rank in range(3)]
     assert all(one.post() for one in (first, *ranks))
     ranks[0].backing.close()
@@ -62,7 +62,7 @@ def test_another_agent_of_the_host_takes_the_place_of_the_one_that_ended(two: Cl
     assert (ranks[1].backing.address, ranks[2].backing.address) == ("", f"127.0.0.2:{two.port}")
 
 
-def test_an_agent_posts_for_itself_if_the_one_of_its_host_hangs(
+def test_agent_posts_directly_if_the_relay_of_its_host_hangs(
     two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process of the carrying agent is stopped: the kernel accepts connections that are never read."""
@@ -86,7 +86,7 @@ def test_an_agent_posts_for_itself_if_the_one_of_its_host_hangs(
     assert rank.post() and rank.backing._socket is not None
 
 
-def test_agents_without_a_secret_meet_on_their_host(two: Cluster) -> None:
+def test_agents_of_one_host_need_no_secret(two: Cluster) -> None:
     home = two.home / "state"
     home.mkdir()
     (home / "join").touch()  # the folder cannot be created
@@ -96,7 +96,7 @@ def test_agents_without_a_secret_meet_on_their_host(two: Cluster) -> None:
     assert [len(rank.notes) for rank in ranks] == [1, 0]
 
 
-def test_a_report_without_news_waits_for_the_next_post() -> None:
+def test_report_without_changes_waits_for_the_next_post() -> None:
     carrier = Carrier()
     assert carrier.host.post(report("own"), own=True)
     assert carrier.host.post(report("rank1"), own=False)  # a first report does not wait
@@ -111,7 +111,7 @@ def test_a_report_without_news_waits_for_the_next_post() -> None:
     assert (kept.number, kept.quiet, kept.started_age) == (2, 5.0, 54.0)
 
 
-def test_news_do_not_wait() -> None:
+def test_report_with_changes_is_posted_at_once() -> None:
     carrier = Carrier()
     assert carrier.host.post(report("rank1"), own=False)
     assert carrier.host.post(report("rank1", number=2, phase="save"), own=False)
@@ -119,7 +119,7 @@ def test_news_do_not_wait() -> None:
     assert carrier.agents() == [["rank1"]] * 3
 
 
-def test_quiet_agents_post_once_a_second_for_all_of_them() -> None:
+def test_quiet_agents_of_one_host_share_one_post_a_second() -> None:
     carrier = Carrier()
     ranks = [f"rank{rank}" for rank in range(4)]
     for rank in ranks:
@@ -133,7 +133,7 @@ def test_quiet_agents_post_once_a_second_for_all_of_them() -> None:
     assert [sorted(post) for post in carrier.agents()[1:]] == [ranks] * 2
 
 
-def test_what_could_not_be_carried_goes_with_the_next_post() -> None:
+def test_undelivered_reports_are_sent_with_the_next_post() -> None:
     carrier = Carrier()
     carrier.answers = False
     assert carrier.host.post(report("rank1"), own=False) is None
@@ -142,7 +142,7 @@ def test_what_could_not_be_carried_goes_with_the_next_post() -> None:
     assert carrier.agents() == [["rank1"], ["rank1", "own"]]
 
 
-def test_reports_that_come_during_a_post_share_the_next() -> None:
+def test_reports_that_arrive_during_a_post_share_the_next_post() -> None:
     carrier = Carrier()
     going, go_on = threading.Event(), threading.Event()
     carry = carrier.carry
@@ -170,7 +170,7 @@ def test_reports_that_come_during_a_post_share_the_next() -> None:
     assert sorted(reply.coordinator for reply in replies if reply) == ["post 1", "post 2", "post 2"]
 
 
-def test_more_agents_than_a_host_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_above_the_limit_of_a_host_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MOST_REPORTS", 2)
     carrier = Carrier()
     carrier.answers = False
@@ -179,9 +179,7 @@ def test_more_agents_than_a_host_may_have_are_refused(monkeypatch: pytest.Monkey
     assert carrier.agents() == [["a"], ["a", "b"], ["a", "b"]]
 
 
-def test_the_socket_file_of_a_killed_agent_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_socket_file_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS has no abstract socket names."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.chdir(tmp_path)  # a relative path is short enough
@@ -195,7 +193,7 @@ def test_the_socket_file_of_a_killed_agent_is_replaced(
     assert host.socket_name(Path("x" * 100), "key", "host") is None
 
 
-def test_hosts_are_told_apart_by_name_boot_and_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_id_depends_on_name_boot_and_network(monkeypatch: pytest.MonkeyPatch) -> None:
     own = host.host_id("n1")
     assert own == host.host_id("n1") != host.host_id("n2")
     monkeypatch.setattr(host, "namespace", lambda kind: f"another boot/{kind}:[1]")
@@ -215,7 +213,7 @@ def test_hosts_are_told_apart_by_name_boot_and_network(monkeypatch: pytest.Monke
         ("", False),
     ],
 )
-def test_names_of_this_host(name: str, is_ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_this_host_are_recognized(name: str, is_ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     address = SimpleNamespace(address="10.99.1.1")
     monkeypatch.setattr(host.psutil, "net_if_addrs", lambda: {"eth0": [address]})
     assert host.is_this_host(name, "n1") is is_ours
@@ -233,7 +231,7 @@ def test_names_of_this_host(name: str, is_ours: bool, monkeypatch: pytest.Monkey
         ("", ("", None)),
     ],
 )
-def test_addresses_are_split(text: str, parts: tuple[str, int | None]) -> None:
+def test_addresses_are_split_into_host_and_port(text: str, parts: tuple[str, int | None]) -> None:
     assert host.split_address(text) == parts
     if parts[1] is not None:
         assert host.join_address(parts[0], parts[1]) == text

@@ -18,12 +18,12 @@ REPORT = AgentReport(
 )
 
 
-def test_a_post_is_read_as_it_was_written() -> None:
+def test_post_round_trips() -> None:
     post = Post(reports=[REPORT])
     assert from_json(msgspec.json.encode(post), Post) == post
 
 
-def test_a_reply_is_read_as_it_was_written() -> None:
+def test_reply_round_trips() -> None:
     reply = Reply(members=[Member("ab", "n2", "n2:19402", 1)], hosts={"n2": "8-15"})
     assert from_json(msgspec.json.encode(reply), Reply) == reply
 
