@@ -26,7 +26,7 @@ SLOW = (
     "alerts/delivery/test_restarts.py",
     "alerts/delivery/test_spool.py",
     "alerts/test_cluster_store.py",
-    "cli/test_cli.py::test_a_full_disk_behind_the_output_is_no_fault_of_ours",
+    "cli/test_cli.py::test_full_disk_behind_the_output_is_reported_without_traceback",
     "cli/test_demo.py",
     "cli/test_run_command.py",
     "cluster/",

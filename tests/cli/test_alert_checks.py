@@ -46,7 +46,7 @@ def test_unknown_names_are_reported_with_the_nearest_names(stallwatch: Stallwatc
     assert "alerts.routes[2].urls: slakc://" in url and "did you mean 'slack'?" in url
 
 
-def test_a_test_of_the_chats_tells_them_too(stallwatch: Stallwatch, file: Path) -> None:
+def test_alerts_test_reports_mistakes_in_routes(stallwatch: Stallwatch, file: Path) -> None:
     result = stallwatch("alerts", "test")
     assert result.exit_code == 1
     assert "cuda-oom" in result.stderr and "2 of 2 chats" in result.stderr
@@ -54,7 +54,7 @@ def test_a_test_of_the_chats_tells_them_too(stallwatch: Stallwatch, file: Path) 
     assert f"→ {file}:10 (alerts.routes[2].urls)" in result.stdout
 
 
-def test_a_mistake_in_a_route_does_not_prevent_acknowledgements(stallwatch: Stallwatch, file: Path) -> None:
+def test_mistake_in_a_route_does_not_prevent_other_commands(stallwatch: Stallwatch, file: Path) -> None:
     file.write_text("[[alerts.routes]]\nrun = ['a']\n")
     result = stallwatch("alerts", "list")
     assert result.exit_code == 0 and "did you mean runs?" in result.stderr
@@ -74,14 +74,14 @@ def test_unmatched_messages_go_to_every_chat(file: Path, monkeypatch: pytest.Mon
     assert given[0].routes[-1].broken
 
 
-def test_a_run_reports_the_place_of_an_unusable_url(file: Path) -> None:
+def test_unusable_url_of_a_run_is_reported_with_file_and_line(file: Path) -> None:
     with pytest.raises(Exception, match="did you mean 'slack'") as raised:
         watching.connecting(load(file, environ={}), "slakc://s3cr3t/b/c")
     assert f"{file}:10" in str(raised.value) and "s3cr3t" not in str(raised.value)
     assert "NOBODY" not in str(raised.value)
 
 
-def test_a_configuration_without_a_usable_chat_is_reported_prominently(
+def test_configuration_without_a_usable_chat_is_reported_prominently(
     stallwatch: Stallwatch, file: Path
 ) -> None:
     file.write_text("[alerts]\nurls = ['foo://bar', 'slakc://s3cr3t/b/c']\n")

@@ -33,7 +33,7 @@ def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
-def test_a_chat_that_works(
+def test_alerts_test_reports_a_working_chat(
     stallwatch: Stallwatch, received: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, bodies = received
@@ -44,14 +44,14 @@ def test_a_chat_that_works(
     assert "测试消息" in bodies[0]["title"]
 
 
-def test_all_mistakes_are_told_at_once(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text("[alerts]\nlanguage = 'de'\nurls = ['slak://s3cr3t/b/c']\n")
     result = stallwatch("alerts", "test")
     assert (result.exit_code, "s3cr3t" in result.output) == (2, False)
     assert "alerts.language must be" in result.stderr and "did you mean 'slack'?" in result.stderr
 
 
-def test_a_chat_that_does_not(
+def test_alerts_test_reports_failing_chats_without_secrets(
     stallwatch: Stallwatch, received: tuple[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     url, bodies = received
@@ -70,7 +70,7 @@ def test_a_chat_that_does_not(
     assert len(bodies) == 1
 
 
-def test_no_chat_at_all_says_how_to_add_one(stallwatch: Stallwatch) -> None:
+def test_missing_chat_is_reported_with_the_settings_that_add_one(stallwatch: Stallwatch) -> None:
     result = stallwatch("alerts", "test")
     assert result.exit_code == 2
     assert "STALLWATCH_ALERTS_URLS" in result.stderr and "stallwatch.toml" in result.stderr
@@ -86,7 +86,7 @@ def test_no_chat_at_all_says_how_to_add_one(stallwatch: Stallwatch) -> None:
         ("[wholly-else]\n", False),
     ],
 )
-def test_a_mistake_elsewhere_is_reported_and_the_message_sent(
+def test_mistake_in_another_key_is_reported_and_does_not_prevent_the_message(
     stallwatch: Stallwatch,
     received: tuple[str, list[dict[str, Any]]],
     tmp_path: Path,

@@ -49,9 +49,7 @@ def store(tmp_path: Path, stallwatch: Stallwatch) -> IncidentStore:
     return made
 
 
-def test_an_incident_is_acknowledged_by_its_id_or_its_run(
-    stallwatch: Stallwatch, store: IncidentStore
-) -> None:
+def test_incident_is_acknowledged_by_its_id_or_its_run(stallwatch: Stallwatch, store: IncidentStore) -> None:
     result = stallwatch("alerts", "ack", ID, "--comment", "on it")
     assert (result.exit_code, result.stdout) == (0, f"acknowledged {ID}\n")
     result = stallwatch("alerts", "ack", "other", "nothing")
@@ -66,7 +64,7 @@ def test_an_incident_is_acknowledged_by_its_id_or_its_run(
     assert len(rows) == 2 and all(row.split()[-1] == "yes" for row in rows)
 
 
-def test_a_note(stallwatch: Stallwatch, store: IncidentStore) -> None:
+def test_note_is_added_to_an_incident(stallwatch: Stallwatch, store: IncidentStore) -> None:
     assert stallwatch("alerts", "note", ID, "a bad cable").exit_code == 0
     refused = stallwatch("alerts", "note", ID, " ")
     assert refused.exit_code == 2 and "TEXT is empty" in refused.stderr
@@ -75,9 +73,7 @@ def test_a_note(stallwatch: Stallwatch, store: IncidentStore) -> None:
     assert [one.text for one in store.history(ID)[-2:]] == ["a bad cable", "again"]
 
 
-def test_the_beginning_of_a_name_will_do_where_it_is_unambiguous(
-    stallwatch: Stallwatch, store: IncidentStore
-) -> None:
+def test_unambiguous_prefix_of_a_name_is_accepted(stallwatch: Stallwatch, store: IncidentStore) -> None:
     store.upsert(incident("otter/stall/x/1"))
     store.upsert(incident("myrun/finding/y/1"))
     assert stallwatch("alerts", "ack", "othe").stdout == "acknowledged other/stall/x/1\n"
@@ -89,7 +85,7 @@ def test_the_beginning_of_a_name_will_do_where_it_is_unambiguous(
     assert stallwatch("alerts", "list", "--run", "ott").stdout.splitlines()[1].startswith("otter/stall/x/1 ")
 
 
-def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
+def test_closed_incidents_are_listed_and_acknowledging_one_says_that_it_is_closed(
     stallwatch: Stallwatch, store: IncidentStore
 ) -> None:
     gone = replace(incident(), status="resolved", resolved_at=time.time())
@@ -110,7 +106,7 @@ def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
     assert "other/stall/x/1: recovered at 20" in result.stderr
 
 
-def test_an_open_incident_whose_agent_is_gone_says_so(
+def test_open_incident_of_a_lost_agent_is_marked(
     stallwatch: Stallwatch, store: IncidentStore, tmp_path: Path
 ) -> None:
     folder = RunFolder.create("myrun", ["python"], home=tmp_path / "stallwatch-home", now=time.time())
@@ -123,7 +119,7 @@ def test_an_open_incident_whose_agent_is_gone_says_so(
     assert ["open, no longer watched" in row for row in rows] == [row.startswith("myrun/") for row in rows]
 
 
-def test_an_open_incident_is_watched_while_one_agent_of_its_run_is_there(
+def test_open_incident_counts_as_watched_while_any_agent_of_its_run_lives(
     stallwatch: Stallwatch, store: IncidentStore, tmp_path: Path
 ) -> None:
     identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
@@ -138,7 +134,7 @@ def test_an_open_incident_is_watched_while_one_agent_of_its_run_is_there(
     assert "agent gone" in stallwatch("alerts", "list", "--run", "sft-8123.0").stdout
 
 
-def test_a_misspelt_rule_is_not_silenced(stallwatch: Stallwatch, store: IncidentStore) -> None:
+def test_misspelled_rule_is_refused_with_a_suggestion(stallwatch: Stallwatch, store: IncidentStore) -> None:
     result = stallwatch("alerts", "silence", "--rule", "cuda-oon")
     assert result.exit_code == 2 and "did you mean cuda-oom" in result.stderr
     for rule in ("cuda-oom", "cuda-*", "unknown-failure", "StallwatchAgentGone"):
@@ -158,7 +154,7 @@ def test_answers_and_errors_are_in_the_language_of_the_terminal(
     assert stallwatch("alerts", "send", "--wait", "0.1").stdout == "已发送 0 条\n"
 
 
-def test_a_silence_comes_and_goes(stallwatch: Stallwatch, store: IncidentStore) -> None:
+def test_silence_is_created_and_ended(stallwatch: Stallwatch, store: IncidentStore) -> None:
     result = stallwatch("alerts", "silence", "--run", "my*", "--for", "2h", "--comment", "known")
     assert result.exit_code == 0 and result.stdout.startswith("silence 1 until 2")
     assert "--end 1" in result.stdout
@@ -174,7 +170,7 @@ def test_a_silence_comes_and_goes(stallwatch: Stallwatch, store: IncidentStore) 
         assert result.exit_code == 2 and f"{wrong} is no duration" in result.output
 
 
-def test_alertmanager_that_is_not_there_is_told(
+def test_unreachable_alertmanager_is_reported(
     stallwatch: Stallwatch, store: IncidentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STALLWATCH_ALERTS_ALERTMANAGER_URL", "http://u:s3cr3tpw@127.0.0.1:1")
@@ -183,7 +179,7 @@ def test_alertmanager_that_is_not_there_is_told(
     assert "s3cr3tpw" not in result.output
 
 
-def test_messages_that_wait_are_listed_and_sent(
+def test_waiting_messages_are_listed_and_sent(
     stallwatch: Stallwatch, store: IncidentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox = Outbox(store.engine)
@@ -216,7 +212,7 @@ def test_messages_that_wait_are_listed_and_sent(
     assert "no message" in stallwatch("alerts", "deliveries", "--run", "none").stderr
 
 
-def test_a_database_that_cannot_be_opened_is_one_line(
+def test_database_that_cannot_be_opened_is_reported_in_one_line(
     stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", "sqlite:////proc/none/s3cr3t.db")
@@ -228,7 +224,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(
 @pytest.mark.parametrize(
     ("language", "how"), [("en", "not fixed when the run ended"), ("zh", "任务结束时仍未解决")]
 )
-def test_what_a_run_left_unmended_is_listed_as_such_and_can_be_acknowledged(
+def test_unfixed_findings_of_an_ended_run_are_listed_and_can_be_acknowledged(
     stallwatch: Stallwatch,
     store: IncidentStore,
     monkeypatch: pytest.MonkeyPatch,

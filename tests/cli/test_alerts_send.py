@@ -75,7 +75,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_the_relay_kept_is_told_once_and_noted(
+def test_messages_kept_by_the_relay_are_sent_once_and_recorded(
     stallwatch: Stallwatch,
     heard: list[str],
     tmp_path: Path,
@@ -95,7 +95,7 @@ def test_what_the_relay_kept_is_told_once_and_noted(
     assert ledger.has_all(CHAT, [key("untold")])
 
 
-def test_what_this_host_kept_is_told_unless_the_relay_told_it_and_noted_for_the_relay(
+def test_messages_kept_on_this_host_are_sent_unless_the_relay_sent_them(
     stallwatch: Stallwatch, heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "stallwatch-home"
@@ -112,7 +112,7 @@ def test_what_this_host_kept_is_told_unless_the_relay_told_it_and_noted_for_the_
     assert sorted(one.state for one in spool.deliveries()) == ["sent", "withdrawn"]
 
 
-def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
+def test_agent_does_not_resend_messages_of_a_relay_on_its_database(
     heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch.cli.watching.connecting", chats.connecting)
@@ -132,7 +132,7 @@ def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
     assert ledger.has_all(CHAT, [key("untold")])
 
 
-def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
+def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(
     stallwatch: Stallwatch, heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, fresh = fingerprint("slack://gone/for/good"), fingerprint("json://other:1/hook")
@@ -165,7 +165,7 @@ def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_what_others_told_a_chat_is_known_from_the_incident_database(
+def test_messages_sent_by_others_are_known_from_the_incident_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
     """Messages are noted in a private database when they are stored, which does not count."""

@@ -22,7 +22,7 @@ def freeze(tmp_path: Path) -> str:
     return str(tmp_path / "freeze.txt")
 
 
-def test_nothing_to_say(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_configuration_without_problems_passes(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(SOUND)
     result: Result = stallwatch("check", "ds.json", "--versions", freeze)
     assert result.exit_code == 0
@@ -30,7 +30,7 @@ def test_nothing_to_say(stallwatch, tmp_path: Path, freeze: str) -> None:
     assert "deepspeed 0.16.3" in result.stdout
 
 
-def test_what_will_fail_is_told_with_place_and_fix(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_certain_failure_is_reported_with_its_place_and_fix(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(
         '{\n "zero_optimization": {\n  "stage": 3,\n  "log_trace_cache_warnings": true\n }\n}'
     )
@@ -45,7 +45,7 @@ def test_what_will_fail_is_told_with_place_and_fix(stallwatch, tmp_path: Path, f
     assert "必定失败" in stallwatch("check", "ds.json", "--versions", freeze, "--language", "zh").stdout
 
 
-def test_what_is_likely_to_fail_stops_only_who_asks_for_it(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_likely_failure_is_an_error_only_with_strict(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text('{"optimizer": {"type": "AdamW", "params": {"lr": "1e-4"}}}')
     arguments = ("check", "ds.json", "--versions", freeze)
     assert (stallwatch(*arguments).exit_code, stallwatch(*arguments, "--strict").exit_code) == (0, 1)
@@ -54,7 +54,7 @@ def test_what_is_likely_to_fail_stops_only_who_asks_for_it(stallwatch, tmp_path:
     assert (advised.exit_code, "ADVICE" in advised.stdout) == (0, True)
 
 
-def test_json(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_json_output_contains_the_findings(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(SOUND)
     (tmp_path / "train.py").write_text("import deepspeed\ndeepspeed.initialize(model=None)\n")
     result: Result = stallwatch("check", "ds.json", "train.py", "--json", "--versions", freeze)
@@ -70,7 +70,9 @@ def test_json(stallwatch, tmp_path: Path, freeze: str) -> None:
     )
 
 
-def test_what_cannot_be_read_does_not_hide_the_rest(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_unreadable_file_does_not_hide_findings_of_other_files(
+    stallwatch, tmp_path: Path, freeze: str
+) -> None:
     (tmp_path / "train.py").write_text("import deepspeed\ndeepspeed.initialize(model=None)\n")
     result: Result = stallwatch("check", "none.json", "train.py", "--versions", freeze)
     assert result.exit_code == 2
@@ -78,7 +80,7 @@ def test_what_cannot_be_read_does_not_hide_the_rest(stallwatch, tmp_path: Path, 
     assert "deepspeed.initialize gets no model" in result.stdout
 
 
-def test_a_script_that_cannot_be_read_fails_unless_a_newer_python_may_read_it(
+def test_syntax_error_fails_unless_a_newer_python_accepts_the_script(
     stallwatch, tmp_path: Path, freeze: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.py").write_text("import torch\ndef f(:\n")
@@ -90,7 +92,7 @@ def test_a_script_that_cannot_be_read_fails_unless_a_newer_python_may_read_it(
     assert "No verdict" in newer.stdout
 
 
-def test_no_all_clear_where_an_input_failed(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_unreadable_input_prevents_an_all_clear(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(SOUND)
     for arguments in (("none.json",), ("ds.json", "none.json"), ("--checkpoint", "none")):
         result: Result = stallwatch("check", *arguments, "--versions", freeze)
@@ -100,14 +102,16 @@ def test_no_all_clear_where_an_input_failed(stallwatch, tmp_path: Path, freeze: 
         assert (told["ok"], len(told["problems"])) == (False, 1)
 
 
-def test_versions_alone_are_no_word_on_the_run(stallwatch, freeze: str) -> None:
+def test_check_of_versions_alone_says_that_only_versions_were_checked(stallwatch, freeze: str) -> None:
     result: Result = stallwatch("check", "--versions", freeze)
     assert result.exit_code == 0
     assert result.stdout.startswith("Only versions were checked: no known problem was found.\n")
     assert "只检查了版本" in stallwatch("check", "--versions", freeze, "--language", "zh").stdout
 
 
-def test_accelerate_names_another_file(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_file_named_by_the_accelerate_configuration_is_checked(
+    stallwatch, tmp_path: Path, freeze: str
+) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "ds.json").write_text(
         '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}'
@@ -120,7 +124,7 @@ def test_accelerate_names_another_file(stallwatch, tmp_path: Path, freeze: str) 
     assert "8 != 4 * 1 * 4 ranks" in result.stdout
 
 
-def test_a_checkpoint(stallwatch, tmp_path: Path) -> None:
+def test_broken_checkpoint_is_reported(stallwatch, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.safetensors").write_bytes(b"\xff" * 12)
     result: Result = stallwatch("check", "--checkpoint", "out")
@@ -129,7 +133,7 @@ def test_a_checkpoint(stallwatch, tmp_path: Path) -> None:
     assert stallwatch("check", "--checkpoint", "none").exit_code == 2
 
 
-def test_a_folder_without_a_checkpoint_is_no_sound_one(stallwatch, tmp_path: Path) -> None:
+def test_folder_without_a_checkpoint_does_not_pass(stallwatch, tmp_path: Path) -> None:
     """The files have a checkpoint's extension and other contents."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "garbage.bin").write_bytes(b"\xc3\x35\xd2\x27" * 100)
@@ -145,7 +149,7 @@ def test_a_folder_without_a_checkpoint_is_no_sound_one(stallwatch, tmp_path: Pat
     assert "out (1 file, without garbage.bin: neither zip archive nor pickle)" in result.stdout
 
 
-def test_what_is_asked_for_wrongly(stallwatch) -> None:
+def test_invalid_arguments_are_reported(stallwatch) -> None:
     assert stallwatch("check").exit_code == 2
     result: Result = stallwatch("check", "notes.txt")
     assert result.exit_code == 2
@@ -153,12 +157,12 @@ def test_what_is_asked_for_wrongly(stallwatch) -> None:
     assert stallwatch("check", "--python", "/none/python").exit_code == 2
 
 
-def test_another_python_is_asked() -> None:
+def test_versions_are_read_from_another_interpreter() -> None:
     found = versions_of_python(sys.executable)
     assert found["numpy"] and set(found) <= set(PACKAGES)
 
 
-def test_a_folder_that_is_no_checkpoints_is_not_searched_without_end(
+def test_search_for_checkpoints_is_bounded(
     stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -173,7 +177,9 @@ def test_a_folder_that_is_no_checkpoints_is_not_searched_without_end(
     assert "name the checkpoint's own folder" in result.stderr
 
 
-def test_what_transformers_reads_must_be_strict_json(stallwatch, tmp_path: Path, freeze: str) -> None:
+def test_configuration_that_transformers_reads_must_be_strict_json(
+    stallwatch, tmp_path: Path, freeze: str
+) -> None:
     (tmp_path / "ds.json").write_text('{\n "zero_optimization": {"stage": 2,},\n}')
     (tmp_path / "own.py").write_text("import deepspeed\ndeepspeed.initialize(model=m, config='ds.json')\n")
     (tmp_path / "hf.py").write_text("from transformers import Trainer\nTrainer(model=m).train()\n")

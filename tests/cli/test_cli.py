@@ -45,19 +45,19 @@ def test_every_command_has_help_with_both_flags(stallwatch: Stallwatch, words: s
         assert result.stdout.startswith("Usage: stallwatch " + words)
 
 
-def test_the_package_is_a_command_too() -> None:
+def test_package_can_be_run_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "stallwatch", "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"stallwatch {package.__version__}\n")
 
 
-def test_no_command_shows_the_help_and_the_version_is_the_packages(stallwatch: Stallwatch) -> None:
+def test_call_without_a_command_shows_the_help(stallwatch: Stallwatch) -> None:
     assert "stallwatch diagnose logs/" in stallwatch().stdout
     assert stallwatch("--version").stdout == f"stallwatch {package.__version__}\n"
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", package.__version__)
 
 
 @pytest.mark.parametrize("group", [words for words, command in EVERY if isinstance(command, click.Group)])
-def test_a_group_without_its_command_shows_its_help_once(stallwatch: Stallwatch, group: str) -> None:
+def test_group_without_a_command_shows_its_help_once(stallwatch: Stallwatch, group: str) -> None:
     result = stallwatch(*group.split())
     told = result.stdout + result.stderr
     assert told.startswith(f"Usage: stallwatch {group} ")
@@ -65,7 +65,7 @@ def test_a_group_without_its_command_shows_its_help_once(stallwatch: Stallwatch,
     assert "stallwatch: " not in told
 
 
-def test_the_documentation_has_a_place_for_the_options_of_every_command(root: Path) -> None:
+def test_documentation_has_a_place_for_the_options_of_every_command(root: Path) -> None:
     """The site inserts the options from click: tests/tools/test_docs_site.py."""
     text = (root / "docs" / "cli.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## stallwatch (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
@@ -76,7 +76,7 @@ def test_the_documentation_has_a_place_for_the_options_of_every_command(root: Pa
     assert text.count("<!-- options: stallwatch -->") == 1
 
 
-def test_the_documentation_names_every_key_once(root: Path) -> None:
+def test_documentation_lists_every_key_once(root: Path) -> None:
     text = (root / "docs" / "configuration.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## \[(\w+)\]\n(.*?)(?=^## |\Z)", text, re.M | re.S))
     rows = {
@@ -96,7 +96,7 @@ def test_the_documentation_names_every_key_once(root: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["diagnose", "--help"], ["config", "show"], ["runs"]])
-def test_light_commands_load_nothing_heavy(process: Callable[..., Any], arguments: list[str]) -> None:
+def test_light_commands_import_no_heavy_packages(process: Callable[..., Any], arguments: list[str]) -> None:
     heavy = ("hyperscan", "streamlit", "apprise", "sqlalchemy", "pandas", "duckdb", "torch")
     check = (
         "import sys\nsys.argv = ['stallwatch', *sys.argv[1:]]\nfrom stallwatch.cli import main\n"
@@ -110,7 +110,7 @@ def test_light_commands_load_nothing_heavy(process: Callable[..., Any], argument
     assert result.stderr.splitlines()[-1] == "[]"
 
 
-def test_a_wrong_option_is_one_message_with_a_prefix(stallwatch: Stallwatch) -> None:
+def test_unknown_option_is_reported_with_the_prefix(stallwatch: Stallwatch) -> None:
     result = stallwatch("runs", "--colour")
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -118,7 +118,7 @@ def test_a_wrong_option_is_one_message_with_a_prefix(stallwatch: Stallwatch) -> 
     assert "Traceback" not in result.stderr
 
 
-def test_a_crash_is_one_message_unless_one_wants_to_see_it(
+def test_crash_is_one_message_without_traceback_by_default(
     stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(home: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_crash_is_one_message_unless_one_wants_to_see_it(
     assert isinstance(result.exception, RuntimeError)
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     code = "from stallwatch.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", code, "config", "show"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -144,7 +144,7 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_comes_with_the_command_line(process: Callable[..., Any], shell: str) -> None:
+def test_shell_completion_is_available(process: Callable[..., Any], shell: str) -> None:
     script = Path(sys.executable).with_name("stallwatch")
     result = subprocess.run(
         [str(script)],
@@ -159,7 +159,7 @@ def test_completion_comes_with_the_command_line(process: Callable[..., Any], she
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["--version", "rules list", "diagnose run.log", "samples run.log"])
-def test_a_full_disk_behind_the_output_is_no_fault_of_ours(
+def test_full_disk_behind_the_output_is_reported_without_traceback(
     tmp_path: Path, words: str, unbuffered: str
 ) -> None:
     (tmp_path / "run.log").write_text("{'loss': 1.5, 'epoch': 0.1}\n" * 3)

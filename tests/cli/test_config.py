@@ -19,7 +19,7 @@ def load_text(tmp_path: Path, toml: str, environ: dict[str, str] | None = None, 
     return load(flags=given, environ=environ or {}, cwd=tmp_path)
 
 
-def test_nothing_configured_works(tmp_path: Path) -> None:
+def test_defaults_apply_without_configuration(tmp_path: Path) -> None:
     config = load(environ={}, cwd=tmp_path)
     assert config.problems == []
     assert config.file is None
@@ -41,7 +41,7 @@ def test_nothing_configured_works(tmp_path: Path) -> None:
         ("[exporter]\nport = 1", {}, {"exporter__port": 3}, 3, "--flag"),
     ],
 )
-def test_later_wins(
+def test_later_source_has_precedence(
     tmp_path: Path, toml: str, environ: dict[str, str], flags: dict[str, Any], value: int, source: str
 ) -> None:
     setting = load_text(tmp_path, toml, environ, **flags).settings["exporter.port"]
@@ -69,7 +69,9 @@ def test_every_key_can_come_from_a_file_and_from_a_variable(tmp_path: Path, key:
     assert from_text(key, text, tmp_path) == expected
 
 
-def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_files_have_an_order_of_precedence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {name: tmp_path / name for name in ("flag.toml", "env.toml", "stallwatch.toml")}
     of_user = tmp_path / "config-home" / "stallwatch" / "stallwatch.toml"
     of_user.parent.mkdir(parents=True)
@@ -83,7 +85,7 @@ def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert load(environ={}, cwd=tmp_path)["exporter.port"] == 4
 
 
-def test_home_from_the_short_variable_and_from_its_long_name(tmp_path: Path) -> None:
+def test_home_is_set_by_the_short_or_the_long_variable(tmp_path: Path) -> None:
     toml = '[run]\nhome = "in-file"\n'
     assert load_text(tmp_path, toml)["run.home"] == tmp_path / "in-file"
     short = {"STALLWATCH_HOME": "/short"}
@@ -92,7 +94,7 @@ def test_home_from_the_short_variable_and_from_its_long_name(tmp_path: Path) -> 
     assert load_text(tmp_path, toml, long)["run.home"] == Path("/long")
 
 
-def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
+def test_lists_in_variables_keep_commas_inside_urls(tmp_path: Path) -> None:
     urls = "slack://a/b/c/#x, mailto://u:p@host?to=a@x.org,b@x.org,json://h:1/p"
     environ = {"STALLWATCH_ALERTS_URLS": urls, "STALLWATCH_DASHBOARD_TARGETS": "n1:19400, n2:19400,"}
     config = load(environ=environ, cwd=tmp_path)
@@ -165,12 +167,12 @@ def test_problems_are_reported_with_file_line_and_remedy(
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.kind == "web"], ids=lambda key: key.full_name)
-def test_a_wrong_web_address_gets_an_example_that_is_none_of_another_key(tmp_path: Path, key: Key) -> None:
+def test_invalid_web_address_gets_an_example_for_its_own_key(tmp_path: Path, key: Key) -> None:
     (problem,) = load_text(tmp_path, f"[{key.section}]\n{key.name} = 'no-address'\n").problems
     assert problem.remedy == f'in stallwatch.toml, write for example {key.name} = "https://…"'
 
 
-def test_a_wrong_entry_leaves_the_sound_chats_in_use(tmp_path: Path) -> None:
+def test_invalid_entry_does_not_disable_valid_chats(tmp_path: Path) -> None:
     config = load_text(tmp_path, "[alerts]\nurls = ['json://sound/s3cr3t', 5, ['x']]\n")
     assert config["alerts.urls"] == ("json://sound/s3cr3t",)
     told = [(problem.line, problem.message) for problem in config.problems]
@@ -181,7 +183,7 @@ def test_a_wrong_entry_leaves_the_sound_chats_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("urls", ["[5]", "'json://one'", "{team = 'json://one'}"])
-def test_a_configuration_without_any_chat_left_is_reported_prominently(tmp_path: Path, urls: str) -> None:
+def test_configuration_without_a_valid_chat_is_reported_prominently(tmp_path: Path, urls: str) -> None:
     config = load_text(tmp_path, f"[alerts]\nurls = {urls}\n")
     assert config["alerts.urls"] == ()
     assert len(config.problems) == 2 and "NOBODY WILL BE NOTIFIED" in str(config.problems[1])
@@ -218,7 +220,7 @@ def test_chats_in_a_wrong_section_are_reported_prominently(tmp_path: Path, toml:
         (b"# \xff\n[alerts]\nurls = ['json://one']\n", None),
     ],
 )
-def test_that_no_chat_of_an_unread_file_is_told_is_told_loudly(
+def test_unreadable_file_is_reported_with_a_warning_about_its_chats(
     tmp_path: Path, text: bytes, line: int | None
 ) -> None:
     file = tmp_path / "stallwatch.toml"
@@ -233,13 +235,13 @@ def test_that_no_chat_of_an_unread_file_is_told_is_told_loudly(
     assert len(load(file, environ={}).problems) == 1
 
 
-def test_one_wrong_key_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_invalid_key_does_not_hide_the_other_keys(tmp_path: Path) -> None:
     config = load_text(tmp_path, "[exporter]\nport = 'x'\nhost = '::1'\n[stall]\nfactor = 4\nwhat = 1\n")
     assert [problem.line for problem in config.problems] == [2, 6]
     assert (config["exporter.port"], config["exporter.host"], config["stall.factor"]) == (19400, "::1", 4.0)
 
 
-def test_wrong_variables(tmp_path: Path) -> None:
+def test_invalid_variables_are_reported(tmp_path: Path) -> None:
     environ = {
         "STALLWATCH_EXPORTER_PORT": "many",
         "STALLWATCH_ALERT_URLS": "slack://s3cr3t",
@@ -253,7 +255,7 @@ def test_wrong_variables(tmp_path: Path) -> None:
     assert "s3cr3t" not in f"{misspelt} {loud}"
 
 
-def test_a_named_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
+def test_missing_or_binary_configuration_file_is_reported(tmp_path: Path) -> None:
     missing, loud = load(tmp_path / "none.toml", environ={}, cwd=tmp_path).problems
     assert "none.toml: cannot be read: No such file" in str(missing)
     assert "none.toml: nothing of this file is in force: NOBODY WILL BE NOTIFIED" in str(loud)
@@ -269,7 +271,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     assert config["rules.dirs"] == (tmp_path / "sub" / "mine", Path("/abs"), Path("~/r").expanduser())
 
 
-def test_each_package_gets_what_it_needs(tmp_path: Path) -> None:
+def test_each_package_gets_its_settings(tmp_path: Path) -> None:
     toml = """
 [run]
 home = "state"
@@ -300,7 +302,7 @@ language = "zh"
     assert (dashboard.rules, dashboard.incidents_url) == ((str(tmp_path / "mine"),), "postgresql://h/db")
 
 
-def test_a_home_folder_without_an_owner_is_reported_and_not_fatal(tmp_path: Path) -> None:
+def test_home_folder_of_an_unknown_user_is_reported_and_not_fatal(tmp_path: Path) -> None:
     environ = {
         "STALLWATCH_HOME": "~no-such-user/x",
         "STALLWATCH_CONFIG": "~no-such-user/y.toml",
@@ -320,7 +322,7 @@ def test_a_home_folder_without_an_owner_is_reported_and_not_fatal(tmp_path: Path
     assert [problem.line for problem in config.problems] == [2, 4]
 
 
-def test_the_short_variable_means_the_same_everywhere(
+def test_short_home_variable_has_the_same_meaning_in_all_packages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from stallwatch_exporter.settings import state_home
@@ -337,7 +339,9 @@ def test_the_short_variable_means_the_same_everywhere(
     assert state_home() == load()["run.home"]
 
 
-def test_a_working_directory_that_is_gone_or_shut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_deleted_or_inaccessible_working_directory_is_not_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -351,13 +355,13 @@ def test_a_working_directory_that_is_gone_or_shut(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("value", ["report", "abort", "command scontrol requeue $SLURM_JOB_ID"])
-def test_what_to_do_at_a_stall(tmp_path: Path, value: str) -> None:
+def test_valid_reactions_to_a_stall_are_accepted(tmp_path: Path, value: str) -> None:
     assert load_text(tmp_path, f"[stall]\non_stall = {value!r}\n")["stall.on_stall"] == value
     assert load(environ={"STALLWATCH_STALL_ON_STALL": f" {value} "}, cwd=tmp_path)["stall.on_stall"] == value
 
 
 @pytest.mark.parametrize("value", ["", "abort now", "command", "command  ", "restart"])
-def test_an_invalid_reaction(tmp_path: Path, value: str) -> None:
+def test_invalid_reaction_to_a_stall_is_reported(tmp_path: Path, value: str) -> None:
     config = load_text(tmp_path, f"[stall]\non_stall = {value!r}\n")
     assert config["stall.on_stall"] == "report"
     assert "must be report, abort, or command with" in str(config.problems[0])

@@ -14,7 +14,7 @@ def row(output: str, key: str) -> str:
     return " ".join(line.split())
 
 
-def test_values_with_their_sources_and_without_secrets(
+def test_values_are_shown_with_sources_and_without_secrets(
     stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stallwatch.toml").write_text(
@@ -33,7 +33,7 @@ def test_values_with_their_sources_and_without_secrets(
     assert row(result.stdout, "run.home") == f"run.home {tmp_path / 'stallwatch-home'} STALLWATCH_HOME"
 
 
-def test_a_broken_file_is_one_message_and_exit_code_2(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_invalid_file_is_one_message_and_exit_code_2(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text("[exporter]\nport = \n")
     result = stallwatch("config", "show")
     assert result.exit_code == 2
@@ -43,7 +43,7 @@ def test_a_broken_file_is_one_message_and_exit_code_2(stallwatch: Stallwatch, tm
     assert row(result.stdout, "exporter.port") == "exporter.port 19400 default"
 
 
-def test_another_file_can_be_named(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_config_option_selects_the_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("[exporter]\nport = 7\n")
     result = stallwatch("--config", "other.toml", "config", "show")
     assert row(result.stdout, "exporter.port").startswith("exporter.port 7 ")

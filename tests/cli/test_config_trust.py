@@ -57,13 +57,13 @@ def reason(file: Path) -> str:
     return ignored.message
 
 
-def test_a_file_of_ones_own_is_read(file: Path) -> None:
+def test_own_file_is_read(file: Path) -> None:
     config = load(environ={}, cwd=file.parent)
     assert (config.file, config.ignored, config["exporter.port"]) == (file, [], 5)
 
 
 @root_only
-def test_the_file_of_another_account_is_ignored_also_by_root(file: Path) -> None:
+def test_root_ignores_files_of_other_accounts(file: Path) -> None:
     belongs_to_another(file)
     assert reason(file) == f"ignored, because it belongs to another account (uid {ANOTHER})"
     file.chmod(0o600)
@@ -71,12 +71,12 @@ def test_the_file_of_another_account_is_ignored_also_by_root(file: Path) -> None
 
 
 @root_only
-def test_the_file_of_root_is_read_by_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_root_is_read_by_all_accounts(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
     assert load(environ={}, cwd=file.parent).file == file
 
 
-def test_a_file_of_another_owner_is_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_another_account_is_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if file.stat().st_uid == 0:
         belongs_to_another(file)
     monkeypatch.setattr(os, "geteuid", lambda: ANOTHER + 1)
@@ -84,7 +84,7 @@ def test_a_file_of_another_owner_is_ignored(file: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o646, 0o777])
-def test_a_file_that_every_account_can_write_is_ignored(file: Path, mode: int) -> None:
+def test_world_writable_file_is_ignored(file: Path, mode: int) -> None:
     file.chmod(mode)
     assert reason(file) == "ignored, because every account can write it"
 
@@ -93,7 +93,7 @@ def test_a_file_that_every_account_can_write_is_ignored(file: Path, mode: int) -
     ("name", "members", "own"),
     [("ann", [], True), ("ann", ["ann"], True), ("ann", ["bob"], False), ("users", [], False)],
 )
-def test_a_file_that_a_group_can_write_is_read_only_if_the_group_is_its_owner_alone(
+def test_group_writable_file_is_read_only_if_the_group_is_private(
     file: Path, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], own: bool
 ) -> None:
     group_of(monkeypatch, name, members)
@@ -105,7 +105,7 @@ def test_a_file_that_a_group_can_write_is_read_only_if_the_group_is_its_owner_al
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="POSIX ACLs are Linux's")
-def test_an_access_list_makes_the_private_group_no_excuse(
+def test_group_writable_file_with_an_access_list_is_ignored(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group_of(monkeypatch, "ann", [])
@@ -115,13 +115,13 @@ def test_an_access_list_makes_the_private_group_no_excuse(
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o703])
-def test_a_file_in_a_folder_that_every_account_can_write_is_ignored(file: Path, mode: int) -> None:
+def test_file_in_a_world_writable_folder_is_ignored(file: Path, mode: int) -> None:
     file.parent.chmod(mode)
     assert reason(file) == "ignored, because every account can write its folder"
 
 
 @pytest.mark.parametrize(("name", "own"), [("ann", True), ("users", False)])
-def test_a_folder_that_a_group_can_write_counts_only_if_the_group_is_its_owner_alone(
+def test_group_writable_folder_is_accepted_only_if_the_group_is_private(
     file: Path, monkeypatch: pytest.MonkeyPatch, name: str, own: bool
 ) -> None:
     group_of(monkeypatch, name, [])
@@ -132,9 +132,7 @@ def test_a_folder_that_a_group_can_write_counts_only_if_the_group_is_its_owner_a
         assert reason(file) == "ignored, because the group users can write its folder"
 
 
-def test_a_group_that_is_another_accounts_primary_group_is_not_private(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_primary_group_of_another_account_is_not_private(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group_of(monkeypatch, "ann", [])
     bob = SimpleNamespace(pw_name="bob", pw_gid=os.getegid())
     monkeypatch.setattr("pwd.getpwall", lambda: [bob])
@@ -143,7 +141,7 @@ def test_a_group_that_is_another_accounts_primary_group_is_not_private(
 
 
 @root_only
-def test_a_file_of_root_may_be_writable_for_the_users_private_group(
+def test_file_of_root_can_be_writable_by_the_users_private_group(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group_of(monkeypatch, "ann", [])
@@ -156,9 +154,7 @@ def test_a_file_of_root_may_be_writable_for_the_users_private_group(
     assert load(environ={}, cwd=file.parent).file == file
 
 
-def test_the_accounts_are_listed_once_however_many_pages_there_are(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accounts_are_listed_once_for_all_rule_pages(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group_of(monkeypatch, "ann", [])
     listed = []
     monkeypatch.setattr("pwd.getpwall", lambda: listed.append(1) or [])
@@ -180,7 +176,7 @@ def test_a_file_in_the_folder_of_another_account_is_ignored(file: Path) -> None:
 
 
 @root_only
-def test_the_link_of_another_account_is_ignored(file: Path, tmp_path: Path) -> None:
+def test_link_of_another_account_is_ignored(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "shared" / "stallwatch.toml"
     link.parent.mkdir()
     link.symlink_to(file)
@@ -188,13 +184,13 @@ def test_the_link_of_another_account_is_ignored(file: Path, tmp_path: Path) -> N
     assert reason(link).startswith("ignored, because the link to it belongs to another account")
 
 
-def test_a_named_file_is_read_regardless_of_its_writers(file: Path) -> None:
+def test_explicitly_named_file_is_read_regardless_of_its_permissions(file: Path) -> None:
     file.chmod(0o666)
     assert load(file, environ={})["exporter.port"] == 5
     assert load(environ={"STALLWATCH_CONFIG": str(file)}, cwd=file.parent)["exporter.port"] == 5
 
 
-def test_the_users_file_takes_the_place_of_an_ignored_one(
+def test_user_file_replaces_an_ignored_file(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.chmod(0o666)
@@ -245,9 +241,7 @@ def config_map(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_config_map_is_read_as_its_volume_is_mounted_read_only(
-    config_map: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_map_on_a_read_only_volume_is_read(config_map: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(environ={}, cwd=config_map).file is None
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     config = load(environ={}, cwd=config_map)
@@ -255,7 +249,7 @@ def test_a_config_map_is_read_as_its_volume_is_mounted_read_only(
     assert (config["exporter.port"], config["rules.dirs"]) == (7, (config_map,))
 
 
-def test_a_read_only_mount_excuses_no_file_and_no_owner(
+def test_read_only_mount_does_not_excuse_file_permissions_or_owner(
     config_map: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
@@ -267,7 +261,7 @@ def test_a_read_only_mount_excuses_no_file_and_no_owner(
     assert (load(environ={}, cwd=config_map).file is None) == (file.stat().st_uid != 0)
 
 
-def test_trust_is_given_listed_and_taken_back(stallwatch: Stallwatch, file: Path) -> None:
+def test_trust_is_given_listed_and_revoked(stallwatch: Stallwatch, file: Path) -> None:
     file.chmod(0o666)
     assert stallwatch("config", "trust").output == ""
     assert stallwatch("config", "trust", "stallwatch.toml").output == f"trusted: {file}, until it changes\n"
@@ -283,7 +277,7 @@ def test_trust_is_given_listed_and_taken_back(stallwatch: Stallwatch, file: Path
     assert "(ignored, because every account can write it)" in stallwatch("config", "show").stdout
 
 
-def test_trust_of_what_is_not_there(stallwatch: Stallwatch, file: Path) -> None:
+def test_trust_reports_missing_files(stallwatch: Stallwatch, file: Path) -> None:
     stallwatch("config", "trust", str(file))
     file.unlink()
     assert stallwatch("config", "trust").output == f"missing  {file}\n"
@@ -295,7 +289,7 @@ def test_trust_of_what_is_not_there(stallwatch: Stallwatch, file: Path) -> None:
     assert done.exit_code == 2 and "--revoke needs the FILE" in done.stderr
 
 
-def test_what_cannot_be_trusted(stallwatch: Stallwatch, file: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_trusted_are_refused(stallwatch: Stallwatch, file: Path, tmp_path: Path) -> None:
     file.write_text("#" * (1 << 20) + "\n")
     done = stallwatch("config", "trust", str(file))
     assert done.exit_code == 1 and "cannot be trusted: it is larger than 1 MiB" in done.stderr

@@ -10,7 +10,7 @@ Stallwatch = Callable[..., Result]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org"])
-def test_an_address_that_others_reach_is_refused(stallwatch: Stallwatch, host: str) -> None:
+def test_public_address_is_refused_without_insecure(stallwatch: Stallwatch, host: str) -> None:
     pytest.importorskip("streamlit")  # Streamlit needs Python 3.11 or later here
     result = stallwatch("dashboard", "--host", host)
     assert result.exit_code == 2
@@ -25,7 +25,7 @@ def test_an_address_that_others_reach_is_refused(stallwatch: Stallwatch, host: s
         (["--host", "0.0.0.0", "--insecure"], "0.0.0.0", 8501, True),
     ],
 )
-def test_what_the_dashboard_is_told(
+def test_dashboard_gets_its_settings_from_the_options(
     stallwatch: Stallwatch,
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -40,7 +40,7 @@ def test_what_the_dashboard_is_told(
     assert (settings.host, settings.port, settings.insecure) == (host, port, insecure)
 
 
-def test_a_wrong_configuration_ends_it(stallwatch: Stallwatch, tmp_path: Any) -> None:
+def test_invalid_configuration_is_an_error(stallwatch: Stallwatch, tmp_path: Any) -> None:
     (tmp_path / "stallwatch.toml").write_text("[dashboard]\nports = 1\n")
     result = stallwatch("dashboard")
     assert result.exit_code == 2

@@ -94,7 +94,7 @@ def watched(tmp_path: Path) -> Iterator[list[Watched]]:
                 process.kill()
 
 
-def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tmp_path: Path) -> None:
+def test_stall_is_shown_in_the_terminal_and_in_the_chat(watched: list[Watched], tmp_path: Path) -> None:
     demo = Watched("--speed", "15", "--exit-when-done", tmp=tmp_path)
     watched.append(demo)
     demo.wait_for("[default1]:rank 1 step 1/", 120)
@@ -121,7 +121,7 @@ def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tm
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_ending_it_in_the_middle_leaves_no_process(
+def test_interrupted_demo_leaves_no_process(
     watched: list[Watched], tmp_path: Path, sign: signal.Signals
 ) -> None:
     demo = Watched("--speed", "8", tmp=tmp_path)
@@ -134,7 +134,7 @@ def test_ending_it_in_the_middle_leaves_no_process(
     assert list(tmp_path.glob("stallwatch-demo-*")) == []
 
 
-def test_no_real_chat_is_told_of_a_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_sends_nothing_to_configured_chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", "slack://a/b/c")
     monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", "postgresql://team/incidents")
     monkeypatch.setenv("STALLWATCH_ALERTS_LANGUAGE", "zh")
@@ -151,7 +151,7 @@ def test_no_real_chat_is_told_of_a_demo(tmp_path: Path, monkeypatch: pytest.Monk
     assert config["run.home"] == tmp_path / "home"
 
 
-def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
+def test_folder_without_a_recording_is_an_error(tmp_path: Path) -> None:
     done = subprocess.run([*DEMO, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
@@ -170,7 +170,7 @@ if sys.argv[1] == "stay":
 
 
 @pytest.mark.parametrize("parent", ["stay", "leave"])
-def test_children_that_refuse_to_end_or_lost_their_parent_end_too(parent: str) -> None:
+def test_stubborn_and_orphaned_children_are_ended(parent: str) -> None:
     with Children(patience=0.4) as children:
         child = children.start(
             [sys.executable, "-c", STUBBORN, parent], os.environ, stdout=subprocess.PIPE, text=True
@@ -184,7 +184,7 @@ def test_children_that_refuse_to_end_or_lost_their_parent_end_too(parent: str) -
     assert time.monotonic() - began < 40  # no wait for a process that does not end by itself
 
 
-def test_the_chat_shows_what_a_real_notification_carries() -> None:
+def test_chat_shows_the_content_of_a_real_notification() -> None:
     apprise = pytest.importorskip("apprise")
     shown: list[str] = []
     with chat_endpoint(shown.append) as url:
@@ -195,7 +195,7 @@ def test_the_chat_shows_what_a_real_notification_carries() -> None:
     assert "chat │ Run x has stalled\nchat │ No step for 40 s." in shown[0]
 
 
-def test_a_message_is_one_block_with_its_facts_first() -> None:
+def test_message_is_one_block_with_its_facts_first() -> None:
     message = {
         "run": "r",
         "rule": "cuda-oom",
@@ -225,7 +225,7 @@ def test_a_message_is_one_block_with_its_facts_first() -> None:
         ("unknown", None, "🟠 resolved"),
     ],
 )
-def test_a_message_about_an_end_has_the_sign_of_real_chats(
+def test_message_about_an_end_has_the_symbol_of_real_chats(
     resolution: Resolution, ending: Ending | None, head: str
 ) -> None:
     over = Incident(

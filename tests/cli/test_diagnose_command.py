@@ -47,7 +47,7 @@ ValueError: the moon is full
         ("hello\n", "no-training-log", 0),
     ],
 )
-def test_verdicts_and_exit_codes(stallwatch: Stallwatch, text: str, verdict: str, code: int) -> None:
+def test_verdict_determines_the_exit_code(stallwatch: Stallwatch, text: str, verdict: str, code: int) -> None:
     result = stallwatch("diagnose", "-", "--json", stdin=text)
     assert (json.loads(result.stdout)["verdict"], result.exit_code) == (verdict, code)
     assert result.stderr == ""
@@ -72,7 +72,7 @@ ASKED = "[rank: 0] Received SIGTERM: 15\n"
         (OOM, "failed", None, 1, 1),
     ],
 )
-def test_schema_2_and_strict_say_what_is_not_known(
+def test_schema_2_and_strict_distinguish_missing_evidence(
     stallwatch: Stallwatch, text: str, verdict: str, by: str | None, code: int, strict: int
 ) -> None:
     found = stallwatch("diagnose", "-", "--json=2", stdin=text)
@@ -85,7 +85,7 @@ def test_schema_2_and_strict_say_what_is_not_known(
     assert [found.exit_code, *codes] == [strict, code, code, code, strict]
 
 
-def test_the_schema_is_no_path_and_a_path_no_schema(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_schema_and_path_arguments_are_not_confused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "--json=2").write_text(OOM)
     assert json.loads(stallwatch("diagnose", "--json", "--", "--json=2").stdout)["schema"] == 1
     refused = stallwatch("diagnose", "--json=3", "-", stdin=OOM)
@@ -94,7 +94,7 @@ def test_the_schema_is_no_path_and_a_path_no_schema(stallwatch: Stallwatch, tmp_
     assert [one["diagnosis"]["schema"] for one in json.loads(both.stdout)] == [2]
 
 
-def test_the_exit_code_of_a_real_process(process: Process, tmp_path: Path) -> None:
+def test_process_returns_the_exit_code_of_the_verdict(process: Process, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(OOM)
     result = process("diagnose", "train.log")
     assert (result.returncode, result.stderr) == (1, "")
@@ -103,7 +103,7 @@ def test_the_exit_code_of_a_real_process(process: Process, tmp_path: Path) -> No
     assert not any(line.endswith(" ") for line in result.stdout.splitlines())
 
 
-def test_the_json_holds_the_contract(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_json_report_has_the_documented_fields(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(OOM)
     report = json.loads(stallwatch("diagnose", "train.log", "--json").stdout)
     assert report["schema"] == 1
@@ -114,7 +114,7 @@ def test_the_json_holds_the_contract(stallwatch: Stallwatch, tmp_path: Path) -> 
     assert {"findings", "unknown", "progress", "environment", "stats"} <= report.keys()
 
 
-def test_the_other_forms_and_a_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_report_can_be_markdown_chinese_or_written_to_a_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(OOM)
     result = stallwatch("diagnose", "train.log", "--markdown", "-o", "report.md")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -126,7 +126,7 @@ def test_the_other_forms_and_a_file(stallwatch: Stallwatch, tmp_path: Path) -> N
     assert "stallwatch: missing/report.md: cannot be written" in unwritable.stderr
 
 
-def test_what_stallwatch_itself_said_in_a_schedulers_log_is_no_evidence(stallwatch: Stallwatch) -> None:
+def test_own_messages_in_the_log_are_no_evidence(stallwatch: Stallwatch) -> None:
     said = "stallwatch:       torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     result = stallwatch("diagnose", "-", "--json", stdin=HEALTHY + said + HEALTHY)
     assert (json.loads(result.stdout)["verdict"], result.exit_code) == ("healthy", 0)
@@ -146,15 +146,13 @@ def test_unreadable_inputs_are_reported_and_the_rest_is_diagnosed(
     assert all(line.startswith("stallwatch: ") for line in result.stderr.splitlines())
 
 
-def test_nothing_to_read_at_all(stallwatch: Stallwatch) -> None:
+def test_missing_log_is_an_error(stallwatch: Stallwatch) -> None:
     result = stallwatch("diagnose", "none.log")
     assert result.exit_code == 2
     assert "none.log" in result.stderr
 
 
-def test_a_wrong_configuration_and_a_broken_rule_page_do_not_prevent_the_diagnosis(
-    stallwatch: Stallwatch, tmp_path: Path
-) -> None:
+def test_invalid_configuration_does_not_prevent_the_diagnosis(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(OOM)
     (tmp_path / "stallwatch.toml").write_text("[exporter]\nport = 'x'\n[ui]\nlanguage = 'zh'\n")
     result = stallwatch("diagnose", "train.log")
@@ -171,7 +169,7 @@ def test_a_wrong_configuration_and_a_broken_rule_page_do_not_prevent_the_diagnos
     assert "CUDA out of memory" in result.stdout
 
 
-def test_the_python_twin(tmp_path: Path) -> None:
+def test_python_function_accepts_paths_and_lists_of_paths(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(OOM)
     for paths in (tmp_path, str(tmp_path), [tmp_path / "train.log"]):
         diagnosis = package.diagnose(paths)
@@ -187,7 +185,7 @@ STEPS = "".join(f"step {n}/90 loss 1.5\n" for n in range(1, 9))
 PUMP = "the pump of shard {} stopped\n"
 
 
-def test_lines_that_a_healthy_run_does_not_have(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_baseline_reveals_lines_that_a_healthy_run_lacks(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "dead.log").write_text(PUMP.format(3) + STEPS + UNKNOWN)
     (tmp_path / "good.log").write_text(STEPS)
 
@@ -204,7 +202,7 @@ def test_lines_that_a_healthy_run_does_not_have(stallwatch: Stallwatch, tmp_path
     assert new("--baseline", "good.log") == []
 
 
-def test_an_unusable_baseline(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_unusable_baseline_is_reported(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "dead.log").write_text(UNKNOWN)
     told = stallwatch("diagnose", "dead.log", "--baseline", "dead.log")
     assert told.exit_code == 1
@@ -215,7 +213,7 @@ def test_an_unusable_baseline(stallwatch: Stallwatch, tmp_path: Path) -> None:
     assert "not healthy" not in missing.stderr
 
 
-def test_where_nothing_was_read_only_the_reason_is_told(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_without_readable_input_only_the_reason_is_printed(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     told = stallwatch("diagnose", "gone.log", "empty")
     assert (told.exit_code, told.stdout) == (2, "")
@@ -224,7 +222,7 @@ def test_where_nothing_was_read_only_the_reason_is_told(stallwatch: Stallwatch, 
     assert "UNFINISHED" in stallwatch("diagnose", "gone.log", "good.log").stdout
 
 
-def test_how_many_processes_read(
+def test_jobs_option_sets_the_number_of_processes(
     stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dead.log").write_text(UNKNOWN)
@@ -248,7 +246,9 @@ def test_how_many_processes_read(
     assert (twin.verdict, asked[-1].workers, asked[-1].executor) == ("unknown-failure", 2, executor)
 
 
-def test_the_html_report_is_written_beside_what_is_printed(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_html_report_is_written_in_addition_to_the_printed_report(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
     page = tmp_path / "report.html"
     result = stallwatch("diagnose", "-", "--html", str(page), stdin=OOM)
     assert result.exit_code == 1 and "cuda-oom" in result.stdout
@@ -257,7 +257,7 @@ def test_the_html_report_is_written_beside_what_is_printed(stallwatch: Stallwatc
     assert result.exit_code == 2 and "cannot be written" in result.stderr
 
 
-def test_a_verdict_for_each_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_each_prints_a_verdict_per_file(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a.log").write_text(OOM)
     (tmp_path / "runs" / "b.log").write_text(HEALTHY)
@@ -280,7 +280,7 @@ def test_a_verdict_for_each_file(stallwatch: Stallwatch, tmp_path: Path) -> None
     assert stallwatch("diagnose", "--each", "runs", "--html", "x.html").exit_code == 2
 
 
-def test_the_brief_form(stallwatch: Stallwatch) -> None:
+def test_brief_report_has_four_lines(stallwatch: Stallwatch) -> None:
     lines = stallwatch("diagnose", "-", "--brief", stdin=OOM).stdout.splitlines()
     assert lines[0].startswith("FAILED: ")
     assert "cuda-oom" in lines[1]
@@ -288,7 +288,7 @@ def test_the_brief_form(stallwatch: Stallwatch) -> None:
     assert len(lines) == 4
 
 
-def test_how_a_verdict_came_about(stallwatch: Stallwatch) -> None:
+def test_explain_shows_how_the_verdict_was_reached(stallwatch: Stallwatch) -> None:
     text = stallwatch("diagnose", "-", "--explain", stdin=OOM).stdout
     told = text.partition("How the verdict was reached")[2].split()
     assert told[:4] == ["matches", "+", "cuda-oom", "(cause,"]
@@ -302,14 +302,14 @@ def test_how_a_verdict_came_about(stallwatch: Stallwatch) -> None:
     )
 
 
-def test_two_forms_of_a_report_exclude_each_other(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_report_formats_exclude_each_other(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 1/2 loss 0.5\n")
     result = stallwatch("diagnose", "train.log", "--json", "--markdown")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "--json and --markdown exclude each other" in result.stderr
 
 
-def test_a_file_that_is_no_text_is_no_log(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_binary_file_is_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "noise.bin").write_bytes(bytes(range(128, 256)) * 40)
     result = stallwatch("diagnose", "noise.bin")
     assert (result.exit_code, result.stdout) == (2, "")

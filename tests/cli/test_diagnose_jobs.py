@@ -65,7 +65,7 @@ def rows(report: str) -> list[str]:
     return [" ".join(line.split()) for line in table]
 
 
-def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path) -> None:
+def test_table_is_followed_by_the_newest_failed_job(process: Process, logs: Path) -> None:
     result = process("diagnose", "logs/")
     assert (result.returncode, result.stderr) == (1, "")
     assert rows(result.stdout) == [
@@ -85,14 +85,14 @@ def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path
     assert other.returncode == 0 and "UNFINISHED" in other.stdout and "Jobs" not in other.stdout
 
 
-def test_where_none_is_in_trouble_the_newest_is_reported(process: Process, logs: Path) -> None:
+def test_newest_job_is_reported_if_none_failed(process: Process, logs: Path) -> None:
     (logs / "slurm-1002.err").unlink()
     result = process("diagnose", "logs/")
     assert result.returncode == 0
     assert "covers 1003, the newest; none is in trouble." in " ".join(result.stdout.split())
 
 
-def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
+def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
     (logs / "slurm-1000.out").write_text(steps(21, 30) + UNKNOWN)  # the job was restarted
     result = stallwatch("diagnose", "logs/slurm-*.out", "logs/slurm-1002.err")
     assert result.exit_code == 1
@@ -102,7 +102,7 @@ def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, lo
     assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
 
 
-def test_the_document_of_schema_2(stallwatch: Stallwatch, logs: Path) -> None:
+def test_json_of_schema_2_lists_the_jobs(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--json=2")
     told = json.loads(result.stdout)
     assert (result.exit_code, told["verdict"], told["primary"]["impact"]) == (1, "failed", "fatal")
@@ -114,7 +114,7 @@ def test_the_document_of_schema_2(stallwatch: Stallwatch, logs: Path) -> None:
     assert stallwatch("diagnose", "logs", "--strict").exit_code == 0
 
 
-def test_the_document_for_programs(stallwatch: Stallwatch, logs: Path) -> None:
+def test_json_lists_the_jobs_and_marks_the_reported_one(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--json")
     told = json.loads(result.stdout)
     assert (result.exit_code, told["verdict"], told["primary"]["rule"]) == (1, "failed", "cuda-oom")
@@ -142,7 +142,7 @@ def test_the_document_for_programs(stallwatch: Stallwatch, logs: Path) -> None:
     assert alone == told
 
 
-def test_the_other_forms_have_the_table_on_top(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
+def test_markdown_and_html_begin_with_the_table(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     lines = stallwatch("diagnose", "logs", "--markdown", "--html", str(page)).stdout.splitlines()
     assert lines[:3] == ["## Jobs", "", "| Job | Verdict | Cause | Last step | Last written | Files |"]
@@ -156,7 +156,7 @@ def test_the_other_forms_have_the_table_on_top(stallwatch: Stallwatch, logs: Pat
     assert "从文件名看有 3 个作业" in chinese and "日志停在训练途中" in chinese
 
 
-def test_all_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
+def test_together_reads_all_files_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--together", "--json")
     told = json.loads(result.stdout)
     assert "jobs" not in told and told["stats"]["files"] == 4
@@ -164,7 +164,7 @@ def test_all_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
     assert len(json.loads(stallwatch("diagnose", "logs", "--each", "--json").stdout)) == 4
 
 
-def test_one_job_is_reported_as_before(stallwatch: Stallwatch, logs: Path) -> None:
+def test_single_job_is_reported_without_a_table(stallwatch: Stallwatch, logs: Path) -> None:
     for one in ("slurm-1001.out", "slurm-1003.out"):
         (logs / one).unlink()
     result = stallwatch("diagnose", "logs", "--json")
@@ -173,7 +173,7 @@ def test_one_job_is_reported_as_before(stallwatch: Stallwatch, logs: Path) -> No
 
 
 @pytest.mark.parametrize(("per_file", "jobs"), [((0, 1), 0), ((0, 2), 0), ((0, 0), 2), ((3, 4), 2)])
-def test_files_that_name_ranks_of_their_own_are_of_one_training(
+def test_files_with_distinct_ranks_belong_to_one_run(
     stallwatch: Stallwatch, tmp_path: Path, per_file: tuple[int, int], jobs: int
 ) -> None:
     for number, rank in enumerate(per_file):
@@ -185,9 +185,7 @@ def test_files_that_name_ranks_of_their_own_are_of_one_training(
     assert len(told.get("jobs", [])) == jobs
 
 
-def test_where_none_is_in_trouble_what_is_no_training_is_not_reported(
-    stallwatch: Stallwatch, logs: Path
-) -> None:
+def test_newest_file_is_skipped_if_it_is_not_a_training_log(stallwatch: Stallwatch, logs: Path) -> None:
     (logs / "slurm-1002.err").unlink()
     (logs / "notes.txt").write_text("remember the milk\n")  # the newest file
     result = stallwatch("diagnose", "logs/")
@@ -195,7 +193,7 @@ def test_where_none_is_in_trouble_what_is_no_training_is_not_reported(
     assert "covers 1003, the newest training job; none is in trouble." in " ".join(result.stdout.split())
 
 
-def test_the_command_for_another_is_whole_and_asks_for_the_same(
+def test_suggested_command_is_complete_and_keeps_the_options(
     process: Process, tmp_path: Path, logs: Path
 ) -> None:
     long = tmp_path / f"{'x' * 90} it's" / "logs"
@@ -209,7 +207,7 @@ def test_the_command_for_another_is_whole_and_asks_for_the_same(
     assert "未跑完" in process(*words[1:]).stdout
 
 
-def test_a_name_that_acts_on_a_terminal_is_in_no_command(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_names_with_control_characters_are_not_suggested(stallwatch: Stallwatch, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     for number in (1001, 1002):
@@ -223,7 +221,7 @@ def test_a_name_that_acts_on_a_terminal_is_in_no_command(stallwatch: Stallwatch,
         assert "\x1b" not in stallwatch("diagnose", "logs", form).stdout
 
 
-def test_options_that_do_not_fit(stallwatch: Stallwatch, logs: Path) -> None:
+def test_incompatible_options_are_refused(stallwatch: Stallwatch, logs: Path) -> None:
     for options in (["--each", "--together"], ["--job", "1001", "--together"], ["--job", "1001", "--each"]):
         result = stallwatch("diagnose", "logs", *options)
         assert (result.exit_code, result.stdout) == (2, "") and "exclude each other" in result.stderr
@@ -236,7 +234,7 @@ def test_options_that_do_not_fit(stallwatch: Stallwatch, logs: Path) -> None:
     assert result.exit_code == 2 and "gone.log: no such file" in result.stderr
 
 
-def test_what_cannot_be_read_of_any_is_told(stallwatch: Stallwatch, logs: Path) -> None:
+def test_unreadable_files_of_any_job_are_reported(stallwatch: Stallwatch, logs: Path) -> None:
     (logs / "slurm-1001.out.gz").write_bytes(b"\x1f\x8b\x08\x00 cut off")
     result = stallwatch("diagnose", "logs", "gone.log", "--json")
     assert result.exit_code == 2
@@ -246,7 +244,7 @@ def test_what_cannot_be_read_of_any_is_told(stallwatch: Stallwatch, logs: Path) 
         assert name in result.stderr and any(name in note for note in told["notes"])
 
 
-def test_an_archive_of_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
+def test_archive_can_contain_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for path in sorted(logs.iterdir()):
@@ -260,7 +258,7 @@ def test_an_archive_of_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path
     assert json.loads(other.stdout)["progress"]["last_step"] == 60
 
 
-def test_standard_input_beside_jobs_is_of_none_of_them(stallwatch: Stallwatch, logs: Path) -> None:
+def test_standard_input_belongs_to_none_of_the_jobs(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "-", "logs", stdin=UNKNOWN)
     assert any(line.startswith("▶ 1002") for line in rows(result.stdout))
     assert any(line.startswith("other files FAILED, CAUSE UNKNOWN") for line in rows(result.stdout))
@@ -275,9 +273,7 @@ def test_each_job_is_compared_with_the_baseline(stallwatch: Stallwatch, logs: Pa
     assert [one["template"] for one in told["new_lines"]] == ["the pump of shard <n> stopped"]
 
 
-def test_without_times_the_disk_tells_which_is_the_newest_and_else_the_number(
-    stallwatch: Stallwatch, tmp_path: Path
-) -> None:
+def test_newest_job_is_chosen_by_file_time_or_else_by_number(stallwatch: Stallwatch, tmp_path: Path) -> None:
     for number, age in ((1001, 10.0), (1002, 1000.0)):
         log = tmp_path / f"slurm-{number}.out"
         log.write_text(OOM)
@@ -292,7 +288,7 @@ def test_without_times_the_disk_tells_which_is_the_newest_and_else_the_number(
     assert [(job["name"], job["last_time"]) for job in told] == [("1002", None), ("1001", None)]
 
 
-def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_run_folders_are_separate_jobs(stallwatch: Stallwatch, tmp_path: Path) -> None:
     for day, name in ((10, "sft"), (12, "dpo")):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
@@ -308,9 +304,7 @@ def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) ->
     assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 
 
-def test_the_folders_of_one_runs_agents_are_one_job_and_those_of_another_run_are_not(
-    stallwatch: Stallwatch, tmp_path: Path
-) -> None:
+def test_folders_of_agents_of_one_run_are_one_job(stallwatch: Stallwatch, tmp_path: Path) -> None:
     started = datetime(2026, 11, 10, tzinfo=timezone.utc).timestamp()
     for name, host, key in (("sft-1.0", "a", "1"), ("sft-1.0@b", "b", "1"), ("sft-2.0", "c", "2")):
         folder = tmp_path / "runs" / name
@@ -331,7 +325,7 @@ def test_the_folders_of_one_runs_agents_are_one_job_and_those_of_another_run_are
     assert sorted((job["name"], len(job["files"])) for job in told) == [("sft-1.0", 2), ("sft-2.0", 1)]
 
 
-def test_the_python_twin_gives_one_diagnosis(logs: Path) -> None:
+def test_python_function_returns_one_diagnosis(logs: Path) -> None:
     told = package.diagnose(logs)
     assert told.primary is not None and told.primary.rule == "cuda-oom" and told.stats.files == 2
     assert told.notes[0].startswith("The file names suggest 3 jobs")
@@ -341,7 +335,7 @@ def test_the_python_twin_gives_one_diagnosis(logs: Path) -> None:
         package.diagnose(logs, job="7")
 
 
-def test_of_many_jobs_few_lines_are_shown_and_few_diagnoses_kept(
+def test_table_and_memory_are_bounded_for_many_jobs(
     stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "many"

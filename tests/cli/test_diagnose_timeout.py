@@ -18,7 +18,7 @@ LOG = (
 )
 
 
-def test_the_command_says_what_it_had_no_time_for(
+def test_files_that_were_not_read_in_time_are_reported(
     tmp_path: Path, stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rank0.log").write_bytes(LOG)
@@ -30,7 +30,7 @@ def test_the_command_says_what_it_had_no_time_for(
 
 
 @pytest.mark.parametrize("text", ["0", "soon", "-5s", "1e400s", "5 weeks"])
-def test_what_is_no_duration_is_refused(stallwatch: Stallwatch, text: str) -> None:
+def test_invalid_duration_is_refused(stallwatch: Stallwatch, text: str) -> None:
     done = stallwatch("diagnose", f"--timeout={text}", "rank0.log")
     assert done.exit_code == 2
     assert "give one such as 30s, 5m or 2h" in done.stderr

@@ -40,7 +40,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[str]
     return path, text
 
 
-def test_a_line_for_each_match(log: tuple[Path, list[str]]) -> None:
+def test_each_match_is_one_line(log: tuple[Path, list[str]]) -> None:
     path, text = log
     result = run(str(path))
     assert result.exit_code == 0
@@ -50,7 +50,7 @@ def test_a_line_for_each_match(log: tuple[Path, list[str]]) -> None:
     assert "hf_abc" not in result.stdout
 
 
-def test_a_log_that_is_rotated_meanwhile_is_read_to_its_own_end(
+def test_log_rotated_during_reading_is_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.log"
@@ -68,7 +68,7 @@ def test_a_log_that_is_rotated_meanwhile_is_read_to_its_own_end(
     assert (tmp_path / "train.log.1").exists()
 
 
-def test_json_has_time_rank_and_captures(log: tuple[Path, list[str]]) -> None:
+def test_json_contains_time_rank_and_captures(log: tuple[Path, list[str]]) -> None:
     path, text = log
     found = [json.loads(one) for one in run(str(path), "--json").stdout.splitlines()]
     assert found[0]["time"] == "2026-05-02T09:00:20.000Z"

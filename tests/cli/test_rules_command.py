@@ -141,7 +141,7 @@ def test_a_pack_is_named_by_a_flag_or_the_configuration(
     assert "jax-processes-lost" not in stallwatch("rules", "list").stdout
 
 
-def test_check_of_a_folder_of_ones_own(stallwatch: Stallwatch, mine: Path) -> None:
+def test_check_of_a_custom_folder_reports_problems(stallwatch: Stallwatch, mine: Path) -> None:
     assert stallwatch("rules", "check", "mine").stdout == "1 page, no problems\n"
     mine.write_text(PAGE.replace("the sun shines", "the moon is full"), encoding="utf-8")
     result = stallwatch("rules", "check", "mine")
@@ -159,13 +159,13 @@ def test_check_names_the_line_of_a_malformed_page(stallwatch: Stallwatch, mine: 
     assert "moon-is-full.md:6:" in result.stderr
 
 
-def test_check_of_a_folder_that_is_not_there(stallwatch: Stallwatch) -> None:
+def test_check_of_a_missing_folder_is_an_error(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "check", "nowhere")
     assert result.exit_code == 2
     assert "nowhere" in result.stderr
 
 
-def test_test_prints_what_fires_with_its_captures(stallwatch: Stallwatch, mine: Path, tmp_path: Path) -> None:
+def test_rules_test_prints_matches_with_captures(stallwatch: Stallwatch, mine: Path, tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text("nothing\n[rank3]: ValueError: the moon is full\n")
     result = stallwatch("rules", "test", "x.log", "--rules", "mine")
     assert result.exit_code == 0
@@ -176,13 +176,13 @@ def test_test_prints_what_fires_with_its_captures(stallwatch: Stallwatch, mine: 
     assert piped.stdout == "-:1: moon-is-full shape='new'\n"
 
 
-def test_test_of_a_file_that_is_not_there(stallwatch: Stallwatch) -> None:
+def test_rules_test_of_a_missing_file_is_an_error(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "test", "none.log")
     assert result.exit_code == 2
     assert "none.log: cannot be read" in result.stderr
 
 
-def test_test_of_a_rule_without_patterns_says_why_nothing_fires(stallwatch: Stallwatch) -> None:
+def test_rules_test_explains_a_rule_without_patterns(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "test", "--rule", "silent-hang-no-error", stdin="x\n")
     assert result.exit_code == 1
     assert "inferred from an entire run" in result.stderr

@@ -51,7 +51,7 @@ array lab3 is awake
 """
 
 
-def test_it_writes_the_three_files_with_own_pages_in_them(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_export_writes_three_files_including_custom_pages(stallwatch: Stallwatch, tmp_path: Path) -> None:
     page = tmp_path / "mine/storage/our-disk-array.md"
     page.parent.mkdir(parents=True)
     page.write_text(OWN)
@@ -67,7 +67,7 @@ def test_it_writes_the_three_files_with_own_pages_in_them(stallwatch: Stallwatch
     assert own["description"].endswith("First remedy: Wake it: ssh array wake.")
 
 
-def test_a_broken_page_ends_it_before_anything_is_written(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_invalid_page_prevents_the_export(stallwatch: Stallwatch, tmp_path: Path) -> None:
     page = tmp_path / "mine/storage/our-disk-array.md"
     page.parent.mkdir(parents=True)
     page.write_text(OWN.replace("role: cause", "role: nonsense"))
@@ -77,7 +77,7 @@ def test_a_broken_page_ends_it_before_anything_is_written(stallwatch: Stallwatch
     assert not (tmp_path / "out").exists()
 
 
-def test_a_path_that_is_no_folder_is_reported(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_output_path_that_is_a_file_is_reported(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     result = stallwatch("rules", "export", "--prometheus", "taken/below")
     assert result.exit_code == 2

@@ -14,7 +14,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 Stallwatch = Callable[..., Result]
 
 
-def test_a_line_a_rule_where_no_terminal_reads(stallwatch: Stallwatch) -> None:
+def test_output_to_a_pipe_has_one_line_per_rule(stallwatch: Stallwatch) -> None:
     rows = [line.split("\t") for line in stallwatch("rules", "list").stdout.splitlines()]
     pages = load_catalogue().pages
     assert {row[0] for row in rows} == set(pages)
@@ -22,7 +22,7 @@ def test_a_line_a_rule_where_no_terminal_reads(stallwatch: Stallwatch) -> None:
     assert rows == sorted(rows, key=lambda row: (row[1], row[0]))
 
 
-def test_some_of_them(stallwatch: Stallwatch) -> None:
+def test_list_can_be_filtered(stallwatch: Stallwatch) -> None:
     rows = stallwatch("rules", "list", "--family", "memory", "--family", "stalls").stdout.splitlines()
     assert {row.split("\t")[1] for row in rows} == {"memory", "stalls"}
     assert stallwatch("rules", "list", "--status", "retired").stdout == ""
@@ -31,7 +31,7 @@ def test_some_of_them(stallwatch: Stallwatch) -> None:
     assert "did you mean memory?" in wrong.stderr
 
 
-def test_a_table_for_each_family_at_any_width() -> None:
+def test_terminal_shows_a_table_per_family_at_any_width() -> None:
     pages = sorted(load_catalogue().pages.values(), key=lambda page: (page.family, page.id))
     for width in (60, 80, 200):
         out = io.StringIO()

@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> str:
     return "dead.log"
 
 
-def test_a_draft_passes_the_check_and_names_its_log(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
+def test_draft_passes_the_check_and_names_its_log(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
     result = stallwatch("rules", "new", "--from", log)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "my-rules/trl/trl-kitchen-sent-soup-table.md\n"
@@ -37,7 +37,7 @@ def test_a_draft_passes_the_check_and_names_its_log(stallwatch: Stallwatch, tmp_
     assert report["primary"]["captures"] == {"number_1": "7"}
 
 
-def test_what_is_still_to_be_written_is_told_and_not_reported(
+def test_unwritten_sections_are_listed_and_not_reported(
     stallwatch: Stallwatch, tmp_path: Path, log: str
 ) -> None:
     stallwatch("rules", "new", "no-soup", "--from", log)
@@ -53,7 +53,7 @@ def test_what_is_still_to_be_written_is_told_and_not_reported(
     assert "To be written" not in report
 
 
-def test_names_and_places_may_be_chosen(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
+def test_name_family_and_folder_can_be_set(stallwatch: Stallwatch, tmp_path: Path, log: str) -> None:
     command = ("rules", "new", "no-soup", "--from", log, "--family", "kitchen", "--output", "mine")
     assert stallwatch(*command).stdout == "mine/kitchen/no-soup.md\n"
     page = tmp_path / "mine" / "kitchen" / "no-soup.md"
@@ -68,7 +68,7 @@ def test_names_and_places_may_be_chosen(stallwatch: Stallwatch, tmp_path: Path, 
     ("arguments", "told"),
     [(("No_Soup",), "not kebab-case"), (("cuda-oom",), "already"), (("--family", "A B"), "not kebab-case")],
 )
-def test_names_that_cannot_be(
+def test_invalid_names_are_refused(
     stallwatch: Stallwatch, log: str, arguments: tuple[str, ...], told: str
 ) -> None:
     result = stallwatch("rules", "new", "--from", log, *arguments)
@@ -76,7 +76,7 @@ def test_names_that_cannot_be(
     assert told in result.stderr
 
 
-def test_a_log_without_an_unknown_failure(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_log_without_an_unknown_failure_is_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "oom.log").write_text(
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -90,7 +90,7 @@ def test_a_log_without_an_unknown_failure(stallwatch: Stallwatch, tmp_path: Path
     assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
 
 
-def test_new_lines_beside_a_known_failure_are_no_failure_of_their_own(
+def test_new_lines_next_to_a_known_failure_are_no_unknown_failure(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
     (tmp_path / "oom.log").write_text(
@@ -104,7 +104,7 @@ def test_new_lines_beside_a_known_failure_are_no_failure_of_their_own(
     assert not (tmp_path / "my-rules").exists()
 
 
-def test_a_missing_log_is_the_only_message(stallwatch: Stallwatch) -> None:
+def test_missing_log_is_the_only_message(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "new", "--from", "nowhere.log")
     assert result.exit_code == 2
     assert "nowhere.log: no such file" in result.stderr

@@ -105,7 +105,7 @@ main()
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_output_and_exit_code_are_the_commands_own(process: Process, code: int) -> None:
+def test_output_and_exit_code_of_the_command_are_unchanged(process: Process, code: int) -> None:
     script = f"print('a\\rb  \\n\\n é'); raise SystemExit({code})"
     result = process("run", "--no-metrics", "--", *python(script), text=False)
     assert (result.returncode, result.stdout) == (code, "a\rb  \n\n é\n".encode())  # type: ignore[comparison-overlap]
@@ -115,7 +115,7 @@ def test_output_and_exit_code_are_the_commands_own(process: Process, code: int) 
 
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout"])
-def test_a_notice_has_a_line_of_its_own_after_a_progress_bar(process: Process, stream: str) -> None:
+def test_notice_after_a_progress_bar_starts_on_a_new_line(process: Process, stream: str) -> None:
     script = f"import sys; print('begins', file=sys.stderr); sys.{stream}.write('\\r 43%|███ ')"
     result = process("run", "--no-metrics", "--", *python(script))
     bar = (
@@ -125,7 +125,7 @@ def test_a_notice_has_a_line_of_its_own_after_a_progress_bar(process: Process, s
     assert "\n\n" not in result.stderr.removeprefix(bar)
 
 
-def test_a_user_names_the_run_that_several_hosts_are_parts_of(process: Process) -> None:
+def test_run_option_names_the_run_over_several_hosts(process: Process) -> None:
     address = ("--join", "n1:19402")
     result = process("run", "--run", "sft 7b", *address, "--port", "0", "--", *python("pass"))
     assert result.returncode == 0, result.stderr
@@ -133,25 +133,25 @@ def test_a_user_names_the_run_that_several_hosts_are_parts_of(process: Process) 
     assert (info.run, info.job, bool(info.key)) == ("sft-7b", "sft-7b", True)
 
 
-def test_a_finished_run_gets_a_short_line(process: Process) -> None:
+def test_finished_run_gets_a_short_report(process: Process) -> None:
     result = process("run", "--port", "0", "--", *python(STEPS.format(steps=3, pause=0)))
     assert result.returncode == 0
     assert "How it ended: finished after" in result.stderr
     assert "Evidence" not in result.stderr
 
 
-def test_a_command_that_continues_without_a_tool_has_not_failed(process: Process) -> None:
+def test_command_that_continues_without_a_missing_tool_has_not_failed(process: Process) -> None:
     script = "no-such-tool start\necho Reading\nsleep 0.2\nexit 0"
     result = process("run", "--no-metrics", "--", "bash", "-c", script)
     assert result.returncode == 0 and "How it ended: finished after" in result.stderr
 
 
-def test_options_of_the_command_stay_its_own_without_dashes(process: Process) -> None:
+def test_options_after_the_command_belong_to_the_command(process: Process) -> None:
     result = process("run", "--no-metrics", "echo", "--name", "x", "-h")
     assert (result.returncode, result.stdout) == (0, "--name x -h\n")
 
 
-def test_a_missing_command(process: Process) -> None:
+def test_missing_command_has_exit_code_127(process: Process) -> None:
     result = process("run", "--", "no-such-command-anywhere")
     assert result.returncode == 127
     assert "no-such-command-anywhere" in result.stderr and "Traceback" not in result.stderr
@@ -171,7 +171,7 @@ def test_a_missing_command(process: Process) -> None:
         ),
     ],
 )
-def test_a_wrong_configuration_does_not_keep_a_run_from_starting(
+def test_invalid_configuration_does_not_prevent_a_run(
     process: Process, tmp_path: Path, text: str, told: list[str]
 ) -> None:
     (tmp_path / "stallwatch.toml").write_text(text)
@@ -180,7 +180,7 @@ def test_a_wrong_configuration_does_not_keep_a_run_from_starting(
     assert all(words in result.stderr for words in told), result.stderr
 
 
-def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
+def test_exit_code_is_kept_if_monitoring_fails(
     stallwatch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -205,7 +205,7 @@ def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
         ("stallwatch_exporter.watching.log_reader.LogReader.close", "closing /metrics failed"),
     ],
 )
-def test_no_error_at_the_end_replaces_the_exit_code(
+def test_errors_at_the_end_do_not_replace_the_exit_code(
     stallwatch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, broken: str, told: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -217,7 +217,7 @@ def test_no_error_at_the_end_replaces_the_exit_code(
     assert f"{told} (OSError: [Errno 24]" in result.stderr
 
 
-def test_a_run_is_reported_without_a_descriptor_left(tmp_path: Path) -> None:
+def test_run_is_reported_without_free_file_descriptors(tmp_path: Path) -> None:
     script = tmp_path / "starved.py"
     script.write_text(STARVED)
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -241,7 +241,7 @@ def test_a_run_is_reported_without_a_descriptor_left(tmp_path: Path) -> None:
         "stallwatch.cli.watching.Destinations",
     ],
 )
-def test_a_watching_that_cannot_begin_leaves_the_command_to_itself(
+def test_command_runs_if_monitoring_cannot_start(
     stallwatch: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -259,7 +259,7 @@ def test_a_watching_that_cannot_begin_leaves_the_command_to_itself(
     assert result.exit_code == 127 and "command not found" in result.stderr
 
 
-def test_nothing_around_it_keeps_a_run_from_starting(tmp_path: Path) -> None:
+def test_broken_environment_does_not_prevent_a_run(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     environ = {**os.environ, "STALLWATCH_HOME": "~no-such-user/x", "STALLWATCH_EXPORTER_PORT": "x"}
@@ -277,7 +277,7 @@ def test_nothing_around_it_keeps_a_run_from_starting(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (5, b"trained\n")
 
 
-def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: Process, chat: Chat) -> None:
+def test_failure_reaches_chat_database_and_terminal(process: Process, chat: Chat) -> None:
     code = f"import sys\nprint({OOM!r}, file=sys.stderr)\nraise SystemExit(1)"
     result = process("run", "--no-metrics", "--name", "oom", "--", *python(code))
     assert result.returncode == 1
@@ -294,7 +294,7 @@ def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: P
     assert (info.run, info.state) == ("oom", "failed")
 
 
-def test_a_stall_is_reported_while_it_lasts_and_when_it_ends(
+def test_stall_is_reported_when_it_begins_and_when_it_ends(
     process: Process, chat: Chat, tmp_path: Path
 ) -> None:
     chat_env = {
@@ -316,7 +316,7 @@ def test_a_stall_is_reported_while_it_lasts_and_when_it_ends(
     assert "stallwatch: [s] recovered after " in result.stderr
 
 
-def test_tail_reads_what_is_there_and_ends_with_ctrl_c(tmp_path: Path, chat: Chat) -> None:
+def test_tail_reads_existing_lines_and_ends_with_ctrl_c(tmp_path: Path, chat: Chat) -> None:
     log = tmp_path / "train.log"
     log.write_text("".join(f"{{'loss': {1 / n}, 'epoch': {n / 100}}}\n" for n in range(1, 9)))
     code = "from stallwatch.cli import main; main()"
@@ -343,7 +343,7 @@ def test_tail_reads_what_is_there_and_ends_with_ctrl_c(tmp_path: Path, chat: Cha
     assert child.returncode in (0, 1, 130)
 
 
-def test_chats_without_the_extra_are_told_of_not_crashed_on(
+def test_chats_without_the_extra_are_reported_without_a_crash(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("stallwatch.cli.watching.find_spec", lambda name: None)
@@ -384,7 +384,7 @@ SLEEPER = "import signal, time; print('step 1/9 loss 1', flush=True); time.sleep
 
 
 @pytest.mark.parametrize("pause", [0.02, 0.1, 0.3])
-def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float) -> None:
+def test_second_sigterm_does_not_prevent_the_report(tmp_path: Path, pause: float) -> None:
     code = "from stallwatch.cli import main; main()"
     command = [sys.executable, "-c", code, "run", "--no-metrics", "--", *python(SLEEPER)]
     with subprocess.Popen(
@@ -403,7 +403,7 @@ def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float)
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None
 
 
-def test_the_ending_is_told_in_the_readers_language(process: Process) -> None:
+def test_ending_is_reported_in_the_configured_language(process: Process) -> None:
     command = ["run", "--no-metrics", "--language", "zh", "--name", "k", "--"]
     result = process(*command, *python("import os; os.kill(os.getpid(), 9)"))
     assert result.stderr.count("命令被 SIGKILL 终止。") == 2
@@ -413,7 +413,7 @@ def test_the_ending_is_told_in_the_readers_language(process: Process) -> None:
     assert "The command" not in result.stderr + report
 
 
-def test_only_what_was_kept_is_said_to_be_there(tmp_path: Path) -> None:
+def test_only_existing_files_are_mentioned_at_the_end(tmp_path: Path) -> None:
     assert kept_line(tmp_path, "en") == kept_line(tmp_path / "none", "zh") == ""
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "rank0.log").write_text("")
@@ -426,7 +426,7 @@ def test_only_what_was_kept_is_said_to_be_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "code"), [((), 0), (("--fail-on-finding",), 1)])
-def test_a_failure_that_the_command_hides_is_its_exit_code_if_wanted(
+def test_hidden_failure_becomes_the_exit_code_on_request(
     process: Process, given: tuple[str, ...], code: int
 ) -> None:
     failing = f"{shlex.join(python(STEPS.format(steps=9, pause=0.2) + 'raise SystemExit(3)'))} | cat"
@@ -436,14 +436,14 @@ def test_a_failure_that_the_command_hides_is_its_exit_code_if_wanted(
     assert "The command returned 0, but its program exited with 3" in result.stderr
 
 
-def test_the_exit_code_of_a_run_that_finished_or_failed_openly_stays_its_own(process: Process) -> None:
+def test_fail_on_finding_keeps_exit_codes_of_open_failures_and_successes(process: Process) -> None:
     environ = {"STALLWATCH_RUN_FAIL_ON_FINDING": "true"}
     for code in (0, 3):
         result = process("run", "--no-metrics", "--", *python(f"raise SystemExit({code})"), env=environ)
         assert result.returncode == code
 
 
-def test_a_run_whose_state_folder_cannot_be_written_is_kept_in_tmpdir(
+def test_run_is_recorded_in_tmpdir_if_the_state_folder_is_not_writable(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -464,7 +464,7 @@ def test_a_run_whose_state_folder_cannot_be_written_is_kept_in_tmpdir(
     assert named.returncode == 1 and "cuda-oom" in named.stdout
 
 
-def test_a_thread_that_never_ends_does_not_hold_up_the_exit_code(tmp_path: Path) -> None:
+def test_endless_thread_does_not_delay_the_exit_code(tmp_path: Path) -> None:
     code = (
         "import sys, threading, stallwatch.cli as cli\n"
         "cli._EXIT_SECONDS = 0.1\n"

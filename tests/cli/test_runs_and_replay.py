@@ -27,7 +27,7 @@ def home() -> Path:
     return Path(os.environ["STALLWATCH_HOME"])
 
 
-def test_a_run_whose_end_only_its_incident_tells(stallwatch: Stallwatch, home: Path) -> None:
+def test_ending_is_taken_from_the_incident_if_the_record_lacks_it(stallwatch: Stallwatch, home: Path) -> None:
     """The disk was full, so the run's own record could not be written."""
     now = time.time()
     full = RunFolder.create("full", ["train.py"], home=home, now=now - 100)
@@ -54,14 +54,14 @@ def test_a_run_whose_end_only_its_incident_tells(stallwatch: Stallwatch, home: P
     assert (row[0], row[1], row[3], row[4]) == ("full", "failed", "1 min", "failed (exit code 1)")
 
 
-def test_a_secret_in_the_name_of_a_run_is_masked(stallwatch: Stallwatch, home: Path) -> None:
+def test_secret_in_the_name_of_a_run_is_masked(stallwatch: Stallwatch, home: Path) -> None:
     secret = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
     RunFolder.create(f"sft-{secret}", ["train.py"], home=home, now=time.time())
     shown = stallwatch("runs").stdout
     assert shown.startswith("sft-") and secret not in shown
 
 
-def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
+def test_runs_are_listed_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     now = time.time()
     ended = RunFolder.create("old", ["train.py"], home=home, now=now - 7200)
     ending = Ending("killed", 137, "SIGKILL", "", 3900.0)
@@ -89,7 +89,7 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
         ({"n1": 90, "n2": -30}, "stalled", "-"),  # their clocks differ from ours, and NFS caches the record
     ],
 )
-def test_hosts_whose_agent_is_not_heard_of_say_since_when(
+def test_silent_hosts_are_listed_with_the_time_of_their_last_post(
     stallwatch: Stallwatch,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ def test_hosts_whose_agent_is_not_heard_of_say_since_when(
     assert (row[1], row[4]) == (state, told.format(**since))
 
 
-def test_two_hosts_of_one_name_are_counted_as_two(stallwatch: Stallwatch, home: Path) -> None:
+def test_hosts_with_the_same_name_are_counted_separately(stallwatch: Stallwatch, home: Path) -> None:
     identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
     now = time.time()
     for name in ("", "box-10.0.0.9"):
@@ -166,13 +166,13 @@ def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
     assert row[6] == "n2"
 
 
-def test_a_missing_run(stallwatch: Stallwatch, home: Path) -> None:
+def test_missing_run_is_an_error(stallwatch: Stallwatch, home: Path) -> None:
     RunFolder.create("sft", ["x"], home=home)
     result = stallwatch("runs", "dpo")
     assert result.exit_code == 2 and "is called dpo" in result.output
 
 
-def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: Path) -> None:
+def test_interrupted_run_did_not_fail(stallwatch: Stallwatch, home: Path) -> None:
     folder = RunFolder.create("stopped", ["train.py"], home=home, now=1000.0)
     folder.write_info(state="failed", ended_at=1060.0, ending=Ending("interrupted", 130, "SIGINT"))
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
@@ -182,7 +182,7 @@ def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: P
     assert (row[1], row[4]) == ("not watched", "unknown")
 
 
-def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:
+def test_empty_state_folder_is_reported(stallwatch: Stallwatch, home: Path) -> None:
     result = stallwatch("runs")
     assert (result.exit_code, result.stdout) == (0, "")
     assert str(home) in result.stderr
@@ -190,7 +190,7 @@ def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:
 
 @pytest.mark.parametrize("command", [("runs",), ("alerts", "list")])
 @pytest.mark.parametrize("below", ["", "/state"])
-def test_a_file_in_place_of_the_state_folder_is_reported(
+def test_file_in_place_of_the_state_folder_is_reported(
     stallwatch: Stallwatch,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,20 +216,20 @@ def test_replay_prints_the_same_bytes_and_has_the_same_exit_code(process: Proces
     assert (result.returncode, result.stdout, result.stderr) == (3, "step 1\n", "oops\n")
 
 
-def test_replay_of_what_is_no_run(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_replay_of_an_unknown_run_is_an_error(stallwatch: Stallwatch, tmp_path: Path) -> None:
     result = stallwatch("replay", str(tmp_path))
     assert result.exit_code == 2
     assert str(tmp_path) in result.stderr and "Traceback" not in result.stderr
 
 
-def test_replay_says_that_a_log_holds_no_records(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_replay_reports_a_log_without_records(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 1 loss 0.5\n")
     result = stallwatch("replay", str(tmp_path))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "train.log holds no records as `stallwatch run` writes them" in result.stderr
 
 
-def test_replay_of_a_run_that_printed_nothing_is_silent(stallwatch: Stallwatch, home: Path) -> None:
+def test_replay_of_a_run_without_output_is_empty(stallwatch: Stallwatch, home: Path) -> None:
     folder = RunFolder.create("r", ["train.py"], home=home, now=1000.0)
     (folder.path / "ranks").mkdir(exist_ok=True)
     (folder.path / "ranks" / "rank0.log").write_text("")

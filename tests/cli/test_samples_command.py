@@ -31,7 +31,7 @@ def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_csv_on_standard_output(log: Path) -> None:
+def test_csv_is_written_to_standard_output(log: Path) -> None:
     result = CliRunner().invoke(cli, ["samples", str(log)])
     assert result.exit_code == 0
     found = rows(result.stdout)
@@ -41,7 +41,7 @@ def test_csv_on_standard_output(log: Path) -> None:
     assert (found[-1]["phase"], found[-1]["eval_loss"], found[-1]["line"]) == ("eval", "0.75", "2399")
 
 
-def test_a_file_of_either_kind(log: Path, tmp_path: Path) -> None:
+def test_output_file_is_csv_or_parquet(log: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     for name in ("x.csv", "x.parquet"):
         result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / name)])
@@ -66,7 +66,7 @@ def test_problems_are_reported(tmp_path: Path, log: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "name another file with -o")]
 )
-def test_an_output_that_cannot_be(log: Path, tmp_path: Path, name: str, words: str) -> None:
+def test_unwritable_output_is_reported(log: Path, tmp_path: Path, name: str, words: str) -> None:
     from stallwatch.cli import StallwatchGroup
 
     assert isinstance(cli, StallwatchGroup)
@@ -75,13 +75,13 @@ def test_an_output_that_cannot_be(log: Path, tmp_path: Path, name: str, words: s
     assert words in result.stderr
 
 
-def test_one_sample_is_reported_as_one(tmp_path: Path) -> None:
+def test_count_of_a_single_sample_is_singular(tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text("{'loss': 0.5, 'epoch': 0.1}\n")
     result = CliRunner().invoke(cli, ["samples", str(tmp_path / "one.log"), "-o", str(tmp_path / "x.csv")])
     assert "1 sample in " in result.stderr
 
 
-def test_parquet_without_pyarrow_says_how_to_get_it(
+def test_parquet_without_pyarrow_names_the_missing_package(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: False)
@@ -91,7 +91,7 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
     assert not (tmp_path / "x.parquet").exists()
 
 
-def test_the_frame(log: Path) -> None:
+def test_python_function_returns_a_data_frame(log: Path) -> None:
     pytest.importorskip("pandas")
     frame = stallwatch.samples(log)
     assert len(frame) == 1800

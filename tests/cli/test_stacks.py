@@ -85,9 +85,7 @@ def wait_for(found: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_ranks_of_a_watched_run_are_named_by_run_folder_or_process(
-    stallwatch: Stallwatch, tmp_path: Path
-) -> None:
+def test_ranks_are_selected_by_run_folder_or_process(stallwatch: Stallwatch, tmp_path: Path) -> None:
     with running(tmp_path) as run:
         info = read_info(run.path)
         assert info is not None
@@ -108,20 +106,20 @@ def test_ranks_of_a_watched_run_are_named_by_run_folder_or_process(
         assert run.agent.poll() is None, "the agent watches on"
 
 
-def test_of_a_run_that_makes_progress_no_rank_is_named(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_no_rank_is_blamed_in_a_run_that_makes_progress(stallwatch: Stallwatch, tmp_path: Path) -> None:
     with running(tmp_path, advances=True):
         shown = stallwatch("stacks")
         assert (shown.exit_code, "The run is making progress" in shown.stdout) == (0, True), shown.output
 
 
-def test_ranks_outlive_their_agent(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_ranks_can_be_queried_after_their_agent_ended(stallwatch: Stallwatch, tmp_path: Path) -> None:
     with running(tmp_path) as run:
         run.agent.kill()
         run.agent.wait(60)
         assert "rank 1 is at train.py:7 in reward" in stallwatch("stacks", "sft").stdout
 
 
-def test_without_a_probe_py_spy_reads_the_ranks(
+def test_py_spy_reads_ranks_without_a_probe(
     stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = [
@@ -146,7 +144,7 @@ def snapshot(folder: Path, host: str, *groups: StackGroup) -> str:
     return f"{host}.json"
 
 
-def test_snapshots_of_several_hosts_are_judged_together(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_snapshots_of_several_hosts_are_combined(stallwatch: Stallwatch, tmp_path: Path) -> None:
     waits = {"kind": "collective", "what": "all_reduce", "place": "train.py:9 in step"}
     files = [
         snapshot(tmp_path, "n1", StackGroup([0, 1], **waits)),
@@ -160,7 +158,7 @@ def test_snapshots_of_several_hosts_are_judged_together(stallwatch: Stallwatch, 
     assert (found.odd, found.hosts) == ([3], {"n1": "0-1", "n2": "2-3"})
 
 
-def test_dumps_of_the_flight_recorder_are_judged_like_snapshots(stallwatch: Stallwatch) -> None:
+def test_flight_recorder_dumps_are_evaluated_like_snapshots(stallwatch: Stallwatch) -> None:
     dumps = sorted((Path(__file__).parents[1] / "logs/flight_recorder").glob("comm_lib*"))
     shown = stallwatch("stacks", *map(str, dumps))
     assert shown.exit_code == 1 and "rank 1 is in no collective" in shown.stdout, shown.output
@@ -172,9 +170,7 @@ def test_dumps_of_the_flight_recorder_are_judged_like_snapshots(stallwatch: Stal
     assert shown.exit_code == 2 and "GLOBAL at byte 2; it was not loaded" in shown.stderr, shown.output
 
 
-def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
-    stallwatch: Stallwatch, tmp_path: Path
-) -> None:
+def test_invalid_snapshots_and_arguments_are_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "n1.json").write_text("{}")
     for arguments, says in (
         (["n1.json"], "n1.json is neither output"),
@@ -209,7 +205,7 @@ SAYS = [
 
 
 @pytest.mark.parametrize(("about", "says"), SAYS)
-def test_a_run_whose_ranks_cannot_be_queried_here(
+def test_run_without_ranks_on_this_host_is_an_error(
     stallwatch: Stallwatch, home: Path, childless: int, about: dict[str, Any], says: str
 ) -> None:
     make_run(home, **{"pid": childless, **about})
@@ -217,7 +213,7 @@ def test_a_run_whose_ranks_cannot_be_queried_here(
     assert (shown.exit_code, says in shown.stderr) == (2, True), shown.stderr
 
 
-def test_a_name_that_is_no_run_or_may_be_several(stallwatch: Stallwatch, home: Path) -> None:
+def test_unknown_or_ambiguous_name_is_an_error(stallwatch: Stallwatch, home: Path) -> None:
     for arguments in ([], ["dpo"]):
         shown = stallwatch("stacks", *arguments)
         assert shown.exit_code == 2 and "name a process instead: stallwatch stacks PID" in shown.stderr
@@ -227,7 +223,7 @@ def test_a_name_that_is_no_run_or_may_be_several(stallwatch: Stallwatch, home: P
     assert "run dpo is not known here; watched runs: sft" in stallwatch("stacks", "dpo").stderr
 
 
-def test_a_process_that_is_gone_or_another_accounts(
+def test_ended_or_foreign_process_is_an_error(
     stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "is not running" in stallwatch("stacks", str(2**22 + 1)).stderr
@@ -236,7 +232,7 @@ def test_a_process_that_is_gone_or_another_accounts(
     assert shown.exit_code == 2 and "run this command as" in shown.stderr
 
 
-def test_a_process_without_ranks(stallwatch: Stallwatch) -> None:
+def test_process_without_ranks_is_an_error(stallwatch: Stallwatch) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
             assert "has no rank" in stallwatch("stacks", str(other.pid)).stderr

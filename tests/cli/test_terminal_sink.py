@@ -46,7 +46,7 @@ def shown(stream: io.StringIO, *incidents: Incident, language: str = "en") -> st
     return stream.getvalue()
 
 
-def test_in_a_log_every_line_has_the_prefix() -> None:
+def test_every_line_in_a_log_has_the_prefix() -> None:
     text = shown(io.StringIO(), stall(), stall(stalled_seconds=60.0))
     lines = text.splitlines()
     assert lines[0] == "stallwatch: [r] stalled: no step for 42 s"
@@ -55,14 +55,14 @@ def test_in_a_log_every_line_has_the_prefix() -> None:
     assert "\x1b" not in text
 
 
-def test_on_a_terminal_it_is_a_panel_and_log_text_is_no_markup() -> None:
+def test_terminal_shows_a_panel_without_interpreting_markup_of_the_log() -> None:
     text = shown(Terminal(), stall())
     assert text.startswith("\x1b[31m╭")  # without an empty line before it
     assert "[bold]not markup[/bold]" in text
     assert "\x1b[2J" not in text
 
 
-def test_a_panel_ends_the_line_of_a_progress_bar_once(tmp_path: Path) -> None:
+def test_panel_ends_the_line_of_a_progress_bar_once(tmp_path: Path) -> None:
     with (tmp_path / "terminal").open("w") as file:
         screen = Terminal()
         screen.fileno = file.fileno  # type: ignore[method-assign]
@@ -72,12 +72,12 @@ def test_a_panel_ends_the_line_of_a_progress_bar_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("language", "words"), [("en", "recovered after 1 min"), ("zh", "已恢复")])
-def test_the_resolve_is_shown_too(language: str, words: str) -> None:
+def test_end_of_an_incident_is_shown(language: str, words: str) -> None:
     over = stall(status="resolved", resolution="recovered", resolved_at=60.0)
     assert words in shown(io.StringIO(), stall(), over, language=language)
 
 
-def test_what_is_done_about_a_stall_stands_under_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reaction_to_a_stall_is_shown_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     """The order holds even if the terminal is slow and the reaction is fast."""
 
     class Slow(io.StringIO):
@@ -99,5 +99,5 @@ def test_what_is_done_about_a_stall_stands_under_it(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "stallwatch: too late for the queue\n"
 
 
-def test_the_end_is_left_to_the_report() -> None:
+def test_end_of_the_run_is_left_to_the_report() -> None:
     assert shown(io.StringIO(), stall(kind="ended")) == ""
