@@ -86,9 +86,9 @@ def test_what_takes_a_second_try_in_ci_is_told_and_what_fails_twice_fails(tmp_pa
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "3 failed, 2 passed, 3 rerun" in done.stdout, done.stdout + done.stderr
-    told = section(done.stdout, "passed only when tried again: mend them")
-    assert told[0] == "test_it.py::test_at_last" and "wrong at the first try" in "".join(told)
-    assert "test_it.py::test_never" not in told
+    output = section(done.stdout, "passed only when tried again: mend them")
+    assert output[0] == "test_it.py::test_at_last" and "wrong at the first try" in "".join(output)
+    assert "test_it.py::test_never" not in output
     twice = section(done.stdout, "failed twice: how the first try ended")
     assert twice[0] == "test_it.py::test_never" and "wrong at try 1" in "".join(twice)
     assert "test_it.py::test_at_last" not in twice
@@ -134,8 +134,8 @@ def test_lanes_report_the_same(tmp_path: Path, root: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "10 passed" in done.stdout and "1 rerun" in done.stdout
-    told = done.stdout.partition("passed only when tried again: mend them")[2]
-    assert "test_it.py::test_at_last" in told and "wrong at the first try" in told
+    output = done.stdout.partition("passed only when tried again: mend them")[2]
+    assert "test_it.py::test_at_last" in output and "wrong at the first try" in output
     cases = ElementTree.parse(tmp_path / "told.xml").iter("testcase")
     processes = [(case.get("name"), one.get("value")) for case in cases for one in case.iter("property")]
     waiting = {process for name, process in processes if name == "test_alone"}

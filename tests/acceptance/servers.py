@@ -280,8 +280,8 @@ class Stack:
 
     def number(self, query: str) -> float | None:
         """Return the highest value of a Prometheus query, or ``None`` if it has no value."""
-        told = json.loads(self.get("prometheus", f"/api/v1/query?query={urllib.parse.quote(query)}"))
-        return max((float(one["value"][1]) for one in told["data"]["result"]), default=None)
+        report = json.loads(self.get("prometheus", f"/api/v1/query?query={urllib.parse.quote(query)}"))
+        return max((float(one["value"][1]) for one in report["data"]["result"]), default=None)
 
     def until_known(self, *runs: str, steps: int = 20) -> None:
         """Wait until Prometheus has seen `steps` steps of these runs; busy machines start slowly."""

@@ -25,9 +25,9 @@ def play(stack: Any, script: Any) -> tuple[int, int]:
         script.at(4, lambda: stack.start("prometheus"))
         script.between(4, 90, "the watchdog came all the way", lambda: switch.pinged)
         script.run()
-        told = stack.said("relay").count(BLIND)  # an alarm from before the first ping
+        found = stack.said("relay").count(BLIND)  # an alarm from before the first ping
         script.at(0, lambda: stack.stop("prometheus"))
-        script.between(5, SILENT_AFTER, "blind", lambda: stack.said("relay").count(BLIND) > told)
+        script.between(5, SILENT_AFTER, "blind", lambda: stack.said("relay").count(BLIND) > found)
         script.run()
         pings = len(switch.pinged)  # the alarm came after the answer to the last ping
         script.run(settle=5)

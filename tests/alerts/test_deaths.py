@@ -64,8 +64,8 @@ def test_a_chat_receives_fatal_and_then_failed_for_one_incident(
     for change in (found, found, died, died):
         sink(change)
     assert sink.close(120)
-    told = [(body["id"], body["status"], body["outcome"], body["type"]) for body in chat_server.bodies]
-    assert told == [(NAME, "open", None, "failure"), (NAME, "resolved", "crashed", "failure")]
+    given = [(body["id"], body["status"], body["outcome"], body["type"]) for body in chat_server.bodies]
+    assert given == [(NAME, "open", None, "failure"), (NAME, "resolved", "crashed", "failure")]
     assert [body["title"].split(":")[0] for body in chat_server.bodies] == ["[myrun] fatal", "[myrun] failed"]
 
 
@@ -85,10 +85,10 @@ def test_the_end_does_not_repeat_what_the_beginning_said(
     found: Incident, died: Incident, oom_page: Any
 ) -> None:
     opened = Event(found.opened_at, "opened", "finding", "cuda-oom", "critical", 1)
-    told = msgspec.structs.replace(died, history=[opened])
-    assert "What to do:" not in render(told, "en", oom_page).text
-    other = msgspec.structs.replace(told, rule="nccl-watchdog-timeout")
-    assert render(other, "en", oom_page).text != render(told, "en", oom_page).text
+    given = msgspec.structs.replace(died, history=[opened])
+    assert "What to do:" not in render(given, "en", oom_page).text
+    other = msgspec.structs.replace(given, rule="nccl-watchdog-timeout")
+    assert render(other, "en", oom_page).text != render(given, "en", oom_page).text
 
 
 def test_a_warning_that_turns_critical_is_sent_once_more(
@@ -187,7 +187,7 @@ class Desk:
         letter = IncidentMessage(incident, incident_notice(incident, "en", None))
         names = {fingerprint(url): url for url in (FIRST, BOSS)}
         drafts = self._outbox.put(
-            lambda told, called: self._planner.drafts([letter], told, called, incident.updated_at),
+            lambda given, called: self._planner.drafts([letter], given, called, incident.updated_at),
             incident.updated_at,
         )
         return [(names[draft.channel], draft.escalation) for draft in drafts]

@@ -195,12 +195,12 @@ def test_the_terminal_shows_it_once() -> None:
 
 def test_a_stall_that_was_silenced_stays_so_whatever_rule_explains_it_now() -> None:
     cause, hang = "zero3-trace-cache-invalidated", "silent-hang-no-error"
-    told = msgspec.structs.replace(located([1]), id=f"r/stall/{cause}/1", rule=hang)
-    died = msgspec.structs.replace(told, kind="ended")
+    found = msgspec.structs.replace(located([1]), id=f"r/stall/{cause}/1", rule=hang)
+    died = msgspec.structs.replace(found, kind="ended")
     silences = [Silence(0.0, 100.0, rule=rule) for rule in ("zero3-*", hang, "cuda-*")]
-    assert [one.quiets(told, 50.0) for one in silences] == [True, True, False]
+    assert [one.quiets(found, 50.0) for one in silences] == [True, True, False]
     assert [one.quiets(died, 50.0) for one in silences] == [False, True, False]
-    assert not silences[0].quiets(told, 100.0)
+    assert not silences[0].quiets(found, 100.0)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

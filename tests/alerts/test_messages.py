@@ -92,9 +92,9 @@ def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
     where = message(
         "run.kept-elsewhere", path="/tmp/stallwatch-0-1/runs/myrun", why="No space left on device"
     )
-    told = stall(kind="ended", ending=Ending("failed", 1), kept=where)
-    told.status = "resolved" if over else "open"
-    english, chinese = render(told, "en", None).text, render(told, "zh", None).text
+    found = stall(kind="ended", ending=Ending("failed", 1), kept=where)
+    found.status = "resolved" if over else "open"
+    english, chinese = render(found, "en", None).text, render(found, "zh", None).text
     assert "The record of the run is in /tmp/stallwatch-0-1/runs/myrun" in english
     assert "/tmp/stallwatch-0-1/runs/myrun" in chinese and "状态目录无法写入" in chinese
 
@@ -215,9 +215,9 @@ def test_a_failure_names_cause_rank_fixes_and_ending(
 
 @pytest.mark.parametrize(("language", "ended"), [("en", "failed: "), ("zh", "失败：")])
 def test_the_title_of_an_unknown_failure_is_its_exception(stall: Stall, language: str, ended: str) -> None:
-    told = "ValueError: bad batch at index 77 (train.py:8)"
-    died = failed(stall, None, rule="unknown-failure", exception=told)
-    assert render(died, language, None).title == f"[myrun] {ended}{told}"
+    found = "ValueError: bad batch at index 77 (train.py:8)"
+    died = failed(stall, None, rule="unknown-failure", exception=found)
+    assert render(died, language, None).title == f"[myrun] {ended}{found}"
     died = failed(stall, None, rule="unknown-failure", exception="ValueError: @all " + "x" * 500)
     title = render(died, language, None).title
     assert title.startswith(f"[myrun] {ended}ValueError: ＠all xxx") and len(title) < 150

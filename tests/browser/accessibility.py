@@ -29,9 +29,9 @@ def faults(page: Page) -> list[str]:
 def _faults_now(page: Page) -> list[str]:
     for frame in page.frames:
         frame.evaluate(AXE_SCRIPT)
-    told: dict[str, Any] = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    messages: dict[str, Any] = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     found = []
-    for violation in told["violations"]:
+    for violation in messages["violations"]:
         for node in violation["nodes"]:
             # In a frame or a shadow tree, a selector is a list of selectors.
             where = " ".join(map(str, node["target"]))

@@ -95,11 +95,11 @@ class Scene(Stage):
             raise
 
     def _fill(self, folder: Path, ports: dict[str, int]) -> None:
-        told = {"STALLWATCH_ALERTS_URLS": self.chat.url}
+        found = {"STALLWATCH_ALERTS_URLS": self.chat.url}
         server = {"STALLWATCH_DASHBOARD_PROMETHEUS_URL": f"http://127.0.0.1:{ports['server']}"}
         self.processes = {
-            "embedded": self.beginning(ports["embedded"], **told),
-            "prometheus": self.beginning(ports["prometheus"], **told, **server),
+            "embedded": self.beginning(ports["embedded"], **found),
+            "prometheus": self.beginning(ports["prometheus"], **found, **server),
         }
         for name in HANGING.values():
             self.run(name, HANGS, floor=3.0, port=ports[name])

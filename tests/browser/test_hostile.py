@@ -65,7 +65,7 @@ def hostile_run(home: Path) -> None:
             at = int((now - 100 + number) * 1e9)
             out.write(format_record(CriRecord(at, "stdout", True, text.encode())))
     folder.write_info(updated_at=now, ended_at=now, state="failed")
-    told = Incident(
+    found = Incident(
         id="hostile/1",
         run="hostile",
         kind="stall",
@@ -80,7 +80,7 @@ def hostile_run(home: Path) -> None:
         evidence=[TEXT] * 5,
     )
     store = IncidentStore.at_home(home)
-    store.upsert(told)
+    store.upsert(found)
     store.close()
 
 

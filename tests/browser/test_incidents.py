@@ -52,11 +52,11 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
 
 def test_the_first_row_chosen_by_keyboard_opens(scene, watched) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
-    told: list[bytes] = []
+    messages: list[bytes] = []
 
     def sent(payload: str | bytes) -> None:
         if isinstance(payload, bytes) and re.search(rb'"rows":\[\d+\]', payload):
-            told.append(payload)
+            messages.append(payload)
 
     page.on("websocket", lambda socket: socket.on("framesent", sent))
     page.goto(f"{scene.urls['embedded']}/incidents?q={HANGING['embedded']}")
@@ -66,9 +66,9 @@ def test_the_first_row_chosen_by_keyboard_opens(scene, watched) -> None:  # type
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Shift+Space")
         for _ in range(40):
-            if told:
+            if messages:
                 break
             page.wait_for_timeout(250)
-        if told:
+        if messages:
             break
     page.wait_for_url(re.compile("incident="))

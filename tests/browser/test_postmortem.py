@@ -81,8 +81,8 @@ def test_how_far_the_reading_is_stands_on_the_page(page, tmp_path: Path) -> None
     )
     page.locator("input[type=file]").set_input_files(log)
     page.locator("[class*=st-key-verdict]").wait_for(timeout=120_000)
-    told = page.evaluate("() => [...window.told]")
-    assert len([one for one in told if not one.startswith("Reading 0 ")]) >= 1, told
+    found = page.evaluate("() => [...window.told]")
+    assert len([one for one in found if not one.startswith("Reading 0 ")]) >= 1, found
 
 
 def test_a_kept_report_can_be_linked_to_and_deleted(scene, page) -> None:  # type: ignore[no-untyped-def]

@@ -54,8 +54,8 @@ def test_a_pattern_is_tried_and_a_page_drafted(scene, watched) -> None:  # type:
     failed.fill(FAILURE)
     failed.press("Control+Enter")
     page.get_by_text("run stallwatch rules check").wait_for()
-    with page.expect_download() as told:
+    with page.expect_download() as found:
         page.get_by_role("button", name="Download the page").click()
-    drafted = told.value.path().read_text()
-    assert "OddEngineError" in drafted and told.value.suggested_filename.endswith(".md")
+    drafted = found.value.path().read_text()
+    assert "OddEngineError" in drafted and found.value.suggested_filename.endswith(".md")
     assert watched.failures == []

@@ -38,9 +38,9 @@ def file(tmp_path: Path) -> Path:
 def test_unknown_names_are_reported_with_the_nearest_names(stallwatch: Stallwatch, file: Path) -> None:
     result = stallwatch("config", "show")
     assert result.exit_code == 2 and "s3cr3t" not in result.output
-    told = [line for line in result.stderr.splitlines() if line.startswith("stallwatch: ")]
-    assert [line.split(": ", 2)[1] for line in told] == [f"{file}:{line}" for line in (5, 4, 10)]
-    rule, family, url = told
+    messages = [line for line in result.stderr.splitlines() if line.startswith("stallwatch: ")]
+    assert [line.split(": ", 2)[1] for line in messages] == [f"{file}:{line}" for line in (5, 4, 10)]
+    rule, family, url = messages
     assert "alerts.routes[1].rules: no rule 'cuda-oon' is known" in rule and "cuda-oom" in rule
     assert "no family 'memroy' is known; did you mean memory" in family
     assert "alerts.routes[2].urls: slakc://" in url and "did you mean 'slack'?" in url

@@ -145,11 +145,11 @@ def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(
         notice = incident_notice(stall(run), "en", None)
         draft = Draft(channel, name, run, notice, (key(run),), stall(run).id)
         outbox.put(lambda *_, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
-    told = stallwatch("alerts", "send", "--wait", "0.1")
-    assert told.exit_code == 1 and heard == []
-    assert "2 waiting for slack://****: no URL of this chat" in told.stderr
+    result = stallwatch("alerts", "send", "--wait", "0.1")
+    assert result.exit_code == 1 and heard == []
+    assert "2 waiting for slack://****: no URL of this chat" in result.stderr
     command = f"stallwatch alerts send --drop {gone[:12]}"
-    assert command in told.stderr
+    assert command in result.stderr
     keep(outbox, "sound")
     refused = stallwatch("alerts", "send", "--drop", CHAT)
     assert refused.exit_code == 2 and "is configured here" in refused.stderr

@@ -59,9 +59,9 @@ def test_json_output_contains_the_findings(stallwatch, tmp_path: Path, freeze: s
     (tmp_path / "train.py").write_text("import deepspeed\ndeepspeed.initialize(model=None)\n")
     result: Result = stallwatch("check", "ds.json", "train.py", "--json", "--versions", freeze)
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert (told["schema"], told["ok"], told["problems"]) == (1, False, [])
-    (finding,) = told["findings"]
+    report = json.loads(result.stdout)
+    assert (report["schema"], report["ok"], report["problems"]) == (1, False, [])
+    (finding,) = report["findings"]
     assert (finding["check"], finding["severity"], finding["file"], finding["line"]) == (
         "initialize-without-model",
         "fails",
@@ -98,8 +98,8 @@ def test_unreadable_input_prevents_an_all_clear(stallwatch, tmp_path: Path, free
         result: Result = stallwatch("check", *arguments, "--versions", freeze)
         assert result.exit_code == 2
         assert result.stdout.startswith("No verdict: not everything could be read.\n")
-        told = json.loads(stallwatch("check", *arguments, "--versions", freeze, "--json").stdout)
-        assert (told["ok"], len(told["problems"])) == (False, 1)
+        report = json.loads(stallwatch("check", *arguments, "--versions", freeze, "--json").stdout)
+        assert (report["ok"], len(report["problems"])) == (False, 1)
 
 
 def test_check_of_versions_alone_says_that_only_versions_were_checked(stallwatch, freeze: str) -> None:

@@ -59,10 +59,10 @@ def test_call_without_a_command_shows_the_help(stallwatch: Stallwatch) -> None:
 @pytest.mark.parametrize("group", [words for words, command in EVERY if isinstance(command, click.Group)])
 def test_group_without_a_command_shows_its_help_once(stallwatch: Stallwatch, group: str) -> None:
     result = stallwatch(*group.split())
-    told = result.stdout + result.stderr
-    assert told.startswith(f"Usage: stallwatch {group} ")
-    assert told.count("Usage: ") == 1
-    assert "stallwatch: " not in told
+    output = result.stdout + result.stderr
+    assert output.startswith(f"Usage: stallwatch {group} ")
+    assert output.count("Usage: ") == 1
+    assert "stallwatch: " not in output
 
 
 def test_documentation_has_a_place_for_the_options_of_every_command(root: Path) -> None:

@@ -175,8 +175,8 @@ def test_invalid_web_address_gets_an_example_for_its_own_key(tmp_path: Path, key
 def test_invalid_entry_does_not_disable_valid_chats(tmp_path: Path) -> None:
     config = load_text(tmp_path, "[alerts]\nurls = ['json://sound/s3cr3t', 5, ['x']]\n")
     assert config["alerts.urls"] == ("json://sound/s3cr3t",)
-    told = [(problem.line, problem.message) for problem in config.problems]
-    assert told == [
+    messages = [(problem.line, problem.message) for problem in config.problems]
+    assert messages == [
         (2, "alerts.urls must be a list of strings: entry 2 is a number, and is left out"),
         (2, "alerts.urls must be a list of strings: entry 3 is a list, and is left out"),
     ]
@@ -192,7 +192,7 @@ def test_configuration_without_a_valid_chat_is_reported_prominently(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("toml", "told"),
+    ("toml", "expected"),
     [
         (
             "urls = ['json://s3cr3t']\n",
@@ -204,9 +204,9 @@ def test_configuration_without_a_valid_chat_is_reported_prominently(tmp_path: Pa
         ("[chat]\nurl = 'json://s3cr3t'\n", "unknown section [chat]"),
     ],
 )
-def test_chats_in_a_wrong_section_are_reported_prominently(tmp_path: Path, toml: str, told: str) -> None:
+def test_chats_in_a_wrong_section_are_reported_prominently(tmp_path: Path, toml: str, expected: str) -> None:
     problem, loud = load_text(tmp_path, toml).problems
-    assert told in str(problem) and "NOBODY WILL BE NOTIFIED" in str(loud) and loud.line in (1, 2)
+    assert expected in str(problem) and "NOBODY WILL BE NOTIFIED" in str(loud) and loud.line in (1, 2)
     assert "s3cr3t" not in f"{problem}{loud}"
     assert len(load_text(tmp_path, f"{toml}[alerts]\nurls = ['json://one']\n").problems) == 1
     assert len(load_text(tmp_path, "[alert]\nlanguage = 'en'\n").problems) == 1
@@ -328,12 +328,12 @@ def test_short_home_variable_has_the_same_meaning_in_all_packages(
     from stallwatch_exporter.settings import state_home
 
     monkeypatch.chdir(tmp_path)
-    for told, incidents_named in (
+    for found, incidents_named in (
         ("here", tmp_path / "here"),
         ("/there", Path("/there")),
         ("~/x", Path.home() / "x"),
     ):
-        monkeypatch.setenv("STALLWATCH_HOME", told)
+        monkeypatch.setenv("STALLWATCH_HOME", found)
         assert state_home() == load()["run.home"] == incidents_named
     monkeypatch.delenv("STALLWATCH_HOME")
     assert state_home() == load()["run.home"]

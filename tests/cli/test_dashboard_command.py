@@ -33,10 +33,10 @@ def test_dashboard_gets_its_settings_from_the_options(
     port: int,
     insecure: bool,
 ) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr("stallwatch_dashboard.launch.serve", lambda settings: told.append(settings) or 7)
+    messages: list[Any] = []
+    monkeypatch.setattr("stallwatch_dashboard.launch.serve", lambda settings: messages.append(settings) or 7)
     assert stallwatch("dashboard", *arguments).exit_code == 7
-    (settings,) = told
+    (settings,) = messages
     assert (settings.host, settings.port, settings.insecure) == (host, port, insecure)
 
 

@@ -204,9 +204,9 @@ def test_baseline_reveals_lines_that_a_healthy_run_lacks(stallwatch: Stallwatch,
 
 def test_unusable_baseline_is_reported(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "dead.log").write_text(UNKNOWN)
-    told = stallwatch("diagnose", "dead.log", "--baseline", "dead.log")
-    assert told.exit_code == 1
-    assert "not healthy itself (unknown-failure)" in told.stderr
+    result = stallwatch("diagnose", "dead.log", "--baseline", "dead.log")
+    assert result.exit_code == 1
+    assert "not healthy itself (unknown-failure)" in result.stderr
     missing = stallwatch("diagnose", "dead.log", "--baseline", "gone.log")
     assert missing.exit_code == 2
     assert "gone.log: no such file" in missing.stderr
@@ -215,9 +215,9 @@ def test_unusable_baseline_is_reported(stallwatch: Stallwatch, tmp_path: Path) -
 
 def test_without_readable_input_only_the_reason_is_printed(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    told = stallwatch("diagnose", "gone.log", "empty")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert "gone.log: no such file" in told.stderr and "no log files" in told.stderr
+    result = stallwatch("diagnose", "gone.log", "empty")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "gone.log: no such file" in result.stderr and "no log files" in result.stderr
     (tmp_path / "good.log").write_text(STEPS)
     assert "UNFINISHED" in stallwatch("diagnose", "gone.log", "good.log").stdout
 
@@ -261,9 +261,9 @@ def test_each_prints_a_verdict_per_file(stallwatch: Stallwatch, tmp_path: Path) 
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a.log").write_text(OOM)
     (tmp_path / "runs" / "b.log").write_text(HEALTHY)
-    told = stallwatch("diagnose", "--each", "runs")
-    assert told.exit_code == 1
-    first, about, second, *_ = told.stdout.splitlines()
+    result = stallwatch("diagnose", "--each", "runs")
+    assert result.exit_code == 1
+    first, about, second, *_ = result.stdout.splitlines()
     assert first.startswith("runs/a.log  FAILED")
     assert about.startswith("  cuda-oom: ")
     assert second.startswith("runs/b.log  UNFINISHED")
@@ -290,9 +290,9 @@ def test_brief_report_has_four_lines(stallwatch: Stallwatch) -> None:
 
 def test_explain_shows_how_the_verdict_was_reached(stallwatch: Stallwatch) -> None:
     text = stallwatch("diagnose", "-", "--explain", stdin=OOM).stdout
-    told = text.partition("How the verdict was reached")[2].split()
-    assert told[:4] == ["matches", "+", "cuda-oom", "(cause,"]
-    assert told[told.index("Root") :][:3] == ["Root", "cause", "cuda-oom"]
+    output = text.partition("How the verdict was reached")[2].split()
+    assert output[:4] == ["matches", "+", "cuda-oom", "(cause,"]
+    assert output[output.index("Root") :][:3] == ["Root", "cause", "cuda-oom"]
     report = json.loads(stallwatch("diagnose", "-", "--explain", "--json", stdin=OOM).stdout)
     assert report["explained"][0]["assessor"] == "matches"
     assert "explained" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=OOM).stdout)

@@ -104,9 +104,9 @@ def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs:
 
 def test_json_of_schema_2_lists_the_jobs(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--json=2")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["verdict"], told["primary"]["impact"]) == (1, "failed", "fatal")
-    assert [job["verdict"] for job in told["jobs"]] == ["unfinished", "failed", "finished"]
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["verdict"], report["primary"]["impact"]) == (1, "failed", "fatal")
+    assert [job["verdict"] for job in report["jobs"]] == ["unfinished", "failed", "finished"]
     (logs / "slurm-1002.err").unlink()
     (logs / "slurm-1002.out").unlink()
     assert stallwatch("diagnose", "logs", "--strict").exit_code == 3
@@ -116,20 +116,20 @@ def test_json_of_schema_2_lists_the_jobs(stallwatch: Stallwatch, logs: Path) -> 
 
 def test_json_lists_the_jobs_and_marks_the_reported_one(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--json")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["verdict"], told["primary"]["rule"]) == (1, "failed", "cuda-oom")
-    assert told["stats"]["files"] == 2
-    assert [(job["name"], job["verdict"], job["primary"], job["reported"]) for job in told["jobs"]] == [
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["verdict"], report["primary"]["rule"]) == (1, "failed", "cuda-oom")
+    assert report["stats"]["files"] == 2
+    assert [(job["name"], job["verdict"], job["primary"], job["reported"]) for job in report["jobs"]] == [
         ("1003", "healthy", None, False),
         ("1002", "failed", "cuda-oom", True),
         ("1001", "healthy", None, False),
     ]
-    assert told["jobs"][1] == {
+    assert report["jobs"][1] == {
         "name": "1002",
         "verdict": "failed",
         "primary": "cuda-oom",
-        "confidence": told["primary"]["confidence"],
-        "title": told["primary"]["title"],
+        "confidence": report["primary"]["confidence"],
+        "title": report["primary"]["title"],
         "last_step": 40,
         "total_steps": 100,
         "finished": False,
@@ -138,8 +138,8 @@ def test_json_lists_the_jobs_and_marks_the_reported_one(stallwatch: Stallwatch, 
         "reported": True,
     }
     alone = json.loads(stallwatch("diagnose", "logs", "--json", "--job", "1002").stdout)
-    del told["jobs"], told["stats"]["seconds"], alone["stats"]["seconds"]
-    assert alone == told
+    del report["jobs"], report["stats"]["seconds"], alone["stats"]["seconds"]
+    assert alone == report
 
 
 def test_markdown_and_html_begin_with_the_table(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_markdown_and_html_begin_with_the_table(stallwatch: Stallwatch, logs: Pa
 
 def test_together_reads_all_files_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--together", "--json")
-    told = json.loads(result.stdout)
-    assert "jobs" not in told and told["stats"]["files"] == 4
-    assert any("--each" in note for note in told["notes"])
+    report = json.loads(result.stdout)
+    assert "jobs" not in report and report["stats"]["files"] == 4
+    assert any("--each" in note for note in report["notes"])
     assert len(json.loads(stallwatch("diagnose", "logs", "--each", "--json").stdout)) == 4
 
 
@@ -181,8 +181,8 @@ def test_files_with_distinct_ranks_belong_to_one_run(
         if per_file == (0, 2):  # two nodes with two ranks each
             lines += [line.replace(f"Rank {rank}", f"Rank {rank + 1}") for line in lines]
         (tmp_path / f"sft-{1001 + number}.out").write_text("".join(f"{line}\n" for line in lines))
-    told = json.loads(stallwatch("diagnose", "sft-1001.out", "sft-1002.out", "--json").stdout)
-    assert len(told.get("jobs", [])) == jobs
+    report = json.loads(stallwatch("diagnose", "sft-1001.out", "sft-1002.out", "--json").stdout)
+    assert len(report.get("jobs", [])) == jobs
 
 
 def test_newest_file_is_skipped_if_it_is_not_a_training_log(stallwatch: Stallwatch, logs: Path) -> None:
@@ -238,10 +238,10 @@ def test_unreadable_files_of_any_job_are_reported(stallwatch: Stallwatch, logs: 
     (logs / "slurm-1001.out.gz").write_bytes(b"\x1f\x8b\x08\x00 cut off")
     result = stallwatch("diagnose", "logs", "gone.log", "--json")
     assert result.exit_code == 2
-    told = json.loads(result.stdout)
-    assert told["primary"]["rule"] == "cuda-oom"
+    report = json.loads(result.stdout)
+    assert report["primary"]["rule"] == "cuda-oom"
     for name in ("gone.log", "slurm-1001.out.gz"):
-        assert name in result.stderr and any(name in note for note in told["notes"])
+        assert name in result.stderr and any(name in note for note in report["notes"])
 
 
 def test_archive_can_contain_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_standard_input_belongs_to_none_of_the_jobs(stallwatch: Stallwatch, logs
 def test_each_job_is_compared_with_the_baseline(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
     (tmp_path / "good.log").write_text(steps(1, 100))
     (logs / "slurm-1002.err").write_text("the pump of shard 3 stopped\n" + UNKNOWN)
-    told = json.loads(stallwatch("diagnose", "logs", "--json", "--baseline", "good.log").stdout)
-    assert [one["template"] for one in told["new_lines"]] == ["the pump of shard <n> stopped"]
+    report = json.loads(stallwatch("diagnose", "logs", "--json", "--baseline", "good.log").stdout)
+    assert [one["template"] for one in report["new_lines"]] == ["the pump of shard <n> stopped"]
 
 
 def test_newest_job_is_chosen_by_file_time_or_else_by_number(stallwatch: Stallwatch, tmp_path: Path) -> None:
@@ -278,14 +278,14 @@ def test_newest_job_is_chosen_by_file_time_or_else_by_number(stallwatch: Stallwa
         log = tmp_path / f"slurm-{number}.out"
         log.write_text(OOM)
         os.utime(log, (1.8e9 - age, 1.8e9 - age))
-    told = json.loads(stallwatch("diagnose", "slurm-1001.out", "slurm-1002.out", "--json").stdout)["jobs"]
-    assert [(job["name"], job["reported"]) for job in told] == [("1001", True), ("1002", False)]
-    assert told[0]["last_time"] == "2027-01-15T07:59:50.000Z"
+    report = json.loads(stallwatch("diagnose", "slurm-1001.out", "slurm-1002.out", "--json").stdout)["jobs"]
+    assert [(job["name"], job["reported"]) for job in report] == [("1001", True), ("1002", False)]
+    assert report[0]["last_time"] == "2027-01-15T07:59:50.000Z"
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         for number in (1001, 1002):
             archive.writestr(f"slurm-{number}.out", OOM)
-    told = json.loads(stallwatch("diagnose", "x.zip", "--json").stdout)["jobs"]
-    assert [(job["name"], job["last_time"]) for job in told] == [("1002", None), ("1001", None)]
+    report = json.loads(stallwatch("diagnose", "x.zip", "--json").stdout)["jobs"]
+    assert [(job["name"], job["last_time"]) for job in report] == [("1002", None), ("1001", None)]
 
 
 def test_run_folders_are_separate_jobs(stallwatch: Stallwatch, tmp_path: Path) -> None:
@@ -321,14 +321,14 @@ def test_folders_of_agents_of_one_run_are_one_job(stallwatch: Stallwatch, tmp_pa
         )
         (folder / "agent.json").write_bytes(msgspec.json.encode(info))
         (folder / "output.log").write_text(steps(10, 40))
-    told = json.loads(stallwatch("diagnose", "runs", "--json").stdout)["jobs"]
-    assert sorted((job["name"], len(job["files"])) for job in told) == [("sft-1.0", 2), ("sft-2.0", 1)]
+    report = json.loads(stallwatch("diagnose", "runs", "--json").stdout)["jobs"]
+    assert sorted((job["name"], len(job["files"])) for job in report) == [("sft-1.0", 2), ("sft-2.0", 1)]
 
 
 def test_python_function_returns_one_diagnosis(logs: Path) -> None:
-    told = package.diagnose(logs)
-    assert told.primary is not None and told.primary.rule == "cuda-oom" and told.stats.files == 2
-    assert told.notes[0].startswith("The file names suggest 3 jobs")
+    found = package.diagnose(logs)
+    assert found.primary is not None and found.primary.rule == "cuda-oom" and found.stats.files == 2
+    assert found.notes[0].startswith("The file names suggest 3 jobs")
     assert package.diagnose(logs, job="1003").progress.last_step == 60
     assert package.diagnose(logs, together=True).stats.files == 4
     with pytest.raises(ValueError, match="no job is called 7: there are 1001, 1002, 1003"):

@@ -61,7 +61,7 @@ def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("urls", "told"),
+    ("urls", "expected"),
     [
         (
             f'[7, "{CHAT}"]',
@@ -72,7 +72,7 @@ def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> 
     ],
 )
 def test_one_wrong_chat_leaves_the_others(
-    stallwatch: Stallwatch, tmp_path: Path, urls: str, told: str
+    stallwatch: Stallwatch, tmp_path: Path, urls: str, expected: str
 ) -> None:
     file = tmp_path / "stallwatch.toml"
     file.write_text(f"[alerts]\nurls = {urls}\n")
@@ -82,7 +82,7 @@ def test_one_wrong_chat_leaves_the_others(
     assert result.exit_code == 2  # without the broken chat, the relay continues up to the port
     assert ("cannot be had" in result.stderr) is (CHAT in urls)
     assert f"{file}:2: alerts.urls must be a list of strings" in result.stderr
-    assert told in result.stderr and "s3cr3t" not in result.stderr
+    assert expected in result.stderr and "s3cr3t" not in result.stderr
 
 
 @pytest.mark.parametrize(

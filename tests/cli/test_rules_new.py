@@ -41,9 +41,9 @@ def test_unwritten_sections_are_listed_and_not_reported(
     stallwatch: Stallwatch, tmp_path: Path, log: str
 ) -> None:
     stallwatch("rules", "new", "no-soup", "--from", log)
-    told = stallwatch("rules", "check", "my-rules")
-    assert told.exit_code == 0
-    assert "no-soup.md: not written yet: What happened, Why, Fix, When it is harmless" in told.stderr
+    result = stallwatch("rules", "check", "my-rules")
+    assert result.exit_code == 0
+    assert "no-soup.md: not written yet: What happened, Why, Fix, When it is harmless" in result.stderr
     assert "To be written" not in stallwatch("diagnose", log, "--rules", "my-rules").stdout
     page = tmp_path / "my-rules" / "trl" / "no-soup.md"
     page.write_text(page.read_text().replace("To be written: the mechanism.", "The cook slept."))
@@ -65,15 +65,15 @@ def test_name_family_and_folder_can_be_set(stallwatch: Stallwatch, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [(("No_Soup",), "not kebab-case"), (("cuda-oom",), "already"), (("--family", "A B"), "not kebab-case")],
 )
 def test_invalid_names_are_refused(
-    stallwatch: Stallwatch, log: str, arguments: tuple[str, ...], told: str
+    stallwatch: Stallwatch, log: str, arguments: tuple[str, ...], expected: str
 ) -> None:
     result = stallwatch("rules", "new", "--from", log, *arguments)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert expected in result.stderr
 
 
 def test_log_without_an_unknown_failure_is_refused(stallwatch: Stallwatch, tmp_path: Path) -> None:

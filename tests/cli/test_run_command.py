@@ -158,7 +158,7 @@ def test_missing_command_has_exit_code_127(process: Process) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("[exporter]\nport = 'x'\n", ["stallwatch.toml:2: exporter.port must be"]),
         (
@@ -172,12 +172,12 @@ def test_missing_command_has_exit_code_127(process: Process) -> None:
     ],
 )
 def test_invalid_configuration_does_not_prevent_a_run(
-    process: Process, tmp_path: Path, text: str, told: list[str]
+    process: Process, tmp_path: Path, text: str, expected: list[str]
 ) -> None:
     (tmp_path / "stallwatch.toml").write_text(text)
     result = process("run", "--no-metrics", "--", *python("print('trained')"))
     assert (result.returncode, result.stdout) == (0, "trained\n")
-    assert all(words in result.stderr for words in told), result.stderr
+    assert all(words in result.stderr for words in expected), result.stderr
 
 
 def test_exit_code_is_kept_if_monitoring_fails(
@@ -195,7 +195,7 @@ def test_exit_code_is_kept_if_monitoring_fails(
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "expected"),
     [
         ("stallwatch.cli.watching.print_end", "the report failed"),
         ("stallwatch.cli.watching.TerminalSink.close", "the last lines for the terminal failed"),
@@ -206,7 +206,7 @@ def test_exit_code_is_kept_if_monitoring_fails(
     ],
 )
 def test_errors_at_the_end_do_not_replace_the_exit_code(
-    stallwatch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, broken: str, told: str
+    stallwatch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, broken: str, expected: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "module.py")
@@ -214,7 +214,7 @@ def test_errors_at_the_end_do_not_replace_the_exit_code(
     monkeypatch.setattr(broken, full)
     result = stallwatch("run", "--no-metrics", "--", *python("raise SystemExit(5)"))
     assert result.exit_code == 5, result.output
-    assert f"{told} (OSError: [Errno 24]" in result.stderr
+    assert f"{expected} (OSError: [Errno 24]" in result.stderr
 
 
 def test_run_is_reported_without_free_file_descriptors(tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_stall_is_reported_when_it_begins_and_when_it_ends(
         "STALLWATCH_STALL_START_SECONDS": "1",
         "STALLWATCH_ALERTS_LANGUAGE": "zh",
     }
-    told = tmp_path / "told"
-    chat.on_message = lambda body: told.touch() if body["kind"] == "stall" else None
-    waits = f"import pathlib, time\nwhile not pathlib.Path({str(told)!r}).exists(): time.sleep(0.1)\n"
+    found = tmp_path / "told"
+    chat.on_message = lambda body: found.touch() if body["kind"] == "stall" else None
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(found)!r}).exists(): time.sleep(0.1)\n"
     code = f"{waits}{STEPS.format(steps=3, pause=0.1)}"
     result = process("run", "--no-metrics", "--name", "s", "--", *python(code), env=chat_env)
     assert result.returncode == 0

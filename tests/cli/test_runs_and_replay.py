@@ -33,7 +33,7 @@ def test_ending_is_taken_from_the_incident_if_the_record_lacks_it(stallwatch: St
     full = RunFolder.create("full", ["train.py"], home=home, now=now - 100)
     full.write_info(state="training", pid=2**22 + 1)
     ending = Ending("failed", 1, detail="The command exited with 1.")
-    told: dict[str, Any] = {
+    messages: dict[str, Any] = {
         "run": "full",
         "kind": "ended",
         "rule": "unknown-failure",
@@ -47,7 +47,7 @@ def test_ending_is_taken_from_the_incident_if_the_record_lacks_it(stallwatch: St
             status="open",
             opened_at=now - 40,
             updated_at=now - 40,
-            **told,
+            **messages,
         )
     )
     (row,) = [line.split("\t") for line in stallwatch("runs").stdout.splitlines()]
@@ -81,7 +81,7 @@ def test_runs_are_listed_with_their_states(stallwatch: Stallwatch, home: Path) -
 
 
 @pytest.mark.parametrize(
-    ("silent", "state", "told"),
+    ("silent", "state", "expected"),
     [
         ({"n1": 130, "n2": 120}, "agent gone", "not heard of since {n2}"),
         ({"n1": 600, "n2": 120}, "agent gone", "not heard of since {n2}"),
@@ -95,7 +95,7 @@ def test_silent_hosts_are_listed_with_the_time_of_their_last_post(
     monkeypatch: pytest.MonkeyPatch,
     silent: dict[str, int],
     state: str,
-    told: str,
+    expected: str,
 ) -> None:
     """The last state from a killed agent, such as "stalled", is out of date."""
     identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
@@ -110,7 +110,7 @@ def test_silent_hosts_are_listed_with_the_time_of_their_last_post(
         host: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - seconds))
         for host, seconds in silent.items()
     }
-    assert (row[1], row[4]) == (state, told.format(**since))
+    assert (row[1], row[4]) == (state, expected.format(**since))
 
 
 def test_hosts_with_the_same_name_are_counted_separately(stallwatch: Stallwatch, home: Path) -> None:
@@ -124,7 +124,7 @@ def test_hosts_with_the_same_name_are_counted_separately(stallwatch: Stallwatch,
 
 
 @pytest.mark.parametrize(
-    ("ended", "state", "told"),
+    ("ended", "state", "expected"),
     [
         ({}, "training", "-"),
         ({"n1": 0, "n2": 0}, "training", "-"),
@@ -139,7 +139,7 @@ def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
     monkeypatch: pytest.MonkeyPatch,
     ended: dict[str, int],
     state: str,
-    told: str,
+    expected: str,
 ) -> None:
     identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
     now = time.time()
@@ -153,7 +153,7 @@ def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
             kind = "failed" if code else "finished"
             folder.write_info(state=kind, ended_at=now - 40, ending=Ending(kind, code))
     (row,) = [line.split("\t") for line in stallwatch("runs").stdout.splitlines()]
-    assert (row[0], row[1], row[4], row[6]) == ("sft-8123.0", state, told, "3 hosts")
+    assert (row[0], row[1], row[4], row[6]) == ("sft-8123.0", state, expected, "3 hosts")
     alive = next((host for host in ("n3", "n2", "n1") if host not in ended), None)
     assert row[5] == (f"http://{alive}:19400/metrics" if alive else "-")
     rows = [line.split("\t") for line in stallwatch("runs", "sft-8123.0").stdout.splitlines()]

@@ -78,10 +78,10 @@ def test_secrets_come_from_files(root: Path, compose: dict[str, Any]) -> None:
     known = {key.variable for key in KEYS} | {f"{name}_FILE" for name in secret}
     known |= {"STALLWATCH_HOME", "STALLWATCH_CACHE"}
     for name, service in compose["services"].items():
-        told = {k: str(v) for k, v in service.get("environment", {}).items() if k.startswith("STALLWATCH_")}
-        assert told.keys() <= known, name
-        for variable in told.keys() & secret:  # addresses within this file are not secret
-            assert told[variable].partition("://")[2].partition(":")[0] in compose["services"], variable
+        found = {k: str(v) for k, v in service.get("environment", {}).items() if k.startswith("STALLWATCH_")}
+        assert found.keys() <= known, name
+        for variable in found.keys() & secret:  # addresses within this file are not secret
+            assert found[variable].partition("://")[2].partition(":")[0] in compose["services"], variable
         for variable, value in service.get("environment", {}).items():
             if variable.endswith("_FILE"):
                 assert value.removeprefix("/run/secrets/") in service["secrets"], variable
@@ -124,8 +124,8 @@ def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
     assert yaml.safe_load((root / variables["STALLWATCH_TARGETS"]).read_text()) == [
         {"targets": ["demo:19400"]}
     ]
-    told = (root / variables["STALLWATCH_ALERTS_URLS_FILE"]).read_text().strip()
-    assert told == f"json://demo-chat:{chat['command'][-1]}/"
+    output = (root / variables["STALLWATCH_ALERTS_URLS_FILE"]).read_text().strip()
+    assert output == f"json://demo-chat:{chat['command'][-1]}/"
 
 
 def test_services_answer_under_the_names_by_which_others_call_them(

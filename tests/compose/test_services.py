@@ -43,17 +43,17 @@ _SLOWLY = {"demo": ["--speed", "0.05"]}
 class Service:
     """A service's process, started as its container would start it."""
 
-    def __init__(self, root: Path, folder: Path, name: str, told: dict[str, Any]) -> None:
+    def __init__(self, root: Path, folder: Path, name: str, found: dict[str, Any]) -> None:
         self.inside, variable = PORTS[name]
         self.port = str(free_port())
         self._root, self._folder = root, folder
-        image = _image((root / told["build"]["dockerfile"]).read_text())
+        image = _image((root / found["build"]["dockerfile"]).read_text())
         words = [
-            *told.get("entrypoint", image["ENTRYPOINT"]),
-            *told.get("command", image["CMD"]),
+            *found.get("entrypoint", image["ENTRYPOINT"]),
+            *found.get("command", image["CMD"]),
             *_SLOWLY.get(name, []),
         ]
-        given = {key: self._here(str(value)) for key, value in told.get("environment", {}).items()}
+        given = {key: self._here(str(value)) for key, value in found.get("environment", {}).items()}
         if variable:
             given[variable] = self.port
         self.said = folder / f"{name}.log"
@@ -67,7 +67,7 @@ class Service:
                 start_new_session=True,  # allows killing the service with its child processes
             )
         self._started: list[psutil.Process] = []
-        self._check = [self._word(word) for word in told["healthcheck"]["test"][1:]]
+        self._check = [self._word(word) for word in found["healthcheck"]["test"][1:]]
 
     def healthy(self) -> bool:
         """Return True if the service's own health check passes now."""
@@ -119,12 +119,12 @@ def _image(dockerfile: str) -> dict[str, list[str]]:
 def services(root: Path, tmp_path: Path) -> Iterator[dict[str, Service]]:
     """Start every service that the compose file builds, on one state folder, and yield them."""
     pytest.importorskip("streamlit", reason="the dashboard's extra is not installed")
-    told = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
+    output = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
     (tmp_path / "alerts_urls").write_text("json://127.0.0.1:9/\n")
     (tmp_path / "deadman_url").write_text("")
     made: dict[str, Service] = {}
     try:
-        for name, one in told.items():
+        for name, one in output.items():
             if "build" in one:
                 made[name] = Service(root, tmp_path, name, one)
         yield made

@@ -28,7 +28,7 @@ def runs_shown(app: AppTest) -> list[dict[str, str]]:
     """Return the rows of the table of runs: each cell by its column's heading."""
     tables = [json.loads(one.proto.mixed.json or one.proto.json) for one in app.get("bidi_component")]
     return [
-        {column["title"]: cell for column, cell in zip(told["columns"], row["cells"], strict=True)}
-        for told in tables
-        for row in told["rows"]
+        {column["title"]: cell for column, cell in zip(found["columns"], row["cells"], strict=True)}
+        for found in tables
+        for row in found["rows"]
     ]

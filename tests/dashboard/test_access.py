@@ -75,8 +75,8 @@ def test_an_impossible_login_is_reported_before_the_start(
 ) -> None:
     login = replace(LOGIN, **changes)  # type: ignore[arg-type]
     assert serve(DashboardSettings(home=home, login=login)) == 2
-    told = capfd.readouterr().err
-    assert words in told and LOGIN.client_secret not in told
+    found = capfd.readouterr().err
+    assert words in found and LOGIN.client_secret not in found
 
 
 def test_the_cookie_secret_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_streamlit_gets_the_secrets_and_no_file_holds_them(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "https://watch.example.org/oauth2callback"
-    told = LOGIN.client_secret.encode()
-    assert not [path for path in tmp_path.iterdir() if told in path.read_bytes()]
+    found = LOGIN.client_secret.encode()
+    assert not [path for path in tmp_path.iterdir() if found in path.read_bytes()]
 
 
 def test_settings_cross_to_the_serving_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

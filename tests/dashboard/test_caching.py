@@ -29,8 +29,8 @@ def answer(ask_app: Callable[..., Any]) -> Answer:
 
         headers = [(b"if-none-match", has)] if has else []
         sent = ask_app(PlotlyCache(application), {"type": "http", "path": path, "headers": headers})
-        told = {name.lower(): value for name, value in sent[0]["headers"]}
-        return sent[0]["status"], told, sent[1]["body"]
+        found = {name.lower(): value for name, value in sent[0]["headers"]}
+        return sent[0]["status"], found, sent[1]["body"]
 
     return ask
 

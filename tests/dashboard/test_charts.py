@@ -180,23 +180,23 @@ def test_the_names_of_bands_do_not_run_into_each_other(
 def test_figures_travel_as_json(stalled: RunFrames) -> None:
     for key in CHARTS:
         drawing = CHARTS[key].draw(stalled, (), Span(NOW - 100, NOW), LOOK, Reader("en").say)
-        told = json.loads(drawing.to_json())
-        assert told["data"] and told["layout"]["xaxis"]["range"]
+        report = json.loads(drawing.to_json())
+        assert report["data"] and report["layout"]["xaxis"]["range"]
 
 
 def test_arrays_travel_as_their_bytes_and_nan_with_them() -> None:
     values = np.array([[1.5, np.nan], [-2.0, np.inf]], dtype="float32")
-    told = json.loads(Drawing([{"z": values, "zmin": np.float64(0.5)}]).to_json())["data"][0]
-    assert (told["z"]["dtype"], told["z"]["shape"], told["zmin"]) == ("f4", "2, 2", 0.5)
-    back = np.frombuffer(base64.b64decode(told["z"]["bdata"]), "<f4").reshape(2, 2)
+    report = json.loads(Drawing([{"z": values, "zmin": np.float64(0.5)}]).to_json())["data"][0]
+    assert (report["z"]["dtype"], report["z"]["shape"], report["zmin"]) == ("f4", "2, 2", 0.5)
+    back = np.frombuffer(base64.b64decode(report["z"]["bdata"]), "<f4").reshape(2, 2)
     np.testing.assert_array_equal(back, values)
 
 
 def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
-    told = {trace.name: trace for trace in draw("phases", stalled).data}
-    assert list(told) == ["training", "starting up", "saving"]
-    assert told["training"].base[0] == milliseconds(NOW - 90) and told["training"].x[0] == 30_000
-    assert told["saving"].x[0] == 60_000
+    found = {trace.name: trace for trace in draw("phases", stalled).data}
+    assert list(found) == ["training", "starting up", "saving"]
+    assert found["training"].base[0] == milliseconds(NOW - 90) and found["training"].x[0] == 30_000
+    assert found["saving"].x[0] == 60_000
 
 
 def test_no_phase_goes_on_during_a_stall(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:

@@ -44,10 +44,10 @@ class Server:
         if "query_range" in path:
             start, end, width = (float(query[name]) for name in ("start", "end", "step"))
             moments = [start + n * width for n in range(int((end - start) // width) + 1)]
-            told = {
+            given = {
                 run: [[at, "1"] for at in moments if self._newest(run, at, 300.0) is not None] for run in runs
             }
-            return answer([{"metric": {"run": run}, "values": values} for run, values in told.items()])
+            return answer([{"metric": {"run": run}, "values": values} for run, values in given.items()])
         at = float(query["time"])
         back = 86400.0 if "[1d]" in question else 300.0 if "max(" in question else STALE
         found = []
@@ -111,8 +111,8 @@ def test_a_run_that_comes_back_has_its_last_numbers_once_it_ended(
     for _ in range(12):  # the dashboard is viewed all the time
         server.now += 20.0
         store.last_seen()
-        told = store.summaries(["a"], server.now)["a"]
-    assert told.step == 999 and store.last_seen() == {"a": max(server.scrapes["a"])}
+        found = store.summaries(["a"], server.now)["a"]
+    assert found.step == 999 and store.last_seen() == {"a": max(server.scrapes["a"])}
 
 
 def test_an_answer_does_not_hide_that_another_question_has_none(server: Server) -> None:

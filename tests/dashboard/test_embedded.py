@@ -362,8 +362,8 @@ def test_a_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: Ma
     assert source.run_names() == ["sft-1"]
     (row,) = source.rows()
     assert (row.run, row.state, row.host, row.hosts) == ("sft-1", "stalled", "n1", ("n1", "n2", "n3"))
-    told = table([row], Reader("en", now=NOW), {})["rows"][0]
-    assert "n1–n3" in told["cells"] and "n2" in told["found"]
+    found = table([row], Reader("en", now=NOW), {})["rows"][0]
+    assert "n1–n3" in found["cells"] and "n2" in found["found"]
 
 
 @pytest.mark.parametrize(
@@ -417,8 +417,8 @@ def test_what_several_hosts_tell_of_an_incident_is_one(
     mine = make_incident(run="sft-1", id=f"{base}/1", updated_at=NOW - 5)
     merged = make_incident(run="sft-1", id=f"{base}/1", hosts=["n1", "n2"], aliases=[f"{base}/7"])
     apart = make_incident(run="sft-1", id=f"{base}/7", episode=7)
-    for folder, told in zip(folders, (mine, merged, apart), strict=True):
-        (folder / "incidents.jsonl").write_bytes(msgspec.json.encode(told) + b"\n")
+    for folder, given in zip(folders, (mine, merged, apart), strict=True):
+        (folder / "incidents.jsonl").write_bytes(msgspec.json.encode(given) + b"\n")
     (found,) = source.incidents("sft-1")
     assert found.hosts == ["n1", "n2"]
     again = source.incident(f"{base}/7")

@@ -68,7 +68,7 @@ def test_a_proxy_in_the_environment_is_not_used(server: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("path", "told", "seconds"),
+    ("path", "expected", "seconds"),
     [
         ("/html", "web page", 60.0),
         ("/away", "HTTP 302", 60.0),
@@ -78,8 +78,8 @@ def test_a_proxy_in_the_environment_is_not_used(server: str, monkeypatch: pytest
         ("/garbage", "does not answer", 60.0),
     ],
 )
-def test_bad_answers_are_told_in_words(server: str, path: str, told: str, seconds: float) -> None:
-    with pytest.raises(ScrapeError, match=told):
+def test_bad_answers_are_told_in_words(server: str, path: str, expected: str, seconds: float) -> None:
+    with pytest.raises(ScrapeError, match=expected):
         fetch(server + path, most_bytes=4000, most_seconds=seconds)
 
 

@@ -164,8 +164,8 @@ def test_every_call_is_in_grafanas_description(
     checked = 0
     for method, path, body in grafana.calls:
         known = next(known for pattern, known in patterns.items() if pattern.fullmatch(path[len("/api") :]))
-        told = schema["paths"][known][method.lower()]
-        wanted = next((one for one in told.get("parameters", ()) if one["in"] == "body"), None)
+        found = schema["paths"][known][method.lower()]
+        wanted = next((one for one in found.get("parameters", ()) if one["in"] == "body"), None)
         if body is not None:
             assert wanted is not None
             definition = schema["definitions"][wanted["schema"]["$ref"].rpartition("/")[2]]

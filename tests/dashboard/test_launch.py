@@ -119,10 +119,10 @@ def test_streamlit_knows_every_option(home: Path) -> None:
     from streamlit import config
 
     known = {option.env_var for option in config.get_config_options().values()}
-    told = set(streamlit_options(DashboardSettings(home=home)))
+    found = set(streamlit_options(DashboardSettings(home=home)))
     if not any(name.startswith("STREAMLIT_THEME_DARK_") for name in known):  # an older Streamlit
-        told = {name for name in told if "_THEME_LIGHT_" not in name and "_THEME_DARK_" not in name}
-    assert told <= known
+        found = {name for name in found if "_THEME_LIGHT_" not in name and "_THEME_DARK_" not in name}
+    assert found <= known
 
 
 def test_addresses_for_people(home: Path) -> None:

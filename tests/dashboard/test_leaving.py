@@ -20,13 +20,13 @@ class Context(SimpleNamespace):
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Context:
     """Return the context of the first page, with a table that refreshes and a clicked row."""
-    told = Context(page_script_hash="first", fragment_storage={}, state={})
-    monkeypatch.setattr(common, "get_script_run_ctx", lambda: told)
-    monkeypatch.setattr(common.st, "session_state", told.state)
+    output = Context(page_script_hash="first", fragment_storage={}, state={})
+    monkeypatch.setattr(common, "get_script_run_ctx", lambda: output)
+    monkeypatch.setattr(common.st, "session_state", output.state)
     common.leave_last_page()
-    told.fragment_storage["table"] = object()
-    told.state.update(dict.fromkeys(common.CLICKED, "clicked"), chosen_language="zh")
-    return told
+    output.fragment_storage["table"] = object()
+    output.state.update(dict.fromkeys(common.CLICKED, "clicked"), chosen_language="zh")
+    return output
 
 
 def test_the_same_page_again_keeps_what_it_refreshes(context: Context) -> None:

@@ -46,9 +46,9 @@ def info(**changes: Any) -> AgentInfo:
     return AgentInfo(**fields)
 
 
-def state(told: AgentInfo | None, incidents: list[Incident] | None = None, **changes: Any) -> str:
+def state(given: AgentInfo | None, incidents: list[Incident] | None = None, **changes: Any) -> str:
     options: dict[str, Any] = {"alive": True, "answers": True, "now": NOW, "step": 5.0, **changes}
-    return state_of(told, incidents=incidents or [], **options)
+    return state_of(given, incidents=incidents or [], **options)
 
 
 def test_plain_states() -> None:
@@ -63,8 +63,8 @@ def test_plain_states() -> None:
 
 
 def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
-    told = info(host="hf_" + "aBcDeFgHiJ" * 3 + "kLmN")
-    row = make_row("r", told, Numbers(step=5.0), [], alive=True, answers=True, seen=NOW, now=NOW)
+    found = info(host="hf_" + "aBcDeFgHiJ" * 3 + "kLmN")
+    row = make_row("r", found, Numbers(step=5.0), [], alive=True, answers=True, seen=NOW, now=NOW)
     assert row.host == "hf_***"
 
 
@@ -215,8 +215,8 @@ def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
 
 def test_how_it_ended_and_how_long_it_took() -> None:
     ending = Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="the kernel killed it")
-    told = info(state="failed", ended_at=NOW - 40, ending=ending)
-    row = make_row("r", told, Numbers(), [], alive=False, answers=False, seen=NOW - 40, now=NOW)
+    found = info(state="failed", ended_at=NOW - 40, ending=ending)
+    row = make_row("r", found, Numbers(), [], alive=False, answers=False, seen=NOW - 40, now=NOW)
     assert (row.ending, row.seconds(NOW)) == (ending, 60)
 
 
@@ -225,8 +225,8 @@ def test_a_warning_that_was_open_as_a_run_failed_is_not_its_cause(
     make_incident: Callable[..., Incident], harm: str, cause: str
 ) -> None:
     open_then = make_incident(kind="finding", rule="straggler-slow-node", harm=harm, severity="warning")
-    told = info(state="failed", ended_at=NOW - 40, ending=Ending(kind="failed", exit_code=1))
-    row = make_row("r", told, Numbers(), [open_then], alive=False, answers=False, seen=NOW - 40, now=NOW)
+    found = info(state="failed", ended_at=NOW - 40, ending=Ending(kind="failed", exit_code=1))
+    row = make_row("r", found, Numbers(), [open_then], alive=False, answers=False, seen=NOW - 40, now=NOW)
     assert (row.incident, row.cause) == (open_then, cause)
 
 

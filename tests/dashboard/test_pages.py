@@ -104,12 +104,12 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     store = shared().store
     seen = ((now - 60, 7, 4 << 30, "train"), (now - 58, 8, 5 << 30, "train"), (now - 10, 8, 1 << 20, "save"))
     for at, step, memory, phase in seen:
-        told = {
+        found = {
             "step": step,
             "memory_allocated_bytes": memory,
             "last_step_timestamp_seconds": min(at, now - 58),
         }
-        readings = [Reading("over", f"stallwatch_{name}", 0, "", float(v)) for name, v in told.items()]
+        readings = [Reading("over", f"stallwatch_{name}", 0, "", float(v)) for name, v in found.items()]
         label = json.dumps({"stallwatch_phase": phase})
         store.write([*readings, Reading("over", "stallwatch_phase", None, label, 1.0)], at)
     incidents = IncidentStore.at_home(home)
@@ -231,8 +231,8 @@ def test_incidents_that_cannot_be_read_are_not_called_none(home: Path, language:
     (home / "incidents.db").write_text("not a database, and longer than the head of one. " * 20)
     for asked in ({}, {"incident": "stuck/1"}):
         app = page("incidents", lang=language, **asked)
-        told = texts(app, "warning")
-        assert not app.exception and word in told and "not a database" in told
+        output = texts(app, "warning")
+        assert not app.exception and word in output and "not a database" in output
         others = texts(app, "markdown", "info")
         assert not any(none in others for none in ("No incidents yet", "还没有事件", "stuck"))
 
@@ -299,9 +299,9 @@ def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(
         StackGroup([0, 2], "collective", what="all_gather", frames=["train.py:42 in step"]),
         StackGroup([1], "data", what="DataLoader.__next__", frames=["data.py:7 in load"]),
     ]
-    told = StallStacks(time.time(), 1.5, ranks, odd=[1], why="elsewhere")
+    found = StallStacks(time.time(), 1.5, ranks, odd=[1], why="elsewhere")
     store = IncidentStore.at_home(home)
-    store.upsert(make_incident(episode=2, opened_at=time.time() - 10, evidence=[HOSTILE], stacks=told))
+    store.upsert(make_incident(episode=2, opened_at=time.time() - 10, evidence=[HOSTILE], stacks=found))
     store.close()
     key = "stuck/stall/silent-hang-no-error/2"
     app = page("incidents", incident=key)

@@ -33,8 +33,8 @@ def recorded(root: Path) -> list[tuple[str, bytes]]:
 def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None:
     app = upload(page("postmortem"), *recorded(root), ("junk.bin", bytes(range(256)) * 20))
     assert not app.exception
-    told = texts(app, "markdown")
-    assert "Failed" in told and "ZeRO" in told and "What to change" in told
+    output = texts(app, "markdown")
+    assert "Failed" in output and "ZeRO" in output and "What to change" in output
     assert "junk" in texts(app, "warning")
     assert "zero3-trace-cache-invalidated" in list(app.dataframe[0].value["Rule"])
     assert "▶" in texts(app, "code")
@@ -106,8 +106,8 @@ def test_a_comparison_and_ranks_with_other_endings_are_reported(monkeypatch: pyt
     new = [NewLines(line, line, "warning", 1, [0], place, place)]
 
     def read(*_: Any, healthy: Sequence[object] = (), **__: Any) -> reading.Answer:
-        told = Diagnosis("failed", new_lines=[] if healthy else new, digest=["rank 0: a", "rank 1: b"])
-        return reading.Answer(told, [], "", "failed" if healthy else "")
+        found = Diagnosis("failed", new_lines=[] if healthy else new, digest=["rank 0: a", "rank 1: b"])
+        return reading.Answer(found, [], "", "failed" if healthy else "")
 
     monkeypatch.setattr(reading, "read_uploads", read)
     app = upload(page("postmortem"), ("failed.log", b"x"))

@@ -34,9 +34,9 @@ def test_a_refresh_queries_new_points_and_returns_all(hours: float) -> None:
     server, whole, start = Server(), Server(), NOW - 3600 * hours
     ranges = Ranges(server)
     for second in range(0, 600, 2):
-        told = ranges.points("loss", start, NOW + second, 400)
+        found = ranges.points("loss", start, NOW + second, 400)
         (again,) = Ranges(whole).points("loss", start, NOW + second, 400).values()
-        ((times, values),) = told.values()
+        ((times, values),) = found.values()
         assert np.array_equal(times, again[0]) and np.array_equal(times, values)
         assert 150 <= len(times) <= 401
     assert sum(server.asked) < 0.25 * sum(whole.asked)

@@ -12,10 +12,10 @@ from stallwatch_rules.records import Diagnosis, Series
 
 def test_a_report_is_kept_whole_and_found_again(tmp_path: Path) -> None:
     reports = Reports(tmp_path, clock=lambda: 1_795_000_000.0)
-    told = Diagnosis("failed", notes=["x"], series=[Series("loss", 0, [1, 2], [0.5, None])])
-    kept = reports.keep(told, ["a.log"], "en", "lines")
+    found = Diagnosis("failed", notes=["x"], series=[Series("loss", 0, [1, 2], [0.5, None])])
+    kept = reports.keep(found, ["a.log"], "en", "lines")
     again = reports.load(kept.id)
-    assert again is not None and again.diagnosis == told and again.names == ["a.log"]
+    assert again is not None and again.diagnosis == found and again.names == ["a.log"]
     assert [one.id for one in reports.all()] == [kept.id]
     reports.delete(kept.id)
     reports.delete(kept.id)

@@ -23,14 +23,14 @@ def rows(found: Points) -> list[str]:
 
 
 @given(_POINTS)
-def test_thinned_twice_is_thinned_once(told: list[tuple[int, float, float]]) -> None:
-    every = points(told)
+def test_thinned_twice_is_thinned_once(found: list[tuple[int, float, float]]) -> None:
+    every = points(found)
     assert rows(thinned(thinned(every, 80), 20)) == rows(thinned(every, 20))
 
 
 @given(_POINTS)
-def test_peaks_gaps_and_every_series_survive(told: list[tuple[int, float, float]]) -> None:
-    every = points(told)
+def test_peaks_gaps_and_every_series_survive(found: list[tuple[int, float, float]]) -> None:
+    every = points(found)
     few = thinned(every, 20)
     assert set(rows(few)) <= set(rows(every))
     for series in set(every.series):

@@ -32,8 +32,8 @@ def full() -> RunMetrics:
         "memory_peak_bytes": 2e9,
     }
     metrics.sample(Sample(rank=None, time=1.0, step=3, values=values))
-    told = {"step": 3.0, "memory_reserved_bytes": 3e9, "resident_bytes": 1e9, "allocation_retries": 1.0}
-    metrics.hooked(Record(0, 1, 1.0, {**told, "out_of_memory": 1.0}))
+    found = {"step": 3.0, "memory_reserved_bytes": 3e9, "resident_bytes": 1e9, "allocation_retries": 1.0}
+    metrics.hooked(Record(0, 1, 1.0, {**found, "out_of_memory": 1.0}))
     metrics.read(10, 1000)
     metrics.match(Match("zero3-trace-cache-invalidated", LINE, {}))
     metrics.warning(1)

@@ -79,11 +79,11 @@ def test_the_agent_keeps_one_incident_from_the_line_to_the_end(run: Any) -> None
 @pytest.mark.parametrize(("step", "one"), [(10, True), (9, True), (3, False)])
 def test_a_further_cause_takes_over_what_no_step_came_after(dying: Book, step: int, one: bool) -> None:
     dying.book.open("finding", "rank-gone", "critical", 100.0, step=step, rank=0)
-    told = dying.end("process-segfault", 10)
+    found = dying.end("process-segfault", 10)
     if one:
-        assert told == [("job/finding/rank-gone/1", "ended", "process-segfault", "open", "")]
+        assert found == [("job/finding/rank-gone/1", "ended", "process-segfault", "open", "")]
     else:
-        assert told == [
+        assert found == [
             ("job/finding/rank-gone/1", "finding", "rank-gone", "resolved", "run-failed"),
             ("job/ended/process-segfault/1", "ended", "process-segfault", "open", ""),
         ]
@@ -113,8 +113,8 @@ def test_a_known_cause_is_not_given_up_for_an_unknown_one(dying: Book) -> None:
 
 def test_by_hand_it_is_not_dead(dying: Book) -> None:
     dying.book.open("finding", "loss-nan", "critical", 100.0, step=10)
-    told = dying.end("loss-nan", 10, Ending("interrupted", 130))
-    assert told == [("job/finding/loss-nan/1", "finding", "loss-nan", "resolved", "run-stopped")]
+    found = dying.end("loss-nan", 10, Ending("interrupted", 130))
+    assert found == [("job/finding/loss-nan/1", "finding", "loss-nan", "resolved", "run-stopped")]
 
 
 def test_episodes_count_on_after_it(dying: Book) -> None:

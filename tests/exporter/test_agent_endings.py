@@ -174,9 +174,9 @@ def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     run.agent.advance.stop_requested(run.now)
     run.wait(75)
     ending = run.agent.judged(Ending("interrupted", 130))
-    (told,) = rendered(run.agent.end(ending, run.now).notes)
+    (found,) = rendered(run.agent.end(ending, run.now).notes)
     (kept,) = rendered(diagnose_paths([run.folder.path], Options(catalogue)))[0].notes
-    assert note in told and note in kept
+    assert note in found and note in kept
     run.steps(31, 32)  # training continued, so the next Ctrl-C counts separately
     assert run.agent.judged(ending).quiet is not None
     run.steps(33, 34)

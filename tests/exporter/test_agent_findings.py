@@ -114,8 +114,8 @@ def test_an_inferred_cause_names_its_rank(run: Any) -> None:
     place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
     run.steps(1, 3)
     for rank in (2, 5):
-        told = ("Traceback (most recent call last):", place, "ValueError: odd gradients")
-        run.say(*(f"[rank{rank}]: {line}" for line in told))
+        found = ("Traceback (most recent call last):", place, "ValueError: odd gradients")
+        run.say(*(f"[rank{rank}]: {line}" for line in found))
     run.wait(31)
     (finding,) = run.told
     assert (finding.rule, finding.rank, finding.count) == ("fp16-unscale-error", 2, 2)

@@ -37,9 +37,9 @@ def test_a_live_kill_is_weighed_with_the_memory(
     run.steps(1, 10)
     run.say(KILLED)
     run.wait(2)
-    (told,) = run.told
-    assert (told.kind, told.rule, told.severity) == ("finding", rule, "critical")
-    assert note in render(told.note) and KILLED in told.evidence
+    (found,) = run.told
+    assert (found.kind, found.rule, found.severity) == ("finding", rule, "critical")
+    assert note in render(found.note) and KILLED in found.evidence
     run.say(KILLED)  # the launcher's summary repeats the line
     run.wait(8)
     assert run.changes == [(f"finding/{rule}/1", "open", "")]

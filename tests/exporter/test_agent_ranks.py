@@ -56,8 +56,8 @@ class Ranks:
         self.kill(*ranks)
 
     def events(self) -> Iterator[dict[str, Any]]:
-        told, self._events = self._events, []
-        yield from told
+        found, self._events = self._events, []
+        yield from found
 
     def read(self) -> list[Any]:
         return []
@@ -97,9 +97,9 @@ def test_a_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Ra
     assert run.changes == []
     run.wait(2)
     assert run.changes == [(GONE + "/1", "open", "")]
-    (told,) = run.told
-    assert (told.severity, told.rank, told.harm, told.total_steps) == ("critical", 1, "fatal", 1000)
-    assert render(told.note) == "The process of rank 1 is gone; the others continue without it."
+    (found,) = run.told
+    assert (found.severity, found.rank, found.harm, found.total_steps) == ("critical", 1, "fatal", 1000)
+    assert render(found.note) == "The process of rank 1 is gone; the others continue without it."
     ranks.kill(2)
     run.wait(100)
     assert {
@@ -177,18 +177,18 @@ def test_a_kill_that_the_kernel_counted_is_reported_with_the_rank(run: Any, rank
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "chinese"),
+    ("code", "expected", "chinese"),
     [(7, "Exit code 7.", "退出码 7。"), (-9, "Ended by SIGKILL.", "被 SIGKILL 终止。"), (0, "", "")],
 )
 def test_how_a_rank_ended_is_told_where_it_was_seen(
-    run: Any, ranks: Ranks, code: int, told: str, chinese: str
+    run: Any, ranks: Ranks, code: int, expected: str, chinese: str
 ) -> None:
     ranks.codes[1] = code
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
     said = "The process of rank 1 is gone; the others continue without it."
-    assert render(run.told[0].note) == f"{said} {told}".rstrip()
+    assert render(run.told[0].note) == f"{said} {expected}".rstrip()
     assert render(run.told[0].note, "zh").endswith(chinese or "仍在运行。")
 
 
@@ -253,9 +253,9 @@ def test_a_last_rank_may_save_for_long(run: Any, ranks: Ranks, way: str) -> None
     assert run.changes == []
 
 
-@pytest.mark.parametrize(("total", "told"), [(1000, [(EARLY + "/1", "open", "")]), (None, [])])
+@pytest.mark.parametrize(("total", "expected"), [(1000, [(EARLY + "/1", "open", "")]), (None, [])])
 def test_a_rank_that_exits_early_without_error_is_reported(
-    run: Any, ranks: Ranks, total: int | None, told: list[tuple[str, str, str]]
+    run: Any, ranks: Ranks, total: int | None, expected: list[tuple[str, str, str]]
 ) -> None:
     tell_steps(run, dict.fromkeys(range(3), 5))
     if total is None:
@@ -266,8 +266,8 @@ def test_a_rank_that_exits_early_without_error_is_reported(
         run.steps(1, 5, total=total)
     ranks.leave(1)
     run.wait(25)
-    assert run.changes == told
-    if told:
+    assert run.changes == expected
+    if expected:
         assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
         assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000;")
 

@@ -26,9 +26,9 @@ def keras_2(step: int, loss: float, width: int) -> str:
     """Draw Keras 2's bar."""
     full = step * 30 // LENGTH
     bar = "=" * max(full - 1, 0) + (">" if step < LENGTH else "=") + "." * (30 - full)
-    told = f"ETA: {LENGTH - step}s" if step < LENGTH else "20s 1s/step"
+    found = f"ETA: {LENGTH - step}s" if step < LENGTH else "20s 1s/step"
     end = "\n" if step == LENGTH else ""
-    return "\b" * width + f"\r{step:2d}/{LENGTH} [{bar}] - {told} - loss: {loss:.4f}{end}"
+    return "\b" * width + f"\r{step:2d}/{LENGTH} [{bar}] - {found} - loss: {loss:.4f}{end}"
 
 
 def arrow(step: int, loss: float, width: int) -> str:

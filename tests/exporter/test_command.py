@@ -69,7 +69,7 @@ def run(tmp_path: Path, catalogue: Catalogue) -> Run:
             catalogue,
             name=name,
             notice=outcome.notices.append,
-            on_end=lambda *told: outcome.ends.append(told),
+            on_end=lambda *found: outcome.ends.append(found),
         )
         return outcome
 
@@ -368,16 +368,16 @@ def test_pieces_of_one_moment_are_joined() -> None:
 
 
 def test_a_report_that_takes_too_long_is_left_out() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     release = threading.Event()
 
     def never() -> Any:
         release.wait()
         raise RuntimeError
 
-    reader = LogReader(never, ByteQueue(), os.getpid(), told.append)
+    reader = LogReader(never, ByteQueue(), os.getpid(), messages.append)
     assert reader.finish(lambda _: pytest.fail("no agent"), patience=0.05, report=0.0) is None
-    assert "left out" in told[0]
+    assert "left out" in messages[0]
     release.set()
 
 
@@ -387,12 +387,12 @@ def test_a_command_continues_without_a_thread_to_watch_it(
     def no_thread(*_: object) -> LogReader:
         raise RuntimeError("can't start new thread")
 
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr("stallwatch_exporter.running.command.LogReader", no_thread)
     command = [sys.executable, "-c", "raise SystemExit(3)"]
     settings = ExporterSettings(home=tmp_path)
-    assert run_command(command, settings, [], Catalogue.of([]), metrics=False, notice=told.append) == 3
-    assert any("can't start new thread" in line for line in told)
+    assert run_command(command, settings, [], Catalogue.of([]), metrics=False, notice=messages.append) == 3
+    assert any("can't start new thread" in line for line in messages)
 
 
 def test_who_starts_ranks_elsewhere_is_shown_what_to_type(run: Run, tmp_path: Path) -> None:

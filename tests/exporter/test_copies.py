@@ -197,23 +197,23 @@ def test_a_clock_that_is_set_back_does_not_keep_an_unfinished_piece_from_the_dis
 
 
 def test_an_unwritable_folder_is_reported_once_and_counted(folder: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     (folder / "output.log").mkdir()
-    writer = RankCopies(folder, nothing_secret, told.append)
+    writer = RankCopies(folder, nothing_secret, messages.append)
     for _ in range(3):
         writer.write("out", "stdout", b"x\n", 1.0)
         writer.flush(1.0)
     assert writer.lost == 0  # lines wait for free space
     writer.flush(2.0, everything=True)
     assert writer.lost == 3
-    assert len(told) == 1 and "Is a directory" in told[0]
+    assert len(messages) == 1 and "Is a directory" in messages[0]
 
 
 def test_a_run_does_not_fill_the_disk(folder: Path) -> None:
-    told: list[str] = []
-    writer = RankCopies(folder, nothing_secret, told.append, max_bytes=200)
+    messages: list[str] = []
+    writer = RankCopies(folder, nothing_secret, messages.append, max_bytes=200)
     for _ in range(9):
         writer.write("out", "stdout", b"x" * 50 + b"\n", 1.0)
         writer.flush(1.0)
     assert len(texts(folder / "output.log")) == 2
-    assert writer.lost == 7 and len(told) == 1
+    assert writer.lost == 7 and len(messages) == 1

@@ -29,12 +29,12 @@ def look(exits: RankExits, *up: int) -> list[ExitedRank]:
 def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: bool) -> None:
     """With ``late``, the first check comes after the end of the second program."""
     exits = RankExits()
-    told = [(rank, number, float(number)) for number in range(1, 41) for rank in range(3)]
+    messages = [(rank, number, float(number)) for number in range(1, 41) for rank in range(3)]
     again = [(rank, number, 100.0 + number) for number in range(1, 81) for rank in range(2)]
     if late:
         leave(exits, 0, 1, 2, at=41.0)
         leave(exits, 0, at=200.0)
-    for rank, number, at in told:
+    for rank, number, at in messages:
         step(exits, rank, number, at)
     if not late:
         leave(exits, 0, 1, 2, at=41.0)

@@ -45,8 +45,8 @@ OUT_OF_MEMORY = "sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to 
 class Watched:
     """A watched shell script, and its diagnosis."""
 
-    def __init__(self, told: list[Incident], code: int, end: tuple[Diagnosis, Ending, RunFolder]) -> None:
-        self.told, self.code = told, code
+    def __init__(self, given: list[Incident], code: int, end: tuple[Diagnosis, Ending, RunFolder]) -> None:
+        self.told, self.code = given, code
         self.diagnosis, self.ending, self.folder = end
 
     @property
@@ -67,15 +67,15 @@ def shell(tmp_path: Path, catalogue: Catalogue) -> Callable[[str], Watched]:
         for name, source in (("plain", PLAIN), ("torch", TORCH)):
             (trainings / f"train_{name}.py").write_text(source)
             script = script.replace(f"{name} ", f"{sys.executable} {trainings}/train_{name}.py ")
-        told: list[Incident] = []
+        messages: list[Incident] = []
         ends: list[Any] = []
         settings = ExporterSettings(home=tmp_path / "home", port=0)
         command = ["bash", "-c", script]
         on_end = ends.append
         code = run_command(
-            command, settings, [told.append], catalogue, metrics=False, on_end=lambda *end: on_end(end)
+            command, settings, [messages.append], catalogue, metrics=False, on_end=lambda *end: on_end(end)
         )
-        return Watched(told, code, ends[0])
+        return Watched(messages, code, ends[0])
 
     return start
 
@@ -169,8 +169,8 @@ def test_a_started_rank_whose_environment_names_no_rank_is_named(
     (tmp_path / "spawned.py").write_text(SPAWNED)
     run = shell(f"{sys.executable} {tmp_path}/spawned.py {method} {tmp_path}/store {ends(how)}")
     assert list(run.ending.codes)[:1] == [1]
-    (told,) = run.told
-    assert (told.kind, told.rule, told.rank, told.exception) == ("ended", rule, 1, exception)
+    (found,) = run.told
+    assert (found.kind, found.rule, found.rank, found.exception) == ("ended", rule, 1, exception)
     later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert later.verdict == run.diagnosis.verdict
     assert [one.ranks for one in later.unknown] == [one.ranks for one in run.diagnosis.unknown]

@@ -113,7 +113,7 @@ def test_a_real_sigkill_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "told"),
+    ("ending", "expected"),
     [
         (classify(0), "命令退出，退出码 0。"),
         (classify(3), "命令退出，退出码 3。"),
@@ -132,5 +132,5 @@ def test_a_real_sigkill_is_reported() -> None:
         (Ending("unknown", None, detail="As version 0.1 wrote it."), "As version 0.1 wrote it."),
     ],
 )
-def test_the_sentence_is_in_the_readers_language(ending: Ending, told: str) -> None:
-    assert render(ending.detail, "zh") == told
+def test_the_sentence_is_in_the_readers_language(ending: Ending, expected: str) -> None:
+    assert render(ending.detail, "zh") == expected

@@ -180,7 +180,7 @@ def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.Monke
 def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     go = threading.Event()
     queue = ByteQueue()
     queue.put("stdout", b"step 1/10 loss 0.5\nstep 2/10 loss 0.4\n", run.now)
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
         go.wait()
         return run.agent, None
 
-    reader = LogReader(late, queue, os.getpid(), told.append)
+    reader = LogReader(late, queue, os.getpid(), messages.append)
     close = queue.close
     monkeypatch.setattr(
         queue, "close", lambda: (close(), go.set())
@@ -198,7 +198,7 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
     assert result is not None
     assert result[2].progress.last_step is None
     assert any("2 lines at the end were not read" in note for note in result[2].notes)
-    assert told == ["the last 2 lines were not read in time: they are in the copies only"]
+    assert messages == ["the last 2 lines were not read in time: they are in the copies only"]
     assert b"step 2/10" in (run.folder.path / "output.log").read_bytes()
     run.agent.tick(run.now)
     assert run.metric("stallwatch_dropped_records_total") == 2
@@ -229,16 +229,16 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
 def test_a_run_that_received_a_signal_may_end_slowly(run: Any, again: tuple[int, int]) -> None:
     """After Ctrl-C, the run saves without output: no alarm, and no action against the command."""
     run.steps(1, 40)
-    told = [False]
+    messages = [False]
     work = AgentLoop(
         run.agent,
         ByteQueue(),
         os.getpid(),
         clock=lambda: run.now,
         measure=lambda _: 1,
-        stop_requested=lambda: told[0],
+        stop_requested=lambda: messages[0],
     )
-    told[0] = True
+    messages[0] = True
     run.say("KeyboardInterrupt: saving out/interrupted")
     for _ in range(90):
         run.now += 1.0

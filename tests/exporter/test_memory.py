@@ -48,15 +48,15 @@ def held() -> MemoryHeld:
     ],
 )
 def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
-    told = held().with_memory(ending, lines, {})
-    assert render(told.detail) == (
+    found = held().with_memory(ending, lines, {})
+    assert render(found.detail) == (
         f"{render(ending.detail)} Rank 3 held the most memory, up to 61.2 GiB. "
         "All processes of the command held up to 100.0 GiB, of a limit of 128.0 GiB."
     )
-    assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
+    assert (found.kind, found.exit_code, found.signal) == (ending.kind, ending.exit_code, ending.signal)
     counted = True if ending.kind == "oom-killed" else None
     ranks = {0: 9 * GIB, 3: int(61.2 * GIB)}
-    assert told.memory == MemoryUse(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
+    assert found.memory == MemoryUse(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
 
 
 def test_little_memory_is_not_told_as_none(run: Any) -> None:
@@ -65,10 +65,10 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     for step in range(20):
         run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
     diagnosis = run.agent.end(classify(-9, oom=({"host": 4}, {"host": 4})))
-    told = run.agent.ending
-    assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
-    assert "held up to 10.8 MiB, of a limit of 128.0 GiB." in render(told.detail)
-    assert "最高占用 10.8 MiB，上限为 128.0 GiB。" in render(told.detail, "zh")
+    found = run.agent.ending
+    assert "Rank 0 held the most memory, up to 8.8 KiB." in render(found.detail)
+    assert "held up to 10.8 MiB, of a limit of 128.0 GiB." in render(found.detail)
+    assert "最高占用 10.8 MiB，上限为 128.0 GiB。" in render(found.detail, "zh")
     assert "0.011 GiB, of a limit of 128.0 GiB" in render(diagnosis.findings[0].note)
     # the run's length is not the reading time
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
@@ -82,8 +82,8 @@ def test_a_kill_that_the_kernel_did_not_count_is_reported_as_such(run: Any) -> N
     run.agent.memory.rank(0, {"resident_bytes": 9.0 * GIB})
     run.agent.memory.command(GIB, 128 * GIB)
     primary = run.agent.end(ending).primary
-    told = msgspec.json.decode(msgspec.json.encode(run.agent.ending), type=Ending)
-    assert told.memory is not None and told.memory.counted is False and told.memory.ranks[0] == 9 * GIB
+    found = msgspec.json.decode(msgspec.json.encode(run.agent.ending), type=Ending)
+    assert found.memory is not None and found.memory.counted is False and found.memory.ranks[0] == 9 * GIB
     assert primary is not None and primary.rule == "process-killed-from-outside"
 
 
@@ -109,8 +109,8 @@ def test_in_kubernetes_the_pod_is_named() -> None:
 
 
 def test_all_of_it_is_said_in_chinese_too() -> None:
-    told = held().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
-    assert render(told.detail, "zh") == (
+    found = held().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
+    assert render(found.detail, "zh") == (
         "内核 OOM killer 杀掉了本次任务 cgroup 里的一个进程；命令被 SIGKILL 终止。"
         "rank 3 占用内存最多，最高 61.2 GiB。"
         "该命令的所有进程合计最高占用 100.0 GiB，上限为 128.0 GiB。"

@@ -163,11 +163,11 @@ def test_what_the_probe_tells_wins_over_the_log() -> None:
 def test_a_number_of_the_log_yields_to_the_ranks_number() -> None:
     """The first lines of a plain loop come before the first record, and have no rank."""
     metrics = RunMetrics("sft-1")
-    told = {"loss": float("nan"), "learning_rate": 0.1}
-    metrics.sample(Sample(None, 1.0, step=1, values=told, series="dict"))
+    given = {"loss": float("nan"), "learning_rate": 0.1}
+    metrics.sample(Sample(None, 1.0, step=1, values=given, series="dict"))
     metrics.hooked(Record(0, 1, 1.5, {"step": 2.0, "loss": 0.5}))
     metrics.hooked(Record(1, 1, 1.6, {"step": 2.0, "loss": 0.6}))
-    metrics.sample(Sample(None, 2.0, step=2, values=told, series="dict"))
+    metrics.sample(Sample(None, 2.0, step=2, values=given, series="dict"))
     found = series(metrics)
     shown = {name: value for name, value in found.items() if name.startswith("stallwatch_loss")}
     assert shown == {"stallwatch_loss{rank=0}": 0.5, "stallwatch_loss{rank=1}": 0.6}
@@ -225,12 +225,12 @@ def test_promtool_accepts_the_live_endpoint() -> None:
 
 
 def test_a_taken_port_is_passed_over_with_a_word() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = serve(full().registry, ExporterSettings(port=port), told.append)
+        server = serve(full().registry, ExporterSettings(port=port), messages.append)
         assert server is not None
-        assert told == [
+        assert messages == [
             f"port {port} is in use: /metrics is on port {server.url.split(':')[2].split('/')[0]}"
         ]
         with urllib.request.urlopen(server.url, timeout=120) as answer:
@@ -239,21 +239,21 @@ def test_a_taken_port_is_passed_over_with_a_word() -> None:
 
 
 def test_a_reserved_port_is_skipped_unless_requested() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         only = ExporterSettings(port=port, port_tries=1, reserved_ports=(port + 1,))
-        assert serve(full().registry, only, told.append) is None
+        assert serve(full().registry, only, messages.append) is None
     server = serve(full().registry, replace(only, reserved_ports=(port,)), pytest.fail)
     assert server is not None
     server.close()
 
 
 def test_without_any_port_the_run_continues() -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert serve(full().registry, ExporterSettings(port=port, port_tries=0), told.append) is None
-    assert len(told) == 1 and "in use" in told[0]
-    assert serve(full().registry, ExporterSettings(host="192.0.2.1"), told.append) is None
-    assert "cannot be served on 192.0.2.1" in told[1]
+        assert serve(full().registry, ExporterSettings(port=port, port_tries=0), messages.append) is None
+    assert len(messages) == 1 and "in use" in messages[0]
+    assert serve(full().registry, ExporterSettings(host="192.0.2.1"), messages.append) is None
+    assert "cannot be served on 192.0.2.1" in messages[1]

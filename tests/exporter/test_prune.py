@@ -30,12 +30,12 @@ def left(home: Path) -> set[str]:
 
 
 def test_what_is_too_old_goes_and_the_user_is_told_how_to_keep(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     ended(tmp_path, "old", 31)
     ended(tmp_path, "new", 29)
-    assert prune(tmp_path, 30, 10, NOW, told.append) == ["old"]
+    assert prune(tmp_path, 30, 10, NOW, messages.append) == ["old"]
     assert left(tmp_path) == {"new"}
-    (line,) = told
+    (line,) = messages
     assert line.startswith("removed 1 old run (old)") and f"<run>/{KEEP}" in line
 
 
@@ -47,16 +47,16 @@ def test_beyond_the_size_the_oldest_go_first(tmp_path: Path) -> None:
 
 
 def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     (ended(tmp_path, "kept", 99).path / KEEP).touch()
     running = ended(tmp_path, "running", 99)
     running.write_info(ended_at=None, updated_at=4e9)
     (tmp_path / "runs" / "foreign").mkdir()
     elsewhere = ended(tmp_path / "elsewhere", "linked", 99)
     (tmp_path / "runs" / "linked").symlink_to(elsewhere.path)
-    assert prune(tmp_path, 30, 0, NOW, told.append) == []
+    assert prune(tmp_path, 30, 0, NOW, messages.append) == []
     assert left(tmp_path) == {"kept", "running", "foreign", "linked"}
-    assert told == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("how", ["private", "group", "mounted", "link", "in TMPDIR"])

@@ -70,15 +70,15 @@ def test_with_a_client_authority_other_clients_are_refused(pem: Path) -> None:
     ],
 )
 def test_half_of_tls_is_never_plain_http(pem: Path, given: list[str], words: str) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     settings = ExporterSettings(port=0, **dict.fromkeys(given, pem))  # type: ignore[arg-type]
-    assert serve(registry(), settings, told.append) is None
-    assert len(told) == 1 and words in told[0]
+    assert serve(registry(), settings, messages.append) is None
+    assert len(messages) == 1 and words in messages[0]
 
 
 def test_a_certificate_without_its_key_is_never_plain_http(pem: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     alone = pem.with_name("cert.pem")
     settings = ExporterSettings(port=0, tls_certificate=alone, tls_client_ca=alone)
-    assert serve(registry(), settings, told.append) is None
-    assert len(told) == 1 and "cert.pem" in told[0]
+    assert serve(registry(), settings, messages.append) is None
+    assert len(messages) == 1 and "cert.pem" in messages[0]

@@ -72,11 +72,11 @@ def test_only_the_hang_is_a_stall_if_the_clock_is_set_under_a_probe(tmp_path: Pa
     done = subprocess.run(watch, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "home" / "runs" / "set"
-    told = [json.loads(line) for line in (folder / "incidents.jsonl").read_text().splitlines()]
-    assert {(one["kind"], one["episode"], one["step"]) for one in told} == {("stall", 1, 12)}
-    assert max(one["stalled_seconds"] for one in told) < 30.0
+    report = [json.loads(line) for line in (folder / "incidents.jsonl").read_text().splitlines()]
+    assert {(one["kind"], one["episode"], one["step"]) for one in report} == {("stall", 1, 12)}
+    assert max(one["stalled_seconds"] for one in report) < 30.0
     # For people, times use the wall clock as it was set.
-    assert told[0]["opened_at"] == pytest.approx(time.time() + seconds, abs=60.0)
+    assert report[0]["opened_at"] == pytest.approx(time.time() + seconds, abs=60.0)
     info = json.loads((folder / "agent.json").read_text())
     assert info["ended_at"] == pytest.approx(time.time() + seconds, abs=60.0)
 

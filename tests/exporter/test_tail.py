@@ -196,11 +196,11 @@ def test_folders_and_deep_patterns_are_followed(tmp_path: Path) -> None:
 
 
 def test_a_binary_file_is_refused_with_a_word(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     (tmp_path / "a.log").write_bytes(b"\x7fELF" + bytes(range(256)) * 10)
-    files = TailSet([str(tmp_path / "*.log")], notice=told.append)
+    files = TailSet([str(tmp_path / "*.log")], notice=messages.append)
     assert files.discover() == [] == files.discover()
-    assert len(told) == 1 and "a.log is not text" in told[0]
+    assert len(messages) == 1 and "a.log is not text" in messages[0]
 
 
 def test_positions_outlive_the_set(log: Path) -> None:
@@ -254,8 +254,8 @@ def failing(function: Any, error: OSError, when: Callable[[], bool]) -> Any:
 def test_a_handle_that_goes_stale_is_opened_again(
     log: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    told: list[str] = []
-    files = TailSet([str(log)], notice=told.append)
+    messages: list[str] = []
+    files = TailSet([str(log)], notice=messages.append)
     files.discover()
     assert everything(files) == [("rank0.log", b"one\n")]
     stale = True
@@ -264,7 +264,7 @@ def test_a_handle_that_goes_stale_is_opened_again(
     append(log, b"two\n")
     assert everything(files) == [] == everything(files)
     assert files.positions  # positions can be saved in the meantime
-    assert told == [f"{log} cannot be read at the moment (Stale file handle); trying again"]
+    assert messages == [f"{log} cannot be read at the moment (Stale file handle); trying again"]
     stale = False
     assert everything(files) == [("rank0.log", b"two\n")]
     files.close()
@@ -290,22 +290,22 @@ def test_a_stale_file_does_not_keep_others_from_being_read(
 def test_too_many_open_files_are_reported_once_and_retried(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     full = True
     append(log.with_name("other.log"), b"one\n")
-    files = TailSet([str(log.parent)], notice=told.append)
+    files = TailSet([str(log.parent)], notice=messages.append)
     files.discover()
     error = OSError(errno.EMFILE, "Too many open files")
     monkeypatch.setattr(os, "open", failing(os.open, error, lambda: full))
     assert everything(files) == []
-    assert len(told) == 1 and "Too many open files" in told[0]
+    assert len(messages) == 1 and "Too many open files" in messages[0]
     full = False
     assert len(everything(files)) == 2
 
 
 def test_a_folder_that_may_not_be_entered_hides_no_other(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run as root, who can enter every folder."""
-    told: list[str] = []
+    messages: list[str] = []
     shut = log.parent / "shut"
     refused = PermissionError(errno.EACCES, "Permission denied")
     for name in ("is_file", "is_dir", "exists"):
@@ -317,9 +317,9 @@ def test_a_folder_that_may_not_be_entered_hides_no_other(log: Path, monkeypatch:
             return real(path)
 
         monkeypatch.setattr(Path, name, look)
-    files = TailSet([str(shut / "a.log"), str(shut / "*.log"), str(log)], notice=told.append)
+    files = TailSet([str(shut / "a.log"), str(shut / "*.log"), str(log)], notice=messages.append)
     for _ in range(2):
         files.discover()
     assert list(files.tailers) == [log]
     assert files.folders
-    assert [text.split(" cannot")[0] for text in told] == [str(shut / "a.log"), str(shut / "*.log")]
+    assert [text.split(" cannot")[0] for text in messages] == [str(shut / "a.log"), str(shut / "*.log")]

@@ -154,9 +154,9 @@ def test_a_small_difference_of_clocks_is_left_alone(run: Any, log: Path) -> None
 def test_a_clock_behind_a_lead_is_set_right(run: Any, log: Path) -> None:
     """The prefix is not on a list: the prefix is learned, and so is the time in it."""
     lines = [f"step {step}/500 loss 0.5" for step in range(1, 20)]
-    told = "2026-11-20 10:00:{at:02} {line}".format
-    text = [*(told(at=at, line=line) for at, line in enumerate(lines)), "Traceback (most recent call last):"]
-    text[-1] = told(at=30, line=text[-1])
+    found = "2026-11-20 10:00:{at:02} {line}".format
+    text = [*(found(at=at, line=line) for at, line in enumerate(lines)), "Traceback (most recent call last):"]
+    text[-1] = found(at=30, line=text[-1])
     append(log, "".join(f"worker<7> at {line}\n" for line in text))
     written = datetime(2026, 11, 20, 18, 0, 30, tzinfo=timezone.utc).timestamp()
     os.utime(log, (written, written))
@@ -276,7 +276,7 @@ def tail(home: Path, catalogue: Catalogue, globs: list[str], **more: Any) -> tup
         more.pop("sinks", []),
         catalogue,
         notice=notices.append,
-        on_end=lambda *told: ends.append(told),
+        on_end=lambda *found: ends.append(found),
         **more,
     )
     return code, ends, notices

@@ -82,8 +82,8 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
     ],
 )  # fmt: skip
 def test_what_a_class_does_not_take(call: str, what: str, fix: str) -> None:
-    ((told, remedy),) = found(call)
-    assert what in told and fix in remedy
+    ((given, remedy),) = found(call)
+    assert what in given and fix in remedy
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ LOSS = """
 
 
 @pytest.mark.parametrize(
-    ("base", "arguments", "more", "told"),
+    ("base", "arguments", "more", "expected"),
     [
         ("Trainer", ", return_outputs=False", "", True),
         ("trl.SFTTrainer", ", return_outputs=False, n=None", "", True),
@@ -156,9 +156,9 @@ LOSS = """
         ("MyTrainer", "", "", False),
     ],
 )
-def test_a_loss_that_cannot_be_called(base: str, arguments: str, more: str, told: bool) -> None:
+def test_a_loss_that_cannot_be_called(base: str, arguments: str, more: str, expected: bool) -> None:
     text = LOSS.format(base, arguments, more)
-    assert bool(found(text)) is told
+    assert bool(found(text)) is expected
     assert found(text, transformers="4.45.2") == []
 
 

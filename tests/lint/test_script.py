@@ -221,7 +221,7 @@ def test_what_does_not_go_with_zero3_is_told_beside_a_stage_that_there_is_none_o
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "given"),
     [
         ("eval_strategy='no', save_strategy='steps'", True),
         ("eval_strategy=IntervalStrategy.EPOCH", True),  # saving is by steps by default
@@ -237,9 +237,9 @@ def test_what_does_not_go_with_zero3_is_told_beside_a_stage_that_there_is_none_o
         ("**more", False),
     ],
 )
-def test_the_best_model_needs_an_evaluation_of_each_checkpoint(arguments: str, told: bool) -> None:
+def test_the_best_model_needs_an_evaluation_of_each_checkpoint(arguments: str, given: bool) -> None:
     text = "from transformers import TrainingArguments\na = {}('out', load_best_model_at_end={}, {})"
-    expected = [("fails", "best-model-strategies", 2)] if told else []
+    expected = [("fails", "best-model-strategies", 2)] if given else []
     assert found(text.format("TrainingArguments", True, arguments), {}) == expected
     assert found(text.format("TrainingArguments", False, arguments), {}) == []
 

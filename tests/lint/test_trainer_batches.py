@@ -55,7 +55,7 @@ def test_nothing_is_told_where_it_may_get_one(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "ranks", "told"),
+    ("sizes", "ranks", "expected"),
     [
         ("per_device_train_batch_size=2, gradient_accumulation_steps=1, num_generations=6", 1, True),
         ("per_device_train_batch_size=2, num_generations=6", 1, True),
@@ -72,9 +72,9 @@ def test_nothing_is_told_where_it_may_get_one(text: str) -> None:
     ],
 )
 def test_a_batch_of_generations_is_a_whole_number_of_groups(
-    sizes: str, ranks: int | None, told: bool
+    sizes: str, ranks: int | None, expected: bool
 ) -> None:
     text = f"{TRL}args = GRPOConfig({sizes})"
-    assert found(text, {"trl": "1.16.0"}, ranks) == ["fails batch-not-in-groups 2"] * told
-    assert found(text, {}, ranks) == ["likely batch-not-in-groups 2"] * told
+    assert found(text, {"trl": "1.16.0"}, ranks) == ["fails batch-not-in-groups 2"] * expected
+    assert found(text, {}, ranks) == ["likely batch-not-in-groups 2"] * expected
     assert found(text + "\nargs.num_generations = 2", {"trl": "1.16.0"}, ranks) == []

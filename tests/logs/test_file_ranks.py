@@ -9,8 +9,8 @@ import pytest
 from stallwatch_logs.log_files import expand
 
 
-def write(folder: Path, told: dict[str, list[int]]) -> None:
-    for name, ranks in told.items():
+def write(folder: Path, given: dict[str, list[int]]) -> None:
+    for name, ranks in given.items():
         lines = [f"2025-11-15 10:00:30 - INFO - rank {rank} - step: 1 loss: 1.99\n" for rank in ranks]
         (folder / name).write_text("Setting ds_accelerator to npu\n" + "".join(lines))
 
@@ -26,7 +26,7 @@ def test_numbers_that_the_lines_name_as_ranks_are_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [
         {"worker-0.log": [0, 0], "worker-1.log": [8, 8]},  # numbered by nodes, whose first rank prints
         {"worker-0.log": [0, 0], "worker-1.log": [1, 2, 1]},
@@ -35,6 +35,6 @@ def test_numbers_that_the_lines_name_as_ranks_are_ranks(tmp_path: Path) -> None:
         {"worker-0.log": [0, 0], "worker-1.log": [1]},
     ],
 )
-def test_other_numbers_are_none(tmp_path: Path, told: dict[str, list[int]]) -> None:
-    write(tmp_path, told)
+def test_other_numbers_are_none(tmp_path: Path, expected: dict[str, list[int]]) -> None:
+    write(tmp_path, expected)
     assert set(ranks(tmp_path)) == {None}

@@ -28,20 +28,20 @@ def logs(tmp_path: Path) -> list[str]:
 
 def test_processes_of_our_own(catalogue: Catalogue, logs: list[str]) -> None:
     alone, problems = diagnose_paths(logs, Options(catalogue))
-    told: list[tuple[int, int]] = []
+    messages: list[tuple[int, int]] = []
     together, same_problems = diagnose_paths(
         logs,
         Options(
             catalogue,
             parallel=Parallel(workers=2, worth=0),
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: messages.append((done, total)),
         ),
     )
     together.stats.seconds = alone.stats.seconds
     assert together == alone
     assert same_problems == problems
     assert len(problems) == 1
-    assert told[-1][0] == told[-1][1] > 0
+    assert messages[-1][0] == messages[-1][1] > 0
     assert alone.primary is not None
     assert (alone.primary.rule, alone.primary.rank) == ("cuda-oom", 2)
 

@@ -106,7 +106,7 @@ def test_what_was_found_but_is_no_text_is_told_in_one_note(tmp_path: Path, catal
         (tmp_path / f"rank{rank}.log").write_bytes(NOISE + PLAIN)
     diagnosis, problems = diagnose_paths([tmp_path], Options(catalogue))
     assert problems == []
-    told = [note for note in map(render, diagnosis.notes) if "binary" in note]
-    assert len(told) == 1
-    assert told[0].startswith("5 files are binary")
-    assert "rank1.log" in told[0] and "rank3.log, …" in told[0] and "rank5.log" not in told[0]
+    messages = [note for note in map(render, diagnosis.notes) if "binary" in note]
+    assert len(messages) == 1
+    assert messages[0].startswith("5 files are binary")
+    assert "rank1.log" in messages[0] and "rank3.log, …" in messages[0] and "rank5.log" not in messages[0]

@@ -222,8 +222,8 @@ def test_the_ranks_of_one_job_are_never_split(forms: list[str], ranks: set[int],
 def test_beside_two_jobs_the_ranks_of_a_third_stay_together(forms: list[str], ranks: set[int]) -> None:
     names = [form.format(n=rank, j=7003) for form in forms for rank in sorted(ranks)]
     jobs = by_job(["slurm-7001.out", "slurm-7002.out", *dict.fromkeys(names)])
-    told = {job for job, files in jobs.items() if set(files) & set(names)}
-    assert told <= {"7003", OTHER}
+    found = {job for job, files in jobs.items() if set(files) & set(names)}
+    assert found <= {"7003", OTHER}
 
 
 MIXED = "slurm-1001.out slurm-1002.out sft-7001.out sft-7002.err a.log 7002.txt"
@@ -231,8 +231,8 @@ MIXED = "slurm-1001.out slurm-1002.out sft-7001.out sft-7002.err a.log 7002.txt"
 
 @given(st.permutations(MIXED.split()))
 def test_the_order_of_names_means_nothing(names: list[str]) -> None:
-    told = {name: job for job, files in by_job(names).items() for name in files}
-    assert told == {
+    found = {name: job for job, files in by_job(names).items() for name in files}
+    assert found == {
         "slurm-1001.out": "1001",
         "slurm-1002.out": "1002",
         "sft-7001.out": "7001",

@@ -201,12 +201,12 @@ def test_an_executor_that_is_stuck_is_waited_for_no_longer(
 def test_several_jobs_share_the_time(tmp_path: Path, catalogue: Catalogue) -> None:
     for job in (1001, 1002):
         (tmp_path / f"slurm-{job}.out").write_bytes(LOG)
-    told = diagnose_jobs([*tmp_path.glob("*.out")], Options(catalogue, limits=over()))
-    assert len(told.jobs) == 2
-    assert told.diagnosis.stats.unread_files == 2
-    assert told.diagnosis.stats.unread_bytes == 2 * len(LOG)
-    (note,) = [note for note in told.diagnosis.notes if contains_message(note, "diagnosis.out-of-time-size")]
-    assert note is told.diagnosis.notes[0]
+    found = diagnose_jobs([*tmp_path.glob("*.out")], Options(catalogue, limits=over()))
+    assert len(found.jobs) == 2
+    assert found.diagnosis.stats.unread_files == 2
+    assert found.diagnosis.stats.unread_bytes == 2 * len(LOG)
+    (note,) = [note for note in found.diagnosis.notes if contains_message(note, "diagnosis.out-of-time-size")]
+    assert note is found.diagnosis.notes[0]
 
 
 @pytest.mark.parametrize("reader", ["stdin", "fifo"])

@@ -79,13 +79,13 @@ class Ranks:
 
     def phases(self) -> list[str]:
         """Return the phases of the rank in order, and "step 3" for steps."""
-        told = []
+        messages = []
         for record in self.records():
             if "step" in record.values:
-                told.append(f"step {record.values['step']:.0f}")
+                messages.append(f"step {record.values['step']:.0f}")
             elif "phase" in record.values:
-                told.append(PHASES[int(record.values["phase"])])
-        return [name for name, _ in groupby(told)]
+                messages.append(PHASES[int(record.values["phase"])])
+        return [name for name, _ in groupby(messages)]
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,9 @@ def test_a_loss_that_is_no_number_is_not_covered_by_the_next(
     tmp_path: Path, probe: Probe, clock: Clock, loss: float
 ) -> None:
     many_steps(probe)
-    for told in (loss, 1.0):
+    for found in (loss, 1.0):
         clock.now += RECORD_SECONDS / 4
-        probe.step(loss=told)
+        probe.step(loss=found)
     assert records(tmp_path)[-1].values["loss"] != 1.0
     clock.now += RECORD_SECONDS
     probe.step(loss=1.0)
@@ -209,9 +209,9 @@ def test_what_goes_wrong_inside_is_counted_and_goes_no_further(tmp_path: Path, p
     probe.phase("lunch")
     probe.step()
     reader = RingReader(rings(tmp_path)[0])
-    told = [each.values for each in reader.read().records]
-    assert [each["step"] for each in told] == [1, 2]
-    assert told[0]["grad_norm"] == 2.0
+    messages = [each.values for each in reader.read().records]
+    assert [each["step"] for each in messages] == [1, 2]
+    assert messages[0]["grad_norm"] == 2.0
     assert reader.faults == 5  # the sampler, two values, a name, a phase
 
 
@@ -279,7 +279,7 @@ def test_a_forked_child_leaves_the_parents_ring_alone(tmp_path: Path, probe: Pro
     assert os.waitpid(child, 0)[1] == 0
     probe.step()
     found = {path.name.split("-")[1]: RingReader(path).read().records for path in rings(tmp_path)}
-    steps = {pid: [each.values["step"] for each in told] for pid, told in found.items()}
+    steps = {pid: [each.values["step"] for each in given] for pid, given in found.items()}
     assert steps == {str(os.getpid()): [1.0, 2.0], str(child): [7.0]}
 
 
@@ -311,10 +311,10 @@ def test_a_process_is_no_rank_before_its_first_step(tmp_path: Path, clock: Clock
 
 def test_the_side_file_ends_at_its_size_and_counts_the_rest(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "x.jsonl", most_bytes=1000, kept_bytes=0)
-    told = sum(file.write("warning", text=f"number {number} " + "x" * 80) for number in range(50))
-    assert 0 < told < 10
-    assert told + file.dropped == 50
-    assert len(lines(tmp_path / "x.jsonl")) == told
+    output = sum(file.write("warning", text=f"number {number} " + "x" * 80) for number in range(50))
+    assert 0 < output < 10
+    assert output + file.dropped == 50
+    assert len(lines(tmp_path / "x.jsonl")) == output
     assert (tmp_path / "x.jsonl").stat().st_size <= 1000
 
 

@@ -126,10 +126,10 @@ def test_a_forked_rank_reports_its_exit(programs: Programs, ends: str, error: bo
         "    child = multiprocessing.get_context('fork').Process(target=target)\n"
         "    child.start(); child.join()\n"
     )
-    told = [event for event in programs.events() if event["kind"] in ("exception", "left")]
-    left = [event for event in told if event["kind"] == "left"]
+    messages = [event for event in programs.events() if event["kind"] in ("exception", "left")]
+    left = [event for event in messages if event["kind"] == "left"]
     assert sorted((event["step"], event["error"]) for event in left) == [(0.0, False), (1.0, error)]
-    lost = [event["message"] for event in told if event["kind"] == "exception"]
+    lost = [event["message"] for event in messages if event["kind"] == "exception"]
     assert lost == (["lost"] if "ValueError" in ends else [])
     assert programs.faults() == 0
 
@@ -141,8 +141,8 @@ def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> Non
         "logging.getLogger('x').warning('look')\nlogging.getLogger('x').info('no')\n"
         "raise RuntimeError('out')\n"
     )
-    told = [(event["kind"], event.get("text") or event.get("message")) for event in programs.events()]
-    assert [each for each in told if each[0] != "versions"] == [
+    messages = [(event["kind"], event.get("text") or event.get("message")) for event in programs.events()]
+    assert [each for each in messages if each[0] != "versions"] == [
         ("warning", "careful 0"),
         ("log", "look"),
         ("exception", "out"),

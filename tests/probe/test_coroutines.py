@@ -74,23 +74,23 @@ def asked(answer: Any) -> RankAnswer:
 
 
 def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
-    told: list[Any] = []
-    run(training(told))
-    assert told, "the tasks were never seen to wait"
-    awaited = [thread for thread in tasks_of(told[0]) if thread.task == "awaited"]
+    messages: list[Any] = []
+    run(training(messages))
+    assert messages, "the tasks were never seen to wait"
+    awaited = [thread for thread in tasks_of(messages[0]) if thread.task == "awaited"]
     assert [frame.function for thread in awaited for frame in thread.frames] == [
         "training",
         "rollouts",
         "reward",
     ]
-    doing = activity_of_rank(asked(told[0]))
+    doing = activity_of_rank(asked(messages[0]))
     assert doing.kind == "code" and doing.place.endswith(" in reward")
     assert doing.place.startswith(f"{PurePath(__file__).name}:")
-    told_of = listing(fold([asked(told[0])], time=0.0), [asked(told[0])])
+    told_of = listing(fold([asked(messages[0])], time=0.0), [asked(messages[0])])
     assert "  task heartbeat, innermost call last:" in told_of
     assert told_of.count("task without a name (awaited), ") == 3
     assert told_of.count("task without a name, ") == 1  # the other task that `gather` waits for
-    assert fold([asked(told[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
+    assert fold([asked(messages[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
 
 
 def test_a_loop_that_runs_is_where_its_thread_is() -> None:
@@ -98,13 +98,13 @@ def test_a_loop_that_runs_is_where_its_thread_is() -> None:
 
     async def training() -> RankAnswer:
         task = asyncio.get_running_loop().create_task(asyncio.sleep(600))
-        told: list[Any] = []
-        other = threading.Thread(target=lambda: told.append(stacks()))
+        messages: list[Any] = []
+        other = threading.Thread(target=lambda: messages.append(stacks()))
         other.start()
         while other.is_alive():
             time.sleep(0.001)
         task.cancel()
-        return asked(told[0])
+        return asked(messages[0])
 
     doing = activity_of_rank(run(training()))
     assert doing.place.endswith("training")

@@ -39,25 +39,25 @@ def doing(tmp_path: Path) -> tuple[Probe, PhaseTracker]:
 
 
 def test_until_the_first_step_is_done_a_run_is_only_beginning(tmp_path: Path) -> None:
-    probe, told = doing(tmp_path)
-    told.begin("eval", surely=True)
-    told.train()
+    probe, found = doing(tmp_path)
+    found.begin("eval", surely=True)
+    found.train()
     assert probe.doing == "init"
     probe.step()
-    told.begin("save")
-    told.train()
+    found.begin("save")
+    found.train()
     assert probe.doing == "train"
 
 
 def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path: Path) -> None:
-    probe, told = doing(tmp_path)
-    told.train()
+    probe, found = doing(tmp_path)
+    found.train()
     probe.step()
-    saving = threading.Thread(target=told.begin, args=("save",))
+    saving = threading.Thread(target=found.begin, args=("save",))
     saving.start()
     saving.join()
     assert probe.doing == "train"
-    told.begin("save")
+    found.begin("save")
     assert probe.doing == "save"
 
 
@@ -91,17 +91,17 @@ def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None
 
 
 def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:
-    probe, told = doing(tmp_path)
+    probe, found = doing(tmp_path)
     probe.step()
-    told.begin("eval", surely=True)
-    told.begin("rollout")
+    found.begin("eval", surely=True)
+    found.begin("rollout")
     assert probe.doing == "eval"
-    told.train()
-    told.begin("rollout")
+    found.train()
+    found.begin("rollout")
     assert probe.doing == "rollout"
     probe.step()
-    told.begin("eval")  # rollouts are also sampled in evaluation mode
-    told.begin("rollout")
+    found.begin("eval")  # rollouts are also sampled in evaluation mode
+    found.begin("rollout")
     assert probe.doing == "rollout"
 
 
@@ -122,15 +122,15 @@ def test_no_device_is_waited_for_when_a_trainer_logs_a_tensor(tmp_path: Path) ->
 
 
 def test_a_compilation_in_mid_run_counts_as_beginning_and_ends(tmp_path: Path) -> None:
-    probe, told = doing(tmp_path)
+    probe, found = doing(tmp_path)
     probe.step()
-    told.compiling()
+    found.compiling()
     assert probe.doing == "init"
-    told.compiled()
+    found.compiled()
     assert probe.doing == "train"
-    told.begin("eval", surely=True)
-    told.compiling()
-    told.compiled()
+    found.begin("eval", surely=True)
+    found.compiling()
+    found.compiled()
     assert probe.doing == "eval"
 
 
@@ -243,7 +243,7 @@ class TestTrainer:
     def test_a_resumed_trainer_continues_from_the_step_of_its_checkpoint(
         self, trained: list[Trained]
     ) -> None:
-        assert [told for told in trained[0].ranks.phases() if told.startswith("step")] == [
+        assert [found for found in trained[0].ranks.phases() if found.startswith("step")] == [
             "step 1",
             "step 2",
             "step 3",
@@ -372,7 +372,7 @@ class TestLightning:
         assert [each["step"] for each in steps] == [1, 2, 3, 4]
         assert all(each["loss"] >= 0 and each["learning_rate"] == 0.125 for each in steps)
         assert steps[0]["target_steps"] == 4
-        told = ranks.phases()
+        found = ranks.phases()
         # The trainer's sanity check comes before the training.
-        assert told[:3] == ["init", "eval", "init"] and told[-1] == "idle"
-        assert told[told.index("step 2") + 1] == "eval" and "save" in told
+        assert found[:3] == ["init", "eval", "init"] and found[-1] == "idle"
+        assert found[found.index("step 2") + 1] == "eval" and "save" in found

@@ -62,9 +62,9 @@ def test_without_py_spy_it_answers_by_a_signal_and_goes_on(
         assert alone.rank == 0
         (untouched,) = gathering.gather([alone], interrupt=False)
         assert untouched.origin == ""
-        (told,) = gathering.gather([alone])
-        main = main_thread(told.threads)
-        assert told.origin == "signal" and main is not None
+        (found,) = gathering.gather([alone])
+        main = main_thread(found.threads)
+        assert found.origin == "signal" and main is not None
         assert [frame.function for frame in main.frames] == ["<module>", "train"]
         out, _ = child.communicate("on\n", timeout=120)
         assert out == "on\n 1 3\n", "no thread of ours, and no descriptor that may mean something"
@@ -87,8 +87,8 @@ def test_a_program_that_replaced_another_is_queried_instead(rings: Path) -> None
     with program(rings, EXEC) as child:
         assert len(list(rings.glob(f"*{SIGNAL}"))) == 2
         (alone,) = local_ranks(rings, child.pid)
-        (told,) = gathering.gather([alone])
-        main = main_thread(told.threads)
+        (found,) = gathering.gather([alone])
+        main = main_thread(found.threads)
         assert main is not None and main.frames[-1].function == "train"
 
 

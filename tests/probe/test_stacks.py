@@ -83,8 +83,8 @@ def wait_for(found: Callable[[], object]) -> object:
     return result
 
 
-def functions(told: object) -> list[str]:
-    main = main_thread(from_probe(told))
+def functions(given: object) -> list[str]:
+    main = main_thread(from_probe(given))
     assert main is not None
     return [frame.function for frame in main.frames]
 
@@ -93,8 +93,8 @@ def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
         for question in ("1", "2"):
             assert queries.send(one.ring, question)
-            told = wait_for(lambda question=question: queries.answer(one.ring, question))
-            assert functions(told) == ["<module>", "training"]
+            found = wait_for(lambda question=question: queries.answer(one.ring, question))
+            assert functions(found) == ["<module>", "training"]
         assert queries.answer(one.ring, "3") is None
         assert one.go_on() == "trained\n"
 
@@ -146,9 +146,9 @@ def does(one: Rank, line: str) -> str:
 def sampled(one: Rank, token: str) -> dict[str, Any]:
     """Return the process's answer to a request."""
     assert queries.send(one.ring, token)
-    told = wait_for(lambda: queries.answer(one.ring, token))
-    assert isinstance(told, dict) and functions(told)[:2] == ["<module>", "training"]
-    return told
+    found = wait_for(lambda: queries.answer(one.ring, token))
+    assert isinstance(found, dict) and functions(found)[:2] == ["<module>", "training"]
+    return found
 
 
 class TestListening:
@@ -159,9 +159,9 @@ class TestListening:
             assert does(one, f"probe.step(); {FORWARD}") == "function"
             assert sampled(one, "1")["counters"] == {"phase": "train", "steps": 1, "forwards": 0}
             assert does(one, FORWARD) == "_CountedCall"
-            told = sampled(one, "2")
-            assert told["counters"]["forwards"] == 2  # forward passes of the model and of its layer
-            assert [thread["main"] for thread in told["threads"]] == [True]
+            found = sampled(one, "2")
+            assert found["counters"]["forwards"] == 2  # forward passes of the model and of its layer
+            assert [thread["main"] for thread in found["threads"]] == [True]
             assert does(one, "probe.step()") == "function"
             assert sampled(one, "3")["counters"]["forwards"] == 2
 
@@ -221,8 +221,8 @@ def test_a_forked_worker_has_no_thread_and_the_rank_still_answers(tmp_path: Path
         try:
             assert child.num_threads() == 1 and psutil.Process(one.pid).num_threads() == 2
             assert queries.send(one.ring, "1")
-            told = wait_for(lambda: queries.answer(one.ring, "1"))
-            assert isinstance(told, dict) and told["pid"] == one.pid
+            found = wait_for(lambda: queries.answer(one.ring, "1"))
+            assert isinstance(found, dict) and found["pid"] == one.pid
         finally:
             child.kill()
         assert one.go_on() == "trained\n"
@@ -242,8 +242,8 @@ Path(sys.argv[1], "child").write_text(str(os.getpid()))
         pid = int((tmp_path / "child").read_text())
         ring = next(tmp_path.glob(f"3-{pid}-*.ring"))
         assert queries.send(ring, "1")
-        told = wait_for(lambda: queries.answer(ring, "1"))
-        assert isinstance(told, dict) and told["pid"] == pid != parent.pid
+        found = wait_for(lambda: queries.answer(ring, "1"))
+        assert isinstance(found, dict) and found["pid"] == pid != parent.pid
         assert queries.FaultDump(ring, pid).sent
         assert parent.go_on() == "trained\n"
 

@@ -118,8 +118,8 @@ def become_launcher(launch: socket.socket) -> tuple[str, list[str]]:
     for given, own in zip(streams, STREAMS, strict=True):
         os.dup2(given, own)
         os.close(given)
-    with launch.makefile() as told:
-        asked = json.loads(told.readline())
+    with launch.makefile() as found:
+        asked = json.loads(found.readline())
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ |= asked["environ"]

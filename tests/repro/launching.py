@@ -135,11 +135,11 @@ class Watched:
         """Run a program; with `hidden`, its ranks print into files that the agent does not read."""
         logs = self.logs if hidden else None
         command = forked(str(HERE / program), *options, ranks=ranks, logs=logs, own_family=own_family)
-        told = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
+        found = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment(None).items():
                 patch.setenv(name, value)
-            self.code = run_command(command, told, [self.tell], self._catalogue)
+            self.code = run_command(command, found, [self.tell], self._catalogue)
         return self.code
 
     def tell(self, incident: Incident) -> None:

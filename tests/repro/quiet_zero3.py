@@ -44,8 +44,8 @@ def main() -> None:
         engine.step()
         losses.append(loss.item())
     if options.report is not None:
-        told = {"steps": engine.global_steps, "losses": losses}
-        (options.report / f"rank{rank}.json").write_text(json.dumps(told))
+        found = {"steps": engine.global_steps, "losses": losses}
+        (options.report / f"rank{rank}.json").write_text(json.dumps(found))
     while options.hold is not None and not options.hold.exists():
         time.sleep(0.05)
     if options.fail:

@@ -76,10 +76,10 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
     out, err = capfdbinary.readouterr()
     assert code == 0, err.decode()
     assert b"trace cache" not in out + err and b"loss" not in out + err
-    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    report = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     for rank in (0, 1):
-        assert scraped[f"stallwatch_rank_step{rank}"] == told[rank]["steps"] == 12
-        assert scraped[f"stallwatch_loss{rank}"] == pytest.approx(told[rank]["losses"][-1], rel=1e-5)
+        assert scraped[f"stallwatch_rank_step{rank}"] == report[rank]["steps"] == 12
+        assert scraped[f"stallwatch_loss{rank}"] == pytest.approx(report[rank]["losses"][-1], rel=1e-5)
         # The trace is invalidated at the fourth, eighth and twelfth step, and recorded again by the next
         # step.
         assert scraped[f"stallwatch_trace_cache_invalidations_total{rank}"] == 3

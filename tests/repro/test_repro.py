@@ -58,9 +58,9 @@ def test_it_fails_so_without_a_probe_and_with_all_of_torch(tmp_path: Path, catal
 
 def judge(scenario: Scenario, code: int | None, logs: Path, catalogue: Catalogue) -> None:
     """Check that a run ended in the scenario's failure, and that its logs show it."""
-    told = printed(logs)
-    assert code == scenario.exit_code, told
-    assert scenario.message in told
+    found = printed(logs)
+    assert code == scenario.exit_code, found
+    assert scenario.message in found
     diagnosis, problems = rendered(diagnose_paths([logs], Options(catalogue)))
     assert not problems
     assert schema_1_verdict(diagnosis) == scenario.verdict

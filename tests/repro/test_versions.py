@@ -45,7 +45,7 @@ def test_stacks_go_from_old_to_new_and_every_trainer_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "given"),
     [
         ({"primary": "cuda-oom"}, "primary cause"),
         ({"steps": {"0": 1}}, "steps"),
@@ -57,10 +57,10 @@ def test_stacks_go_from_old_to_new_and_every_trainer_is_known() -> None:
         ({"exit_code": 0}, "exit code"),
     ],
 )
-def test_each_difference_is_told(change: dict[str, object], told: str) -> None:
+def test_each_difference_is_told(change: dict[str, object], given: str) -> None:
     stack, attempt = STACKS[1], next(each for each in ATTEMPTS if each.name == "eval-mode")
     seen: Seen = replace(SEEN[stack.name, attempt.name], **change)  # type: ignore[arg-type]
-    assert [each for each in differences(stack, attempt, seen) if each.startswith(told)]
+    assert [each for each in differences(stack, attempt, seen) if each.startswith(given)]
 
 
 def test_last_words_leave_out_summaries_and_chatter() -> None:

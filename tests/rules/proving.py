@@ -78,8 +78,8 @@ def proofs(
     found: dict[str, list[str]] = {}
     verified = list(verified)
     anew = {result["package"] for result in verified}
-    for rule, told in (earlier or {}).items():
-        kept = [one for one in told if one.startswith("wording: ") and one.split()[1] not in anew]
+    for rule, given in (earlier or {}).items():
+        kept = [one for one in given if one.startswith("wording: ") and one.split()[1] not in anew]
         if kept and rule in catalogue.pages:
             found[rule] = kept
     for result in verified:

@@ -75,12 +75,12 @@ class Index:
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """The index that the environment names; pip finds no wheel."""
-    told = Index()
+    found = Index()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            told.seen.append((self.path, self.headers.get("Authorization", "")))
-            body = told.answer(self.path)
+            found.seen.append((self.path, self.headers.get("Authorization", "")))
+            body = found.answer(self.path)
             self.send_response(200 if body is not None else 404)
             self.end_headers()
             self.wfile.write(body or b"")
@@ -95,7 +95,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     pip(monkeypatch)
-    yield told
+    yield found
     server.shutdown()
     server.server_close()
     thread.join()

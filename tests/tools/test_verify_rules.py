@@ -154,10 +154,10 @@ def test_found_and_missing(verifying: Verify, cargo: Path) -> None:
         "crane-sank": ("missing", "", 0),
     }
     (cargo / "sea.py").write_text('print("the crane sank into the sea")\n')
-    told = verifying(*command)
-    assert told.exit_code == 0
-    assert "crane-broke  found  crane.py:2" in told.stdout
-    assert "cargo (version unknown): 2 found, 0 missing, 0 skipped" in told.stdout
+    found = verifying(*command)
+    assert found.exit_code == 0
+    assert "crane-broke  found  crane.py:2" in found.stdout
+    assert "cargo (version unknown): 2 found, 0 missing, 0 skipped" in found.stdout
 
 
 def test_a_file_that_holds_the_whole_text_is_read_first(
@@ -187,13 +187,15 @@ def test_an_installed_package_is_found_without_importing_it(verifying: Verify) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("--path", ".", "--download"), "exclude each other"),
         (("--version", "1"), "--version needs --download"),
     ],
 )
-def test_options_that_do_not_go_together(verifying: Verify, arguments: tuple[str, ...], told: str) -> None:
+def test_options_that_do_not_go_together(
+    verifying: Verify, arguments: tuple[str, ...], expected: str
+) -> None:
     result = verifying("--package", "cargo", *arguments)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert expected in result.stderr

@@ -40,9 +40,9 @@ def example(stall: Callable[..., Incident], cache_folder: Path) -> Callable[[str
             rank=3,
             evidence=["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
         )
-        told = incident_notice(incident, language, page)
+        found = incident_notice(incident, language, page)
         settings = AlertSettings(language=language, dashboard_url="https://watch.example.org")
-        return linked(told, page, incident.run, settings)
+        return linked(found, page, incident.run, settings)
 
     return notice
 

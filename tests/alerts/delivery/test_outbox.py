@@ -109,11 +109,11 @@ def test_thousands_that_wait_take_bounded_room_and_none_is_forgotten(outbox: Out
     for begin in range(0, count, 500):
         put(outbox, *(draft(notice(id=f"a/{number}")) for number in range(begin, begin + 500)))
     assert outbox.waiting() <= MOST_WAITING
-    told = 0
+    found = 0
     while batch := outbox.claim(CHAT, NOW):
-        told += sum(group.count for group in batch.groups)
+        found += sum(group.count for group in batch.groups)
         outbox.sent(batch, CHAT, NOW)
-    assert told == count
+    assert found == count
 
 
 def test_old_messages_are_forgotten_but_none_that_waits_for_its_time(outbox: Outbox, notice: Make) -> None:

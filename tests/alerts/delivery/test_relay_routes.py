@@ -204,8 +204,8 @@ def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it
     assert counts(at) == (0, 0, 0)
     at.ledger.note(fingerprint(FIRST), [stage_key(warnings[1])], clock.now)
     at.pass_time(60)
-    (told,) = at.heard[FIRST]
-    assert "[ours]" in told
+    (found,) = at.heard[FIRST]
+    assert "[ours]" in found
     # The agent finds the record, and withdraws its own message.
     assert at.ledger.has_all(fingerprint(FIRST), [stage_key(warnings[0])])
 

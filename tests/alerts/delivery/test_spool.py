@@ -453,6 +453,6 @@ def test_a_burst_is_grouped_within_the_chats_limits_and_all_of_it_is_in_the_stor
     assert chats.close(240)
     store = IncidentStore.at_home(tmp_path)
     assert len(store.list()) == count
-    assert sum(told for _, told in robot.heard) >= count
+    assert sum(found for _, found in robot.heard) >= count
     assert len(robot.heard) < 60
     store.close()

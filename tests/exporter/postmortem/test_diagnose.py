@@ -75,10 +75,10 @@ def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> Non
     (tmp_path / "rank0.stdout.log").write_text(STEPS)
     (tmp_path / "rank0.stderr.log").write_text(BAR)
     (tmp_path / "rank7.stderr.log").write_text(OOM.replace("[rank{rank}]: ", "").format(rank=7))
-    told: list[tuple[int, int]] = []
+    given: list[tuple[int, int]] = []
     diagnosis, problems = rendered(
         diagnose_paths(
-            [tmp_path], Options(catalogue, progress=lambda done, total: told.append((done, total)))
+            [tmp_path], Options(catalogue, progress=lambda done, total: given.append((done, total)))
         )
     )
     assert problems == []
@@ -93,7 +93,7 @@ def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> Non
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert (diagnosis.stats.files, diagnosis.stats.bytes, diagnosis.stats.lines) == (3, size, 40 + 1 + 4)
     assert diagnosis.stats.seconds > 0
-    assert told[-1] == (size, size) and told == sorted(told)
+    assert given[-1] == (size, size) and given == sorted(given)
 
 
 def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
@@ -220,13 +220,15 @@ def test_a_stall_that_was_open_at_the_end_is_its_cause(
 
 def test_what_the_run_died_of_is_known_though_no_line_tells(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="failed", exit_code=1, detail="It returned 1."))
-    told = incident("finding/rank-gone", note="Rank 1 is gone.")
-    died = msgspec.structs.replace(told, kind="ended")
-    keep(path, told, died)
+    found = incident("finding/rank-gone", note="Rank 1 is gone.")
+    died = msgspec.structs.replace(found, kind="ended")
+    keep(path, found, died)
     assert any(
         "Rank 1 is gone." in note for note in rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     )
-    keep(path, told, msgspec.structs.replace(died, updated_at=-1.0))  # stored by an agent before the last one
+    keep(
+        path, found, msgspec.structs.replace(died, updated_at=-1.0)
+    )  # stored by an agent before the last one
     assert not any(
         "is gone" in note for note in rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     )
@@ -325,7 +327,7 @@ def test_a_cause_that_only_the_probe_reports_explains_the_stall(
     recorded: Record, catalogue: Catalogue
 ) -> None:
     page = catalogue.pages["rank-left-early"]
-    told = Primary(
+    found = Primary(
         rule=page.id,
         title=page.title,
         role="cause",
@@ -342,9 +344,9 @@ def test_a_cause_that_only_the_probe_reports_explains_the_stall(
         fixes=["Look there."],
     )
     path = recorded(None)
-    keep(path, incident("stall/rank-left-early", primary=told, stalled_seconds=40.0, threshold_seconds=30.0))
+    keep(path, incident("stall/rank-left-early", primary=found, stalled_seconds=40.0, threshold_seconds=30.0))
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert (diagnosis.verdict, diagnosis.primary) == ("stalled", told)
+    assert (diagnosis.verdict, diagnosis.primary) == ("stalled", found)
 
 
 def test_a_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, catalogue: Catalogue) -> None:

@@ -70,18 +70,18 @@ def files(*paths: str) -> list[LogFile]:
     return [LogFile(path, None, False, 0, lambda: iter(()), path) for path in paths]
 
 
-def folder(path: Path, told: AgentInfo | None) -> list[str]:
+def folder(path: Path, given: AgentInfo | None) -> list[str]:
     (path / "ranks").mkdir(parents=True)
-    (path / "agent.json").write_bytes(msgspec.json.encode(told) if told is not None else b"{")
+    (path / "agent.json").write_bytes(msgspec.json.encode(given) if given is not None else b"{")
     return [str(path / "output.log"), str(path / "ranks" / "rank0.log")]
 
 
 def test_files_in_the_folders_of_runs(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "a", info(0.0)), folder(tmp_path / "b", info(DAY))
     unread = folder(tmp_path / "c", None)
-    told = stored_runs_of(files(*first, *second, *unread, str(tmp_path / "x.log")))
-    assert told.jobs == dict.fromkeys(first, "a") | dict.fromkeys(second, "b")
-    assert told.folders == {"a": [str(tmp_path / "a")], "b": [str(tmp_path / "b")]}
+    found = stored_runs_of(files(*first, *second, *unread, str(tmp_path / "x.log")))
+    assert found.jobs == dict.fromkeys(first, "a") | dict.fromkeys(second, "b")
+    assert found.folders == {"a": [str(tmp_path / "a")], "b": [str(tmp_path / "b")]}
     assert stored_runs_of(files(*first)) == ({}, {})
 
 

@@ -80,8 +80,8 @@ class Watched:
             return b""
 
     def answer(self, question: str, threads: object) -> None:
-        told = {"asked": question, "threads": threads}
-        self.ring.path.with_suffix(ANSWER).write_text(json.dumps(told))
+        found = {"asked": question, "threads": threads}
+        self.ring.path.with_suffix(ANSWER).write_text(json.dumps(found))
 
     def until(self, done: Callable[[], object]) -> object:
         end = time.monotonic() + 120
@@ -341,8 +341,8 @@ def test_a_rank_that_said_that_it_leaves_has_ended_though_its_process_takes_its_
     (rank,) = local_ranks.local_ranks(watched.rings, None)
     (silent,) = gathering.gather([rank])
     assert silent.condition == "alive", "it said nothing"
-    told = [{"kind": "left", "error": False}, {"kind": "warning"}, {"kind": "left", "error": False}]
-    for events, condition in ((told[:2], "alive"), (told, "ended")):
+    messages = [{"kind": "left", "error": False}, {"kind": "warning"}, {"kind": "left", "error": False}]
+    for events, condition in ((messages[:2], "alive"), (messages, "ended")):
         lines = [json.dumps(event) + "\n" for event in events]
         watched.ring.path.with_suffix(".jsonl").write_text("".join(lines))
         (silent,) = gathering.gather([rank])

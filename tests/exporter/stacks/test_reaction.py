@@ -108,8 +108,8 @@ def test_a_command_that_fails_or_takes_too_long_is_reported() -> None:
 
 
 def test_what_is_not_known_is_empty() -> None:
-    told = variables(msgspec.structs.replace(STALL, stacks=None), None, "")
-    assert (told["STALLWATCH_RANKS"], told["STALLWATCH_COMMAND_PID"], told["STALLWATCH_STACKS"]) == (
+    found = variables(msgspec.structs.replace(STALL, stacks=None), None, "")
+    assert (found["STALLWATCH_RANKS"], found["STALLWATCH_COMMAND_PID"], found["STALLWATCH_STACKS"]) == (
         "",
         "",
         "",

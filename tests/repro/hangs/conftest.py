@@ -69,12 +69,12 @@ def watch(ranks: Ranks, tmp_path: Path, catalogue: Catalogue) -> Iterator[Watch]
     """Yield a new agent that has learned the pace of the ranks."""
     settings = ExporterSettings(home=tmp_path / "home", stall_floor_seconds=FLOOR, stall_start_seconds=FLOOR)
     folder = RunFolder.create("hang", ["torchrun", "train.py"], home=tmp_path / "home")
-    told: list[Incident] = []
+    messages: list[Incident] = []
     notices: list[str] = []
     probing = Probing(ranks.rings)
     begun = ranks.caught_up(probing)
-    agent = Agent(folder, settings, catalogue, [told.append], probing=probing, notice=notices.append)
-    found = Watch(agent, folder.path, told, ranks.launcher, notices)
+    agent = Agent(folder, settings, catalogue, [messages.append], probing=probing, notice=notices.append)
+    found = Watch(agent, folder.path, messages, ranks.launcher, notices)
     counted = agent.metrics.registry.get_sample_value
     found.until(lambda: (counted("stallwatch_steps_total", {"run": folder.run}) or 0) > begun + STEPS)
     yield found

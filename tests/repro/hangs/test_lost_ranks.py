@@ -112,9 +112,11 @@ def test_a_rank_that_ended_while_others_wait_is_reported(watched: Watched, tmp_p
     assert diagnosis.primary is not None and diagnosis.primary.rule == "rank-left-early"
     assert ending.left == [ExitedRank(1, 40)]
     assert incident["kind"] == "stall" and incident["stacks"]["odd"] == [1]
-    told = dict(line.split("=", 1) for line in (tmp_path / "environ").read_text().splitlines() if "=" in line)
-    assert told["STALLWATCH_RANKS"] == "1" and told["STALLWATCH_RUN"] == incident["run"]
-    assert Path(told["STALLWATCH_STACKS"]).read_text().count("=== rank") == 2
+    output = dict(
+        line.split("=", 1) for line in (tmp_path / "environ").read_text().splitlines() if "=" in line
+    )
+    assert output["STALLWATCH_RANKS"] == "1" and output["STALLWATCH_RUN"] == incident["run"]
+    assert Path(output["STALLWATCH_STACKS"]).read_text().count("=== rank") == 2
     assert outcome.code not in (0, None)
 
 

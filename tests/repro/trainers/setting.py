@@ -96,9 +96,9 @@ def language() -> Language:
 
 def shared_folder(prefix: str) -> Path:
     """Return a new temporary folder, the same on all ranks."""
-    told = [tempfile.mkdtemp(prefix=prefix) if torch.distributed.get_rank() == 0 else None]
-    torch.distributed.broadcast_object_list(told)
-    return Path(str(told[0]))
+    messages = [tempfile.mkdtemp(prefix=prefix) if torch.distributed.get_rank() == 0 else None]
+    torch.distributed.broadcast_object_list(messages)
+    return Path(str(messages[0]))
 
 
 def policy(words: Language) -> Any:

@@ -66,9 +66,9 @@ def _course(seen: Seen) -> str:
 
 
 def _stacks(results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
-    told = [seen.versions for seen in results.values()]
+    messages = [seen.versions for seen in results.values()]
     common = [
-        f"{name} {', '.join(sorted({each[name.lower()] for each in told if name.lower() in each}))}"
+        f"{name} {', '.join(sorted({each[name.lower()] for each in messages if name.lower() in each}))}"
         for name in ("Python", "torch")
     ]
     yield f"All stacks use {' and '.join(common)}."

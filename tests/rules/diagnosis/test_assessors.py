@@ -135,8 +135,8 @@ def test_each_assessor_contributes_what_it_is_for(catalogue: Catalogue, name: st
     text, known, contributed = CASES[name]
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
-    told = [line for step, line in explanation(reading.diagnose(**known)) if step == name]
-    assert [line for line in told if contributed in line], told
+    messages = [line for step, line in explanation(reading.diagnose(**known)) if step == name]
+    assert [line for line in messages if contributed in line], messages
 
 
 def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
@@ -144,8 +144,8 @@ def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
     reading = RunReading(catalogue)
     reading.feed(lines_of(BEGUN))
     reading.take_report(Match("loss-nan", Line(evidence_of(seen), SOURCE, 1, 0, None), seen, 5))
-    told = [line for step, line in explanation(reading.diagnose()) if step == "concerns"]
-    assert told and told[0].startswith("loss-nan")
+    messages = [line for step, line in explanation(reading.diagnose()) if step == "concerns"]
+    assert messages and messages[0].startswith("loss-nan")
 
 
 def test_changes_keep_the_places_of_findings_and_leave_alone_what_was_given() -> None:
@@ -175,14 +175,14 @@ def test_a_change_is_what_a_reader_sees_of_it() -> None:
 def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diagnose: Diagnose) -> None:
     logs = {"rank0.log": f"{steps(1, 5)}{STAND}\n", "rank1.log": raised(OOM) + steps(1, 300)}
     diagnosis = diagnose(logs)
-    told = list(explanation(diagnosis))
-    assert told[0][0] == "matches" and told[0][1].startswith("+ ")
-    assert [text for name, text in told if name == "recoveries"] == [
+    given = list(explanation(diagnosis))
+    assert given[0][0] == "matches" and given[0][1].startswith("+ ")
+    assert [text for name, text in given if name == "recoveries"] == [
         "cuda-oom: cause, fatal → cause, harmless here: Not the end of the run: 300 steps followed."
     ]
-    assert ("end", "noted for the run: timed-out, lost") in told
-    assert told[-2][0] == "Root cause" and told[-2][1].startswith("collective-timeout (")
-    assert told[-1] == ("Verdict", "FAILED")
+    assert ("end", "noted for the run: timed-out, lost") in given
+    assert given[-2][0] == "Root cause" and given[-2][1].startswith("collective-timeout (")
+    assert given[-1] == ("Verdict", "FAILED")
     assert ("结论", "失败") in list(explanation(diagnosis, "zh"))
 
 
@@ -209,9 +209,9 @@ def test_the_root_cause_is_a_step_of_its_own(diagnose: Diagnose) -> None:
 def test_an_unknown_exception_is_a_root_cause_too(diagnose: Diagnose) -> None:
     failed = steps(1, 5) + raised("ValueError: what is that")
     diagnosis = diagnose({"rank0.log": f"{failed}{steps(6, 6)}", "rank1.log": f"{steps(1, 6)}{STAND}\n"})
-    told = [text for name, text in explanation(diagnosis) if name == "Root cause"]
-    assert told[0].startswith("ValueError: what is that")
-    assert told[1:] == ["comes before collective-timeout: earlier, or more specific"]
+    messages = [text for name, text in explanation(diagnosis) if name == "Root cause"]
+    assert messages[0].startswith("ValueError: what is that")
+    assert messages[1:] == ["comes before collective-timeout: earlier, or more specific"]
     survived = diagnose(failed + steps(6, 50))
     assert survived.unknown and "Root cause" not in dict(explanation(survived))
 

@@ -179,11 +179,11 @@ def test_the_last_words_of_the_rank_that_did_not_come_are_the_evidence(
 ) -> None:
     files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(3)}
     files["rank3.log"] = steps(19) + stamp(390, "reward | calling http://10.0.3.4:8080/exec (batch 88)")
-    told = diagnose(engine, files).primary
-    assert told is not None and told.rule == "nccl-collective-timeout"
-    assert (told.rank, told.step, told.line) == (3, 19, 20) and told.file.endswith("rank3.log")
-    assert "reward | calling" in told.evidence[0] and "Rank 0]" in told.evidence[1]
-    assert "Its last step is 19, the others' is 20" in told.fixes[0]
+    found = diagnose(engine, files).primary
+    assert found is not None and found.rule == "nccl-collective-timeout"
+    assert (found.rank, found.step, found.line) == (3, 19, 20) and found.file.endswith("rank3.log")
+    assert "reward | calling" in found.evidence[0] and "Rank 0]" in found.evidence[1]
+    assert "Its last step is 19, the others' is 20" in found.fixes[0]
 
 
 def test_a_rank_that_stopped_some_steps_before_the_others_is_named(
@@ -238,9 +238,9 @@ def test_a_kill_is_the_cause_only_if_nothing_else_ended_the_run(
 
 
 def test_a_kill_without_a_word_of_memory_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
-    bare, told = (diagnose(engine, steps(20) + end).primary for end in (KILL, KERNEL))
-    assert bare is not None and told is not None
-    assert bare.confidence < 0.8 < told.confidence
+    bare, found = (diagnose(engine, steps(20) + end).primary for end in (KILL, KERNEL))
+    assert bare is not None and found is not None
+    assert bare.confidence < 0.8 < found.confidence
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_memory_tells_who_killed(
 def test_the_line_of_the_kill_stays_the_evidence(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + KILLED, LOW)
     assert found.primary is not None and "exitcode: -9" in found.primary.evidence[0]
-    told = next(finding for finding in found.findings if finding.rule == OUTSIDE)
-    assert "12.0 GiB, of a limit of 128.0 GiB" in told.note
+    given = next(finding for finding in found.findings if finding.rule == OUTSIDE)
+    assert "12.0 GiB, of a limit of 128.0 GiB" in given.note
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
 
 
 def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> None:
-    told = Ending("oom-killed", 137, "SIGKILL")
+    given = Ending("oom-killed", 137, "SIGKILL")
     sure = []
     for memory in (None, MemoryUse(counted=True), MemoryUse(counted=True, held=GIB, limit=128 * GIB)):
-        found = ended(catalogue, STEPS + KILLED, memory, ending=told)
+        found = ended(catalogue, STEPS + KILLED, memory, ending=given)
         assert found.primary is not None and found.primary.rule == OOM
         sure.append(found.primary.confidence)
         note = next(finding.note for finding in found.findings if finding.rule == OOM)
@@ -149,8 +149,8 @@ def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> N
 def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Catalogue) -> None:
     memory = MemoryUse(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
     found = ended(catalogue, STEPS + KILLED, memory)
-    told = next(finding for finding in found.findings if finding.rule == OOM)
-    assert "120.0 GiB, of a limit of 128.0 GiB" in told.note
+    given = next(finding for finding in found.findings if finding.rule == OOM)
+    assert "120.0 GiB, of a limit of 128.0 GiB" in given.note
 
 
 @pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])
@@ -209,8 +209,8 @@ def test_an_exception_before_a_kill_of_which_only_the_signal_is_known_is_the_cau
     assert failed.primary is None and failed.unknown[0].exception == "NameError"
     afterwards = ended(catalogue, STEPS + KILLED + error, None)
     assert afterwards.primary is not None and afterwards.primary.rule == OOM
-    told = ended(catalogue, STEPS + error + KILLED + REFUSED, None)
-    assert told.primary is not None and told.primary.rule == OOM
+    found = ended(catalogue, STEPS + error + KILLED + REFUSED, None)
+    assert found.primary is not None and found.primary.rule == OOM
 
 
 def test_of_several_starts_that_were_killed_the_last_is_pointed_to(catalogue: Catalogue) -> None:

@@ -32,13 +32,13 @@ def drawn(step: int, total: int) -> str:
 
 
 def trained(first: int, last: int, *, epoch: float | None = None) -> str:
-    told = ""
+    found = ""
     for step in range(first, last + 1):
-        told += drawn(step, 500)
+        found += drawn(step, 500)
         if step % 10 == 0:
             at = step / 500 if epoch is None else epoch
-            told += f"\n{{'loss': {2 - step / 500:.4f}, 'grad_norm': 1.0, 'epoch': {at:.2f}}}\n"
-    return told
+            found += f"\n{{'loss': {2 - step / 500:.4f}, 'grad_norm': 1.0, 'epoch': {at:.2f}}}\n"
+    return found
 
 
 EVALUATED = "".join(drawn(step, 625) for step in range(400))

@@ -52,8 +52,8 @@ def test_a_long_silence_before_the_end_is_the_cause(
     assert (primary.rank, primary.step, primary.time) == (0, 100, "2026-03-14T02:20:40.000")
     assert primary.evidence == [SAVING, STEPS[-1]]
     assert "No step for 7 h 20 min" in found.findings[0].note
-    (told,) = [one for one in found.findings if one.rule == rule]
-    assert told.role == "symptom" and "not its cause" in told.note
+    (given,) = [one for one in found.findings if one.rule == rule]
+    assert given.role == "symptom" and "not its cause" in given.note
 
 
 @pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT, TERMINATED])

@@ -85,17 +85,17 @@ def first(found: Diagnosis) -> Primary:
 
 
 def waiting(works: dict[int, tuple[int, str]], group: str = "") -> dict[str, str]:
-    told = TIMED_OUT.replace(
+    found = TIMED_OUT.replace(
         "[Rank {rank}]", "[PG ID 1 PG GUID " + group + "(x) Rank {rank}]" if group else "[Rank {rank}]"
     )
     return {
-        f"rank{rank}.log": steps(1, 20) + told.format(rank=rank, work=work, operation=operation)
+        f"rank{rank}.log": steps(1, 20) + found.format(rank=rank, work=work, operation=operation)
         for rank, (work, operation) in works.items()
     }
 
 
 @pytest.mark.parametrize(
-    ("works", "odd", "told"),
+    ("works", "odd", "expected"),
     [
         (
             {0: (51, "REDUCE_SCATTER"), 1: (51, "REDUCE_SCATTER"), 2: (50, "ALLREDUCE")},
@@ -106,13 +106,13 @@ def waiting(works: dict[int, tuple[int, str]], group: str = "") -> dict[str, str
     ],
 )
 def test_the_ranks_that_wait_in_another_collective_are_named(
-    catalogue: Catalogue, matcher: Matcher, works: dict[int, tuple[int, str]], odd: int, told: str
+    catalogue: Catalogue, matcher: Matcher, works: dict[int, tuple[int, str]], odd: int, expected: str
 ) -> None:
     found = diagnose(catalogue, matcher, waiting(works))
     one = first(found)
     assert one.rule == "nccl-collective-timeout" and one.title.endswith(f": rank {odd}")
     assert (one.rank, one.file) == (odd, f"rank{odd}.log")
-    assert told in one.fixes[0] and any(told in note for note in found.notes)
+    assert expected in one.fixes[0] and any(expected in note for note in found.notes)
     assert f"OpType={works[odd][1]}" in one.evidence[0]
 
 
@@ -159,16 +159,16 @@ def test_a_container_over_its_limit_is_reported_with_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("before", "told", "after"),
+    ("before", "expected", "after"),
     [
         (SIDECAR.format(state="Running"), DESCRIBED, NODE),
         (NODE, DESCRIBED.replace("    State: ", "    Last State: "), SIDECAR.format(state="Terminated")),
     ],
 )
 def test_the_limit_is_that_of_the_container_that_was_killed(
-    catalogue: Catalogue, matcher: Matcher, before: str, told: str, after: str
+    catalogue: Catalogue, matcher: Matcher, before: str, expected: str, after: str
 ) -> None:
-    found = diagnose(catalogue, matcher, {"pod.log": steps(1, 20), "describe.txt": before + told + after})
+    found = diagnose(catalogue, matcher, {"pod.log": steps(1, 20), "describe.txt": before + expected + after})
     assert first(found).captures["limit"] == "64Gi"
 
 

@@ -26,9 +26,9 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
         rank = int(name[4]) if name.startswith("rank") else None
         reader = LineReader(name, rank)
         reading.feed([*reader.feed(text.encode()), *reader.finish()])
-    told = render(runs_note(reading.streams))
-    assert (told in rendered(reading.diagnose()).notes) is bool(told)
-    return told
+    found = render(runs_note(reading.streams))
+    assert (found in rendered(reading.diagnose()).notes) is bool(found)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
     ],
 )
 def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sign: str) -> None:
-    told = note(catalogue, matcher, files)
-    assert sign in told
-    assert all(name in told for name in files)
+    found = note(catalogue, matcher, files)
+    assert sign in found
+    assert all(name in found for name in files)
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,14 @@ def line(number: int, way: str) -> str:
     name, words, _ = SIGNALS[number]
     core, how = (" (core dumped)", "dumped") if number in CORE else ("", "killed")
     short = "RTMIN+1" if number == 35 else name.removeprefix("SIG")
-    told = WAYS[way].format(
+    found = WAYS[way].format(
         number=number, name=name, words=words, core=core, how=how, short=short, code=128 + number
     )
     # DeepSpeed's launcher sets its own prefix before it.
     return (
-        f"[2026-03-11 04:22:10,118] [ERROR] [launch.py:325:sigkill_handler] {told}"
+        f"[2026-03-11 04:22:10,118] [ERROR] [launch.py:325:sigkill_handler] {found}"
         if way == "deepspeed"
-        else told
+        else found
     )
 
 
@@ -106,19 +106,19 @@ EXITS = [
 ]
 
 
-@pytest.mark.parametrize("told", EXITS)
-def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalogue, told: str) -> None:
-    found = diagnosed(catalogue, *STEPS, told)
+@pytest.mark.parametrize("expected", EXITS)
+def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalogue, expected: str) -> None:
+    found = diagnosed(catalogue, *STEPS, expected)
     assert found.verdict == "unknown-failure"
     assert found.primary is not None and found.primary.rule == "command-exit-status"
-    assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], told, *STEPS[10:])) == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], expected, *STEPS[10:])) == "healthy"
 
 
 @pytest.mark.parametrize(
-    "told", [EXITS[3].replace("trainer", "sidecar"), EXITS[4].replace("train.", "exporter.")]
+    "expected", [EXITS[3].replace("trainer", "sidecar"), EXITS[4].replace("train.", "exporter.")]
 )
-def test_the_exit_of_a_helper_after_the_training_is_ignored(catalogue: Catalogue, told: str) -> None:
-    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, told)) == "healthy"
+def test_the_exit_of_a_helper_after_the_training_is_ignored(catalogue: Catalogue, expected: str) -> None:
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, expected)) == "healthy"
 
 
 HELPERS = [
@@ -136,14 +136,14 @@ HELPERS = [
 ]
 
 
-@pytest.mark.parametrize("told", HELPERS)
-def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, told: str) -> None:
-    assert schema_1_verdict(diagnosed(catalogue, *STEPS, told)) == "healthy"
-    assert diagnosed(catalogue, *STEPS, told, line(9, "script")).verdict == "failed"
+@pytest.mark.parametrize("expected", HELPERS)
+def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, expected: str) -> None:
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, expected)) == "healthy"
+    assert diagnosed(catalogue, *STEPS, expected, line(9, "script")).verdict == "failed"
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [
         *EXITS,
         "Hangup",
@@ -155,8 +155,10 @@ def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, told
         "systemd[1]: chat.service: Main process exited, code=dumped, status=6/ABRT",
     ],
 )
-def test_what_ends_beside_a_training_that_has_finished_is_no_failure(catalogue: Catalogue, told: str) -> None:
-    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, told)) == "healthy"
+def test_what_ends_beside_a_training_that_has_finished_is_no_failure(
+    catalogue: Catalogue, expected: str
+) -> None:
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, expected)) == "healthy"
 
 
 @pytest.mark.parametrize("number", [9, 11])
@@ -167,26 +169,26 @@ def test_a_training_that_is_killed_while_it_saves_has_failed(
     assert diagnosed(catalogue, *STEPS, END, line(number, way)).verdict == "failed"
 
 
-@pytest.mark.parametrize("told", EXITS)
+@pytest.mark.parametrize("expected", EXITS)
 def test_one_step_after_an_exit_status_shows_that_it_was_another_command_s(
-    catalogue: Catalogue, told: str
+    catalogue: Catalogue, expected: str
 ) -> None:
-    assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], told, STEPS[10])) == "healthy"
-    assert schema_1_verdict(diagnosed(catalogue, told, *STEPS[:2])) == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], expected, STEPS[10])) == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, expected, *STEPS[:2])) == "healthy"
 
 
 @pytest.mark.parametrize(
-    "told", ["reward: exit code: 143", "Alarm clock", "Process finished with exit code 1"]
+    "expected", ["reward: exit code: 143", "Alarm clock", "Process finished with exit code 1"]
 )
-def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, told: str) -> None:
-    lines = [text for step in STEPS for text in (step, told)]
+def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, expected: str) -> None:
+    lines = [text for step in STEPS for text in (step, expected)]
     assert diagnosed(catalogue, *lines).verdict == "unfinished"
-    restarts = [text for first in range(0, 30, 10) for text in (*STEPS[first : first + 10], told)]
+    restarts = [text for first in range(0, 30, 10) for text in (*STEPS[first : first + 10], expected)]
     assert diagnosed(catalogue, *restarts).verdict != "healthy"
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [
         "upload.sh exited with code 1",
         "lm_eval exited with code 1, trying again",
@@ -194,10 +196,10 @@ def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, 
         "make: *** [Makefile:12: train] Error 130",
     ],
 )
-def test_what_is_no_word_of_the_run_s_end(catalogue: Catalogue, told: str) -> None:
-    assert schema_1_verdict(diagnosed(catalogue, *STEPS, told)) == "healthy"
+def test_what_is_no_word_of_the_run_s_end(catalogue: Catalogue, expected: str) -> None:
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, expected)) == "healthy"
 
 
 def test_a_launcher_that_ends_its_ranks_speaks_of_the_run(catalogue: Catalogue) -> None:
-    told = [f"Sending process {pid} closing signal SIGTERM" for pid in range(7400, 7408)]
-    assert diagnosed(catalogue, *STEPS[:10], *told, *STEPS[10:20], *told).verdict == "failed"
+    messages = [f"Sending process {pid} closing signal SIGTERM" for pid in range(7400, 7408)]
+    assert diagnosed(catalogue, *STEPS[:10], *messages, *STEPS[10:20], *messages).verdict == "failed"

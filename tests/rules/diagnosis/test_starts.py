@@ -256,10 +256,10 @@ def test_texts_of_a_head_have_no_figures_and_no_metrics() -> None:
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
-    told = "This report covers start 2 of 2, the newest."
-    assert told in to_markdown(found)
+    given = "This report covers start 2 of 2, the newest."
+    assert given in to_markdown(found)
     assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
-    assert told in to_html(found)
+    assert given in to_html(found)
     assert "日志里有 2 次启动，本报告针对最新的第 2 次。" in to_markdown(found, "zh")
 
 

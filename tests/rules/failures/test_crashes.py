@@ -199,12 +199,12 @@ def test_torchs_error_file() -> None:
 def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
     """vLLM logs a warning with a traceback if it cannot import an optional module, and continues."""
     lead = "WARNING 06-25 16:32:09 [import_utils.py:408] "
-    told = (
+    found = (
         "Traceback (most recent call last):",
         '  File "/env/kernels.py", line 5, in load',
         "OddError: none",
     )
-    text = "".join(f"{lead}{one}\n" for one in told)
+    text = "".join(f"{lead}{one}\n" for one in found)
     said = (
         "loading weights",
         "engine is up",

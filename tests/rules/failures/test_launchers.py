@@ -108,8 +108,8 @@ def test_deepspeeds_local_rank_is_the_rank_on_one_node_only(
     catalogue: Catalogue, nodes: str, who: str
 ) -> None:
     found = diagnose(catalogue, LEFT.format(nodes=nodes))
-    told = next(one for one in found.findings if one.rule == "rank-left-early")
-    assert told.note.startswith(f"{who} exited without an error")
+    given = next(one for one in found.findings if one.rule == "rank-left-early")
+    assert given.note.startswith(f"{who} exited without an error")
 
 
 @pytest.mark.parametrize(("code", "early"), [(1, False), (-15, True)])
@@ -126,21 +126,21 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
 
 
 @pytest.mark.parametrize(
-    ("label", "step", "told"),
+    ("label", "step", "expected"),
     [
         ("[default{rank}]:rank {rank} ", 29, "Rank 1 exited without an error at step 29; "),
         ("", None, "Rank 1 exited without an error; "),
     ],
 )
 def test_the_log_gives_the_step_of_a_rank_whose_probe_saw_none(
-    catalogue: Catalogue, label: str, step: int | None, told: str
+    catalogue: Catalogue, label: str, step: int | None, expected: str
 ) -> None:
     reading = RunReading(catalogue)
     lines = (f"{label.format(rank=rank)}step {n}/60 loss 1.7\n" for n in range(1, 30) for rank in (0, 1))
     reading.feed(LineReader("train.log").feed("".join(lines).encode()))
     found = rendered(reading.diagnose(stalled=True, left=[ExitedRank(1)]))
     assert found.primary is not None and (found.primary.rule, found.primary.step) == ("rank-left-early", step)
-    assert found.findings[0].note.startswith(told)
+    assert found.findings[0].note.startswith(expected)
     before_any = rendered(RunReading(catalogue).diagnose(stalled=True, left=[ExitedRank(1)]))
     assert before_any.findings[0].note.startswith("Rank 1 exited without an error before any step was seen")
 

@@ -166,11 +166,11 @@ def test_a_throughput_that_fell_is_slow_too() -> None:
 
 
 def test_silence() -> None:
-    told = judge_silence(STANDS)
-    assert told is not None
-    assert told.harm == "fatal"
-    assert "5 min;" in render(told.note)
-    assert "40 s" in render(told.note)
+    found = judge_silence(STANDS)
+    assert found is not None
+    assert found.harm == "fatal"
+    assert "5 min;" in render(found.note)
+    assert "40 s" in render(found.note)
     assert judge_silence(RunFacts(stalled=True, complete=True)) is None
     assert judge_silence(RunFacts(silence=300.0)) is None
 

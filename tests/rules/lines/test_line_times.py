@@ -58,9 +58,9 @@ def test_the_time_of_a_line_long_before_is_not_told_as_a_failures_own(
 def test_a_rank_that_prints_little_is_as_far_as_the_one_that_tells_the_steps(
     catalogue: Catalogue, matcher: Matcher, steps: int, time: str | None
 ) -> None:
-    told = "".join(f"[rank0]: {line}\n" for line in losses(steps).splitlines())
+    found = "".join(f"[rank0]: {line}\n" for line in losses(steps).splitlines())
     failed = "".join(f"[rank5]: {line}\n" for line in OOM.splitlines())
-    diagnosis = diagnosed(catalogue, matcher, f"[rank5]: {STAMP}{told}{failed}")
+    diagnosis = diagnosed(catalogue, matcher, f"[rank5]: {STAMP}{found}{failed}")
     assert diagnosis.primary is not None and (diagnosis.primary.rank, diagnosis.primary.time) == (5, time)
 
 

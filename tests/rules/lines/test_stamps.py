@@ -118,11 +118,11 @@ def test_a_time_has_a_zone_only_where_the_log_names_one(text: str, zoned: bool) 
     reader = LineReader("x")
     lines = reader.feed(text.encode())
     assert [line.zoned for line in lines] == [zoned, zoned]
-    told = iso(lines[0].time, zoned=lines[0].zoned)
-    assert told is not None
-    assert told.endswith("Z") is zoned
-    assert clock(told).endswith(" UTC") is zoned
-    assert parse_iso(told) == lines[0].time
+    found = iso(lines[0].time, zoned=lines[0].zoned)
+    assert found is not None
+    assert found.endswith("Z") is zoned
+    assert clock(found).endswith(" UTC") is zoned
+    assert parse_iso(found) == lines[0].time
 
 
 @pytest.mark.parametrize(

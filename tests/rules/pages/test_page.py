@@ -114,9 +114,9 @@ def test_one_reading_tells_several_faults_in_line_order(page_text: PageText) -> 
     text = page_text(role="villain", harm="bad", color="red").replace("## Why", "## Reasons")
     found = problems(text)
     assert [problem.line for problem in found] == sorted(problem.line for problem in found)
-    told = " | ".join(problem.message for problem in found)
+    given = " | ".join(problem.message for problem in found)
     for expected in ("role", "harm", "color", "unknown heading '## Reasons'", "'## Why' is missing"):
-        assert expected in told
+        assert expected in given
 
 
 @pytest.mark.parametrize(

@@ -24,29 +24,29 @@ def test_stable_are_the_pages_that_have_a_proof(catalogue: Catalogue) -> None:
 
 
 def test_a_wording_was_found_in_a_package_that_the_page_names(catalogue: Catalogue) -> None:
-    for rule, told in PROOFS.items():
+    for rule, found in PROOFS.items():
         named = [one.package for one in catalogue.pages[rule].emitted_by]
-        for package in (one.split()[1] for one in told if one.startswith("wording: ")):
+        for package in (one.split()[1] for one in found if one.startswith("wording: ")):
             assert any(same_package(package, name) for name in named), (rule, package)
 
 
 @pytest.mark.parametrize("log", LOGS)
 def test_the_rules_that_a_log_proves_fire_in_it(log: str, catalogue: Catalogue) -> None:
-    proven = {rule for rule, told in PROOFS.items() if f"log: {log}" in told}
+    proven = {rule for rule, found in PROOFS.items() if f"log: {log}" in found}
     assert proven <= PROVING["seen_in"]([LOGS[log]], catalogue)
 
 
 def test_a_judged_rule_is_proven_by_a_log(catalogue: Catalogue) -> None:
-    for rule, told in PROOFS.items():
+    for rule, found in PROOFS.items():
         if catalogue.pages[rule].judged:
-            assert any(one.startswith("log: ") for one in told), rule
+            assert any(one.startswith("log: ") for one in found), rule
 
 
 def test_only_what_was_found_is_a_proof(catalogue: Catalogue) -> None:
     place = "/opt/lib/python3.11/site-packages/torch/cuda/__init__.py"
     vendored = place.replace("cuda", "_vendor")
     exact = "CUDA out of memory\\. Tried to allocate 2"
-    told = {
+    found = {
         "package": "torch",
         "version": "2.13.0",
         "rules": [
@@ -62,6 +62,6 @@ def test_only_what_was_found_is_a_proof(catalogue: Catalogue) -> None:
             {"rule": "cuda-fork-reinit", "state": "found", "file": vendored, "pattern": exact},
         ],
     }
-    assert PROVING["proofs"](catalogue, [told], {}) == {
+    assert PROVING["proofs"](catalogue, [found], {}) == {
         "cuda-oom": ["wording: torch 2.13.0, torch/cuda/__init__.py"]
     }

@@ -14,8 +14,8 @@ from stallwatch_rules.records import Sample
 
 
 def sample(step: int | None, loss: float | None = 1.0, series: str = "dict", **values: float) -> Sample:
-    told = values if loss is None else {"loss": loss, **values}
-    return Sample(0, None, step, None, told, False, series)
+    found = values if loss is None else {"loss": loss, **values}
+    return Sample(0, None, step, None, found, False, series)
 
 
 def test_the_latest_points_are_whole_and_the_older_ones_evenly_spread() -> None:

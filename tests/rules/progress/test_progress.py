@@ -293,11 +293,11 @@ RANKS = [
 
 
 def answers(tracker: ProgressTracker) -> object:
-    told = [
+    messages = [
         getattr(tracker, name) for name in ("attempt", "last_progress_time", "phase", "steps", "last_loss")
     ]
     return repr(
-        (told, tracker.summary(), tracker.durations(), tracker.durations("eval"), tracker.step_seconds())
+        (messages, tracker.summary(), tracker.durations(), tracker.durations("eval"), tracker.step_seconds())
     )
 
 

@@ -47,10 +47,10 @@ def test_a_name_counts_by_itself(text: str, values: dict[str, float]) -> None:
 
 
 def test_memory_of_another_name_is_not_the_device_s() -> None:
-    told = {"memory_allocated_bytes": 3 * GIB, "memory_peak_bytes": 4 * GIB}
-    assert memory("x=1, MemAllocated=3GB, MaxMemAllocated=4GB") == told
+    found = {"memory_allocated_bytes": 3 * GIB, "memory_peak_bytes": 4 * GIB}
+    assert memory("x=1, MemAllocated=3GB, MaxMemAllocated=4GB") == found
     assert memory("HostMemAllocated=3GB") == {}
-    assert memory("MA 3.0 GB         Max_MA 4.0 GB         CA 5.0 GB") == told
+    assert memory("MA 3.0 GB         Max_MA 4.0 GB         CA 5.0 GB") == found
     assert memory("CMA 3.0 GB        Max_MA 4.0 GB         CA 5.0 GB") == {}
 
 

@@ -185,10 +185,10 @@ def test_of_two_that_wait_apart_both_are_named() -> None:
 
 
 def test_members_of_another_group_are_not_missed() -> None:
-    told = recorder(5, 4)
-    told["groups"] = {"0": {"ranks": "[0, 1]"}}
+    given = recorder(5, 4)
+    given["groups"] = {"0": {"ranks": "[0, 1]"}}
     found = folded_of(
-        rank(0, *WAIT, recorded=told),
+        rank(0, *WAIT, recorded=given),
         rank(1, TRAIN, LOADER, recorded=recorder(4, 4)),
         rank(2, TRAIN, LOADER, recorded=recorder(3, 3)),
     )
@@ -274,7 +274,7 @@ def test_an_import_is_no_wait_for_the_network() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [
         None,
         3,
@@ -283,24 +283,24 @@ def test_an_import_is_no_wait_for_the_network() -> None:
         {"groups": {"0": {"ranks": "9" * 5000}}},
     ],
 )
-def test_a_recorder_with_another_content(told: Any) -> None:
-    assert read_recorder(told).waiting == ()
+def test_a_recorder_with_another_content(expected: Any) -> None:
+    assert read_recorder(expected).waiting == ()
 
 
 @pytest.mark.parametrize("group", ["-1", "1_0", " 3 ", "\u0663", "9" * 19, 1.9, True, None, -1, 10**18])
 def test_what_is_no_number_of_a_collective_is_left_out(group: Any) -> None:
-    told = recorder(7, 6, group=group)
-    assert read_recorder(told).waiting == ()
-    assert read_recorder({**told, "world_size": group}).world_size == 0
+    found = recorder(7, 6, group=group)
+    assert read_recorder(found).waiting == ()
+    assert read_recorder({**found, "world_size": group}).world_size == 0
     if isinstance(group, str):
-        assert read_recorder(told).counts == {}
+        assert read_recorder(found).counts == {}
 
 
 def test_a_rank_has_joined_no_collective_yet() -> None:
     """The rank's counters are -1."""
-    told = read_recorder({**recorder(-1, -1), "world_size": 4.0})
-    assert (told.world_size, told.counts) == (4, {0: Counts(-1, -1)})
-    assert told.waiting == ()
+    found = read_recorder({**recorder(-1, -1), "world_size": 4.0})
+    assert (found.world_size, found.counts) == (4, {0: Counts(-1, -1)})
+    assert found.waiting == ()
 
 
 def test_the_listing_holds_every_thread_once() -> None:

@@ -34,13 +34,13 @@ def waiting_thread(stop: threading.Event) -> threading.Thread:
 def test_what_the_probe_tells_has_names_and_the_main_thread() -> None:
     stop = threading.Event()
     thread = waiting_thread(stop)
-    told: list[object] = []
-    asker = threading.Thread(target=lambda: told.append(json.loads(json.dumps(probe.stacks()))))
+    messages: list[object] = []
+    asker = threading.Thread(target=lambda: messages.append(json.loads(json.dumps(probe.stacks()))))
     asker.start()
     asker.join()
     stop.set()
     thread.join()
-    found = from_probe(told[0])
+    found = from_probe(messages[0])
     main = main_thread(found)
     assert main is not None and main.name == "MainThread"
     names = [frame.function.rpartition(".")[2] for frame in main.frames]
@@ -121,10 +121,10 @@ def test_what_py_spy_writes() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [None, 3, {}, {"threads": 3}, {"threads": [3, {"frames": [3, [1], ["a", "b", "c", "d"]]}]}]
+    "expected", [None, 3, {}, {"threads": 3}, {"threads": [3, {"frames": [3, [1], ["a", "b", "c", "d"]]}]}]
 )
-def test_what_is_malformed_is_left_out(told: object) -> None:
-    assert all(not thread.frames for thread in from_probe(told))
+def test_what_is_malformed_is_left_out(expected: object) -> None:
+    assert all(not thread.frames for thread in from_probe(expected))
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '[{"frames": 3}]', "[3]"])
