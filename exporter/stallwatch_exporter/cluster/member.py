@@ -144,6 +144,7 @@ class Member:
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
         self._posted_at = -math.inf
+        self._is_unanswered = False  # the last post got no reply
         self._posted_as = _news(self._state)
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
@@ -318,6 +319,7 @@ class Member:
             self._refused, self._end_is_known = str(error), True
             self._notice(f"{self._refused}; this agent notifies people by itself")
             return
+        self._is_unanswered = reply is None
         if reply is None:
             return
         if reply.coordinator not in ("", self._agent):
@@ -403,6 +405,8 @@ class Member:
             )
 
     def _beat(self) -> float:
+        if self._is_unanswered and is_quiet(self._state.quiet, self._state.threshold):
+            return QUIET_BEAT_SECONDS  # soon, as a host without posts would be blamed for the stall
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
         # The coordinator may end as soon as all hosts know which notifications were sent.

@@ -193,6 +193,17 @@ def test_quiet_agent_posts_most_often_near_its_threshold(quiet: float, least: fl
     assert posts - 1 <= len(agent.line.posts) - calm <= posts + 1
 
 
+def test_lost_post_of_a_quiet_host_is_repeated_soon() -> None:
+    agent = Agent()
+    agent.line.reply = Reply(beat=5.0)
+    agent.member.update(State(quiet=29.0, threshold=30.0))
+    agent.passes(6)
+    calm = len(agent.line.posts)
+    agent.line.reply = None
+    agent.passes(10)
+    assert calm <= 2 and len(agent.line.posts) - calm >= 5
+
+
 def test_host_whose_ranks_continue_posts_at_once() -> None:
     agent = Agent()
     agent.member.update(State(quiet=29.0, threshold=30.0))
