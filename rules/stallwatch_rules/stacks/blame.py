@@ -329,7 +329,8 @@ def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
-        return Blame()
+        few = 2 * len(run.unreported) < len(run.owner)
+        return Blame((), "", tuple(sorted(run.unreported)), UNSURE) if few else Blame()
     if behind := _done_less(run):
         return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch can count completed work late
     done_counted = len(graph.visible) == len(run.owner)

@@ -191,6 +191,11 @@ def test_unknown_facts_give_no_certainty(
     assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, most)
 
 
+def test_few_ranks_without_reports_are_candidates_if_all_others_wait() -> None:
+    found = blame([waits("0-5")], [WORLD], world=8)
+    assert (found.ranks, found.candidates, found.confidence) == ((), (6, 7), UNSURE)
+
+
 def test_ranks_that_the_launcher_ended_after_a_host_was_gone_are_victims() -> None:
     groups = [group("0-2", "unknown", "", condition="ended"), waits("3")]
     found = blame(groups, [WORLD], world=8, hosts={"n2": "4-7"}, silent=["n2"])
