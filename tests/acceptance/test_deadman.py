@@ -34,6 +34,6 @@ def play(stack: Any, script: Any) -> tuple[int, int]:
         return pings, len(switch.pinged)
 
 
-def test_the_pings_stop_when_prometheus_does(waited: tuple[int, int]) -> None:
+def test_pings_stop_when_prometheus_stops(waited: tuple[int, int]) -> None:
     pings, later = waited
     assert later == pings

@@ -39,7 +39,7 @@ def play(stack: Any, script: Any) -> list[dict[str, Any]]:
     return list(stack.chat.messages)
 
 
-def test_a_killed_relay_loses_neither_what_it_kept_nor_what_came_meanwhile(
+def test_killed_relay_loses_no_message(
     waited: list[dict[str, Any]],
 ) -> None:
     crashes = [message["run"] for message in waited if message["rule"] == "cuda-oom"]

@@ -22,7 +22,7 @@ FLOOR = 6.0  # threshold floor that the stack sets; the steps are much shorter
 TAUGHT_STEPS = int(2 * FLOOR * 5)
 
 
-def test_the_configurations_that_we_give_away_are_accepted_by_their_servers(stack: Any) -> None:
+def test_shipped_configurations_are_valid(stack: Any) -> None:
     for command in (
         ["promtool", "check", "config", "prometheus.yml"],
         ["amtool", "check-config", "alertmanager.yml"],
@@ -133,7 +133,7 @@ def test_a_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(
     assert "recovered" in ended["title"]
 
 
-def test_an_agent_that_vanishes_is_told_and_a_run_that_finished_is_not(played: Played) -> None:
+def test_lost_agent_is_reported_and_a_finished_run_is_not(played: Played) -> None:
     found = played.about("vanishes", "finishes")
     assert [(one["run"], one["rule"]) for one in found] == [("vanishes", "StallwatchAgentGone")]
     (message,) = found

@@ -34,7 +34,7 @@ def old_stack(stack: Any) -> Any:
     return stack
 
 
-def test_its_rules_alert_on_a_stall_and_a_crash(old_stack: Any) -> None:
+def test_rules_of_release_0_1_alert_on_a_stall_and_a_crash(old_stack: Any) -> None:
     old_stack.start("alertmanager", "relay", "prometheus")
     command = ["alerts", "test", "--through", "prometheus", "--prometheus", old_stack.url("prometheus")]
     port = ["--port", str(old_stack.ports["agent"]), "--wait", "1"]

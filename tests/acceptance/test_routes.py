@@ -83,7 +83,7 @@ def play(stack: Any, script: Any) -> Told:
     )
 
 
-def test_the_relay_routes_and_escalates_what_nobody_acknowledged(waited: Told) -> None:
+def test_relay_routes_alerts_and_escalates_unacknowledged_ones(waited: Told) -> None:
     (withdrawn,) = waited.withdrawn
     assert "acknowledged" in withdrawn
     assert waited.boss == ["lost"]

@@ -73,7 +73,7 @@ def configured(stack: Any, root: Path) -> Any:
     return stack
 
 
-def test_every_agent_of_a_host_is_found_and_read_with_credentials(configured: Any) -> None:
+def test_every_agent_of_a_host_is_discovered_and_scraped_with_credentials(configured: Any) -> None:
     stack = configured
     discovered = ("--port", "0", "--sd-dir", str(stack.folder / "targets"))
 

@@ -13,7 +13,7 @@ from stallwatch_alerts.prometheus.clients import Alertmanager
 
 
 @pytest.mark.server
-def test_alertmanager_takes_our_silences(stack: Any) -> None:
+def test_alertmanager_accepts_a_silence(stack: Any) -> None:
     stack.start("alertmanager")
     now = time.time()
     wanted = Silence(now, now + 3600, run="sweep-[!ab]*.x?*", rule="cuda-oom", who="ann", comment="known")

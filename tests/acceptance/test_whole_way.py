@@ -30,7 +30,7 @@ def try_it(stack: Any, *arguments: str, wait: int = 120) -> tuple[int, list[str]
     return done.returncode, done.stdout.splitlines()
 
 
-def test_it_arrives_and_each_broken_link_is_named(stack: Any) -> None:
+def test_message_arrives_or_the_broken_link_is_named(stack: Any) -> None:
     stack.start("alertmanager", "relay", "prometheus")
 
     code, lines = try_it(stack)

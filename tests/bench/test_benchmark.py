@@ -20,7 +20,7 @@ def cases() -> list[Case]:
     return benchmark.read_cases()
 
 
-def test_there_are_as_many_cases_of_each_kind_as_the_benchmark_promises(cases: list[Case]) -> None:
+def test_benchmark_has_the_promised_number_of_cases_of_each_kind(cases: list[Case]) -> None:
     assert len(cases) >= 500
     assert sum(not case.failed for case in cases) >= 150
     assert sum(case.hangs for case in cases) >= 60
@@ -30,19 +30,19 @@ def test_there_are_as_many_cases_of_each_kind_as_the_benchmark_promises(cases: l
     assert len({case.id for case in cases}) == len(cases)
 
 
-def test_each_case_is_the_one_that_the_index_describes(cases: list[Case]) -> None:
+def test_cases_match_the_index(cases: list[Case]) -> None:
     known = set(adapters.CAUSES)
     for case in cases:
         case.content()  # reading compares the hash
         assert not case.cause or set(case.cause.split("|")) <= known, case.id
 
 
-def test_a_changed_case_is_refused(cases: list[Case]) -> None:
+def test_modified_case_is_refused(cases: list[Case]) -> None:
     with pytest.raises(Exception, match="not the case"):
         replace(cases[0], sha256="0" * 64).content()
 
 
-def test_no_log_names_this_machine(cases: list[Case], tmp_path: Path) -> None:
+def test_logs_do_not_name_the_machine(cases: list[Case], tmp_path: Path) -> None:
     for case in cases:
         if case.kind != "generated":
             case.unpack(tmp_path / case.id)
@@ -81,7 +81,7 @@ BENIGN = replace(FAILED, cause="", sign="")
         (BENIGN, Answer(False, (), "error"), "quiet"),
     ],
 )
-def test_answers_are_judged_by_class_else_by_the_line_that_they_show(
+def test_answers_are_judged_by_class_or_else_by_the_shown_line(
     case: Case, answer: Answer, outcome: str
 ) -> None:
     assert judge(case, answer) == outcome
@@ -94,26 +94,26 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_simple_tools_read_what_they_are_named_for(folder: Path) -> None:
+def test_simple_tools_read_the_evidence_in_their_name(folder: Path) -> None:
     assert adapters.exit_code(folder) == Answer(True)
     assert adapters.last_line(folder) == Answer(True, (), "bye")
     assert adapters.grep_error(folder) == Answer(True, (), "saved, 0 errors")
     assert adapters.nvrx()(folder) == Answer(True, (), "KeyError: 'labels'")
 
 
-def test_a_published_pattern_represents_a_class(folder: Path) -> None:
+def test_published_pattern_represents_a_class(folder: Path) -> None:
     (folder / "job.log").write_text("step 1\nCUDA out of memory. Tried\nlater: shape mismatch\n")
     assert adapters.nvrx()(folder).cause == ("cuda-oom",)
 
 
-def test_drain3_shows_the_first_line_that_healthy_runs_do_not_have(folder: Path, tmp_path: Path) -> None:
+def test_drain3_shows_the_first_line_that_healthy_runs_lack(folder: Path, tmp_path: Path) -> None:
     healthy = tmp_path / "healthy"
     healthy.mkdir()
     (healthy / "job.log").write_text("step 1 loss 2.0\nsaved, 0 errors\nbye\n")
     assert adapters.drain_novelty([healthy])(folder).text == "KeyError: 'labels'"
 
 
-def test_another_tool_joins_with_a_command_that_prints_json(folder: Path) -> None:
+def test_any_command_that_prints_json_can_be_compared(folder: Path) -> None:
     said = {"failed": True, "cause": "other", "text": "KeyError", "rank": 3}
     program = f"import sys, os; assert os.path.exists(sys.argv[1] + '/run.json'); print({json.dumps(said)!r})"
     answer = adapters.command([sys.executable, "-c", program])(folder)

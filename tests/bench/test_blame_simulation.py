@@ -17,7 +17,7 @@ RANKS = 32
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nearly_all_faults_are_found_and_nobody_innocent_is_blamed(layout: str) -> None:
+def test_nearly_all_faults_are_found_and_no_innocent_rank_is_blamed(layout: str) -> None:
     results = [*trials(RANKS, 3, seed=7, layouts=[layout])]
     assert len(results) == 3 * len(FAULTS) * len(KNOWN)
     assert [one for one in results if one.verdict == "wrong"] == []
@@ -27,7 +27,7 @@ def test_nearly_all_faults_are_found_and_nobody_innocent_is_blamed(layout: str) 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_host_that_does_not_report_leads_to_no_wrong_blame(fault: str) -> None:
+def test_silent_host_causes_no_wrong_blame(fault: str) -> None:
     layout = Layout(RANKS, **LAYOUTS["tp x pp x dp"](RANKS))
     trial = hung(layout, fault, random.Random(3))
     parts, silent = trial.hosts("recorder")

@@ -16,7 +16,7 @@ MOST = 400  #: memory limit of a process in MiB
 
 
 @pytest.mark.parametrize("name", extremes.EXTREMES)
-def test_done_or_refused_in_bounded_memory(name: str, tmp_path: Path) -> None:
+def test_extreme_inputs_are_read_or_refused_in_bounded_memory(name: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     extremes.EXTREMES[name](path, 0.01)
     _, _, peak, said = extremes.measured(path)
@@ -24,7 +24,7 @@ def test_done_or_refused_in_bounded_memory(name: str, tmp_path: Path) -> None:
     assert peak < MOST
 
 
-def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     peaks = []
     for size in (40_000_000, 160_000_000):
         path = tmp_path / f"{size}.log"

@@ -19,7 +19,7 @@ from faults import schedule, wilson
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_fault_is_tried_and_its_trials_are_counted() -> None:
+def test_schedule_contains_every_fault() -> None:
     planned = schedule(2 * sum(share for _, share in FAULTS.values()), ())
     assert {name for _, name, _ in planned} == FAULTS.keys() - left_out().keys()
     for name in {name for _, name, _ in planned}:
@@ -28,17 +28,17 @@ def test_every_fault_is_tried_and_its_trials_are_counted() -> None:
     assert planned[:20] == schedule(20, ())
 
 
-def test_a_fault_that_is_not_known_is_refused() -> None:
+def test_unknown_fault_is_refused() -> None:
     with pytest.raises(SystemExit, match="no fault is called flood"):
         schedule(10, ["flood"])
 
 
 @pytest.mark.parametrize(("good", "total", "low"), [(0, 0, 0.0), (10, 10, 0.7225), (990, 1000, 0.9817)])
-def test_wilsons_interval(good: int, total: int, low: float) -> None:
+def test_wilson_interval_is_correct(good: int, total: int, low: float) -> None:
     assert wilson(good, total)[0] == pytest.approx(low, abs=0.0005)
 
 
-def test_a_message_of_several_incidents_counts_for_each() -> None:
+def test_message_about_several_incidents_counts_for_each() -> None:
     body = {"id": "a/stall/x/1", "status": "open", "incidents": "a/stall/x/1,a/stall/x/1,a/ended/y/1"}
     assert stages([{**body, "statuses": "open,resolved,resolved"}]) == [
         ("a/stall/x/1", "open"),
@@ -62,7 +62,7 @@ def judged(scenario: str, *bodies: dict[str, Any], stderr: str = "", stdout: byt
     return trial.result
 
 
-def test_a_beginning_that_the_agent_slept_through_is_not_expected() -> None:
+def test_begin_of_an_incident_during_a_suspension_is_not_expected() -> None:
     for slept, awake in ((0.0, 3.5), (2.0, 1.5)):
         trial = Trial(0, 1, "none", 0, "lingering-crash")
         trial.note.write_text("0.03 3")
@@ -72,7 +72,7 @@ def test_a_beginning_that_the_agent_slept_through_is_not_expected() -> None:
         trial.discard()
 
 
-def test_an_agent_that_is_gone_is_not_stopped() -> None:
+def test_ended_agent_is_not_stopped_again() -> None:
     trial = Trial(0, 1, "none", 0, "crash")
     trial.at = lambda moment, act: act()
     assert not trial.kill(signal.SIGKILL) and not trial.killed
@@ -86,13 +86,13 @@ OPEN = {"id": "trial/finding/cuda-oom/1", "status": "open", "outcome": None}
 CLOSED = {**OPEN, "status": "resolved", "outcome": "crashed"}
 
 
-def test_what_keeps_every_promise_is_not_broken() -> None:
+def test_trial_that_keeps_all_promises_is_not_broken() -> None:
     assert judged("crash", CRASH).broken == []
     assert judged("crash", CRASH, CRASH).twice == 1
     assert judged("lingering-crash", OPEN, CLOSED).broken == []
 
 
-def test_each_broken_promise_is_found() -> None:
+def test_broken_promises_are_found() -> None:
     silent = judged("crash")
     assert (silent.missing, silent.silent, silent.broken) == (1, 1, ["missing in silence: resolved/crashed"])
     stated = judged("crash", stderr="\nstallwatch: 1 message could not be delivered to chat\n")

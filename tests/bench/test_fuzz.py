@@ -20,7 +20,7 @@ _SHARES = fuzz.shares(TARGETS, _INPUTS)
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_nothing_undocumented_is_raised_and_nothing_hangs(name: str) -> None:
+def test_parsers_raise_only_documented_errors_and_do_not_hang(name: str) -> None:
     result = running.run(BY_NAME[name], seed=22, first=0, last=min(_SHARES[name], 600) + 10, timed=False)
     assert result.failures == []
     assert result.inputs == min(_SHARES[name], 600) + 10
@@ -41,7 +41,7 @@ def odd(monkeypatch: pytest.MonkeyPatch) -> Target:
     return target
 
 
-def test_a_failure_names_the_input_that_makes_it_again(odd: Target) -> None:
+def test_failure_names_the_input_that_reproduces_it(odd: Target) -> None:
     found = [
         one
         for one in running.run(odd, seed=1, first=0, last=400, timed=False).failures
@@ -52,7 +52,7 @@ def test_a_failure_names_the_input_that_makes_it_again(odd: Target) -> None:
     assert b"9999" in running.make(odd, found[0].seed, found[0].number)
 
 
-def test_what_ends_the_process_is_a_failure_and_the_next_input_follows(odd: Target) -> None:
+def test_crash_of_the_process_is_a_failure_and_fuzzing_continues(odd: Target) -> None:
     result = running.run(odd, seed=1, first=5, last=15, timed=False)
     killed = [one.number for one in result.failures if one.kind == "killed"]
     assert 10 in killed
@@ -60,7 +60,7 @@ def test_what_ends_the_process_is_a_failure_and_the_next_input_follows(odd: Targ
     assert result.inputs == 10
 
 
-def test_a_seed_makes_the_same_inputs_and_another_one_others() -> None:
+def test_inputs_depend_only_on_the_seed() -> None:
     target = BY_NAME["redact"]
     mutator = Mutator(target.samples(), target.tokens)
     numbers = [number for number in range(200) if number % 10]
@@ -69,7 +69,7 @@ def test_a_seed_makes_the_same_inputs_and_another_one_others() -> None:
     assert one != [running.make(target, 2, number, mutator) for number in numbers]
 
 
-def test_packed_samples_hold_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_samples_do_not_contain_the_current_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1.0)
     assert samples.packed.__wrapped__() == samples.packed()
 
@@ -97,7 +97,7 @@ def _judged(clock: Clock, data: bytes, size: Callable[[bytes], int]) -> float:
     return times
 
 
-def test_a_time_is_judged_by_what_the_input_amounts_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_judged_relative_to_the_effective_size_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short lines take as much time as long ones, so by bytes alone they would look slow."""
     clock, short = Clock(0.001), b"\n" * 4000
     monkeypatch.setattr(running.time, "process_time", clock.process_time)
@@ -105,7 +105,7 @@ def test_a_time_is_judged_by_what_the_input_amounts_to(monkeypatch: pytest.Monke
     assert 0 < _judged(clock, short, line_parsers.size_of_lines) < running.MOST_TIMES
 
 
-def test_where_most_is_refused_the_samples_are_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_judged_by_the_samples_if_most_inputs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, sound = Clock(0.001), b"a line\n" * 100
     monkeypatch.setattr(running.time, "process_time", clock.process_time)
     judge = running.Judge(Target("strict", clock.parse, lambda: (), 10), [sound])
@@ -116,7 +116,7 @@ def test_where_most_is_refused_the_samples_are_what_counts(monkeypatch: pytest.M
     assert times == pytest.approx(1)
 
 
-def test_a_packed_input_amounts_to_what_it_holds() -> None:
+def test_size_of_a_packed_input_is_its_unpacked_size() -> None:
     zeros, text = b"\0" * 200_000, b"step 1\nstep 2\n"
     for packed in (gzip.compress(zeros), bz2.compress(zeros), samples._tar({"a.gz": gzip.compress(zeros)})):
         assert file_parsers.size_unpacked(packed) >= len(zeros)
@@ -125,7 +125,7 @@ def test_a_packed_input_amounts_to_what_it_holds() -> None:
     assert file_parsers.size_unpacked(text) < 10 * len(text)
 
 
-def test_an_interrupted_fuzzing_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_interrupted_fuzzing_resumes(tmp_path: Path) -> None:
     state, targets = tmp_path / "state.json", [BY_NAME["iso-times"]]
     fuzz.fuzz(targets, 50, 1, state=state)
     assert fuzz.fuzz(targets, 80, 1, state=state)["iso-times"].inputs == 80
@@ -133,6 +133,6 @@ def test_an_interrupted_fuzzing_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"^(a+)+$", r"x.*y", r"\s+$"])
-def test_a_pattern_that_backtracks_is_found(pattern: str) -> None:
+def test_backtracking_pattern_is_found(pattern: str) -> None:
     assert patterns.texts(pattern, 0)
     assert any(len(one.of(100)) >= 100 and one.unit for one in patterns.texts(pattern, 0))

@@ -40,7 +40,7 @@ def healthy(*messages: Message, verdict: str = "healthy", state: str = "finished
     return score(HEALTHY, Observed(STARTED, None, messages, verdict, state))
 
 
-def test_a_hang_that_is_named_in_time_is_right() -> None:
+def test_hang_reported_in_time_is_right() -> None:
     judged = score(HANG, seen(message(31.0)))
     assert (judged.outcome, judged.seconds) == ("right", 31.0)
 
@@ -54,63 +54,63 @@ def test_a_hang_that_is_named_in_time_is_right() -> None:
         (message(31.0, severity="warning"), "severity critical"),
     ],
 )
-def test_a_message_that_lacks_something_is_wrong(said: Message, lacks: str) -> None:
+def test_message_without_a_required_fact_is_wrong(said: Message, lacks: str) -> None:
     judged = score(HANG, seen(said))
     assert judged.outcome == "wrong"
     assert judged.why.startswith(f"no {lacks}")
 
 
-def test_what_only_the_second_message_says_comes_too_late() -> None:
+def test_facts_in_the_second_message_come_too_late() -> None:
     judged = score(HANG, seen(message(31.0, "No step."), message(32.0)))
     assert judged.outcome == "wrong"
     assert "in the first message" in judged.why
     assert judged.wordy
 
 
-def test_a_message_after_the_limit_is_late_and_none_is_a_miss() -> None:
+def test_message_after_the_limit_is_late_and_no_message_is_a_miss() -> None:
     assert score(HANG, seen(message(36.0))).outcome == "late"
     assert score(HANG, seen()).outcome == "missed"
 
 
-def test_what_ctrl_c_brings_forth_is_no_detection() -> None:
+def test_message_caused_by_ctrl_c_is_no_detection() -> None:
     assert score(HANG, seen(message(100.0), stopped=EVENT + 99)).outcome == "missed"
 
 
-def test_the_published_threshold_gives_time_up_to_a_bound() -> None:
+def test_published_threshold_extends_the_limit_up_to_a_bound() -> None:
     assert score(HANG, seen(message(50.0), threshold=46.0)).outcome == "right"
     assert score(HANG, seen(message(1000.0), threshold=1800.0)).outcome == "late"
 
 
-def test_an_alarm_before_the_event_is_false() -> None:
+def test_alarm_before_the_event_is_false() -> None:
     assert score(HANG, seen(message(-5.0), message(31.0))).outcome == "false"
 
 
-def test_a_program_whose_event_never_happened_counts_for_nothing() -> None:
+def test_program_without_its_event_is_invalid() -> None:
     assert score(HANG, Observed(STARTED, None, [], "healthy", "finished")).outcome == "invalid"
 
 
-def test_a_crash_is_one_message_and_a_failed_verdict() -> None:
+def test_crash_requires_one_message_and_a_failed_verdict() -> None:
     out = message(1.0, "CUDA out of memory in forward", status="resolved")
     assert score(CRASH, seen(out, verdict="failed", state="failed")).outcome == "right"
     assert score(CRASH, seen(out, verdict="healthy", state="finished")).outcome == "wrong"
     assert score(CRASH, seen(out, out, verdict="failed", state="failed")).outcome == "wrong"
 
 
-def test_a_healthy_program_is_right_in_silence() -> None:
+def test_healthy_program_without_alarm_is_right() -> None:
     assert healthy().outcome == "right"
     assert healthy(message(0, severity="info")).outcome == "right"
 
 
-def test_any_alarm_on_a_healthy_program_is_false() -> None:
+def test_alarm_on_a_healthy_program_is_false() -> None:
     assert healthy(message(0, severity="warning")).outcome == "false"
 
 
-def test_a_healthy_program_whose_end_is_called_something_else_is_false() -> None:
+def test_wrong_verdict_on_a_healthy_program_is_false() -> None:
     assert healthy(verdict="degraded").outcome == "false"
     assert healthy(state="failed").outcome == "false"
 
 
-def test_a_recovery_has_to_be_reported() -> None:
+def test_recovery_must_be_reported() -> None:
     program = Program(
         "hang", "x", "x.py", "x", 60, expected=Expected("collapse", "own-code", 1, recovers=True)
     )
@@ -118,7 +118,7 @@ def test_a_recovery_has_to_be_reported() -> None:
     assert score(program, seen(message(31.0), message(60.0, status="resolved"))).outcome == "right"
 
 
-def test_the_repetition_counts() -> None:
+def test_repetition_replaces_the_first_result() -> None:
     rows = [
         {"name": "a", "seed": 1, "alone": False, "outcome": "false"},
         {"name": "a", "seed": 1, "alone": True, "outcome": "right"},
@@ -126,7 +126,7 @@ def test_the_repetition_counts() -> None:
     assert [row["outcome"] for row in counted(rows)] == ["right"]
 
 
-def test_the_table_has_a_line_for_each_family() -> None:
+def test_table_has_a_line_for_each_family() -> None:
     row = {
         "name": "a",
         "seed": 1,
@@ -147,7 +147,7 @@ def test_the_table_has_a_line_for_each_family() -> None:
     ]
 
 
-def test_the_sums_leave_out_what_did_not_run() -> None:
+def test_sums_exclude_skipped_programs() -> None:
     row = {"seed": 1, "alone": False, "why": "", "family": "ddp", "frozen": False}
     outcomes = [("a", True, "false"), ("b", True, "right"), ("c", True, "skipped"), ("d", False, "right")]
     rows = [
@@ -156,7 +156,7 @@ def test_the_sums_leave_out_what_did_not_run() -> None:
     assert tables(rows).splitlines()[-2:] == ["1 of 2 healthy runs false", "1 of 1 failing runs right (100%)"]
 
 
-def test_the_programs_of_the_table_exist() -> None:
+def test_listed_programs_exist() -> None:
     folder = ROOT / "bench" / "live_programs"
     for program in PROGRAMS:
         assert program.form in FORMS
@@ -167,11 +167,11 @@ def test_the_programs_of_the_table_exist() -> None:
             assert program.expected.limit in LIMITS
 
 
-def test_no_two_programs_share_a_name() -> None:
+def test_program_names_are_unique() -> None:
     assert len({program.name for program in PROGRAMS}) == len(PROGRAMS)
 
 
-def test_the_short_selection_is_of_both_kinds_and_frozen_programs_are_left_alone() -> None:
+def test_short_selection_has_both_kinds_and_no_frozen_program() -> None:
     chosen = [program for program in PROGRAMS if program.name in SHORT]
     assert len(chosen) == len(SHORT)
     assert {program.healthy for program in chosen} == {True, False}

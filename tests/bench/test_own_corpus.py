@@ -14,12 +14,12 @@ CASES = [case for folder in OWN for case in cases(folder)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
-def test_the_label_is_what_the_diagnosis_says(case: tuple[str, str, Path], catalogue: Catalogue) -> None:
+def test_diagnosis_matches_the_label(case: tuple[str, str, Path], catalogue: Catalogue) -> None:
     said = outcome(case, catalogue)
     assert said.right, f"labelled {said.label}, said {said.verdict} {said.primary} ({sorted(said.found)})"
 
 
-def test_every_case_that_can_be_collected_was() -> None:
+def test_all_collectable_cases_are_in_the_corpus() -> None:
     from corpus_cases import CASES as collected
 
     rows = [json.loads(line) for line in (OWN[0] / "cases.jsonl").read_text().splitlines()]
@@ -28,7 +28,7 @@ def test_every_case_that_can_be_collected_was() -> None:
     assert {Path(row["file"]).name for row in rows} == logs
 
 
-def test_logs_are_small_and_name_no_machine() -> None:
+def test_logs_are_small_and_do_not_name_the_machine() -> None:
     for path in (OWN[0] / "logs").iterdir():
         text = path.read_text()
         assert len(text) < 200_000, path

@@ -20,7 +20,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_clone_without_the_development_corpus_keeps_the_document(corpus: Path, tmp_path: Path) -> None:
+def test_document_is_kept_without_the_development_corpus(corpus: Path, tmp_path: Path) -> None:
     document = tmp_path / "scoreboard.md"
     document.write_text("measured elsewhere")
     result = CliRunner().invoke(scoreboard.main, ["--write", str(document)])
@@ -32,7 +32,7 @@ def test_a_clone_without_the_development_corpus_keeps_the_document(corpus: Path,
     )
 
 
-def test_with_the_development_corpus_the_document_is_what_is_printed(corpus: Path, tmp_path: Path) -> None:
+def test_document_equals_the_output_with_the_development_corpus(corpus: Path, tmp_path: Path) -> None:
     document = tmp_path / "scoreboard.md"
     result = CliRunner().invoke(scoreboard.main, ["--corpus", str(corpus), "--write", str(document)])
     assert result.exit_code == 0 and document.read_text().endswith(result.stdout)

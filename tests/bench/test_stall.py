@@ -14,7 +14,7 @@ HOURS = 5.0  # smallest number of hours for each kind
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_no_healthy_run_is_called_stalled_and_its_hang_is(kind: str) -> None:
+def test_healthy_runs_are_not_stalled_and_their_hangs_are_found(kind: str) -> None:
     verdicts = watched(HOURS, seed=3, kinds=[kind])
     both = [*verdicts, *final(verdicts)]
     assert [wrong for verdict in both for wrong in verdict.wrongly] == []
@@ -22,21 +22,21 @@ def test_no_healthy_run_is_called_stalled_and_its_hang_is(kind: str) -> None:
     assert all((verdict.looked is None) == kind.startswith("log only") for verdict in verdicts)
 
 
-def test_a_watch_that_is_too_hasty_would_be_found_out() -> None:
+def test_simulation_detects_fixed_timeouts_that_are_too_short() -> None:
     """The simulation can fail: fixed timeouts fail on the same runs."""
     verdicts = watched(HOURS, seed=3, kinds=["log only, each 33 minutes", "rollouts"])
     assert all(sum(verdict.false_fixed[seconds] for verdict in verdicts) > 0 for seconds in FIXED)
 
 
 @pytest.mark.parametrize("kind", sorted({**KINDS, **UNFORESEEN}))
-def test_runs_continue_and_their_time_only_increases(kind: str) -> None:
+def test_time_of_simulated_runs_only_increases(kind: str) -> None:
     report = list(islice(simulate(kind, random.Random(1)).reports, 300))
     assert len(report) == 300
     assert all(each.wait >= 0 for each in report)
     assert all(isinstance(each.value, int) for each in report if each.what in ("step", "log-step"))
 
 
-def test_messages_of_the_simulated_log_are_read_as_phases() -> None:
+def test_messages_of_a_simulated_log_are_read_as_phases() -> None:
     watched_log = Watched()
     course = Course(random.Random(1), hooked=False)
     now = 1_790_000_000.0
@@ -47,7 +47,7 @@ def test_messages_of_the_simulated_log_are_read_as_phases() -> None:
             assert watched_log.progress.phase == "save"
 
 
-def test_a_hang_is_found_within_three_times_the_usual_step() -> None:
+def test_hang_is_found_within_three_times_the_usual_step() -> None:
     watched_run = Watched()
     course = Course(random.Random(1))
     now = 1_790_000_000.0
@@ -57,18 +57,18 @@ def test_a_hang_is_found_within_three_times_the_usual_step() -> None:
     assert found_after(watched_run, watched_run.watch.last_sign) <= 62
 
 
-def test_recordings_with_times_are_followed() -> None:
+def test_recordings_with_timestamps_are_replayed() -> None:
     verdict = watch_recording(ROOT / "tests" / "recordings" / "trace-cache-healthy")
     assert verdict is not None and verdict.hours > 0
     assert verdict.false_learnt == 0
 
 
-def test_the_rate_of_false_stalls_is_said_beside_the_time_to_a_hang() -> None:
+def test_summary_contains_the_rate_of_false_stalls_and_the_time_to_a_hang() -> None:
     verdicts = [Verdict("even", 400.0, 1, 31.0), Verdict("even", 100.0, 0, 33.0)]
     assert summary(verdicts) == "2.00 false stalls in 1,000 run-hours; a hang is a stall after 32 s (median)"
 
 
-def test_the_tables_have_a_line_for_each_kind() -> None:
+def test_tables_have_a_line_for_each_kind() -> None:
     verdicts = watched(1.0, seed=1, kinds=["even steps", "log only, each 33 minutes"])
     for table in (false_stalls(verdicts), hangs(verdicts)):
         assert [line.split("  ")[0] for line in table.splitlines()[1:4]] == [

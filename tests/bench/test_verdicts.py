@@ -16,13 +16,13 @@ def test_an_equal_row_has_no_difference() -> None:
     assert difference(ROW, {**ROW}) == ([], [])
 
 
-def test_the_verdict_of_schema_2_counts_where_both_rows_have_it() -> None:
+def test_schema_2_verdict_is_compared_if_both_rows_have_it() -> None:
     assert difference(ROW, {**ROW, "run": "failed"}) == ([], [])
     major, _ = difference({**ROW, "run": "unfinished"}, {**ROW, "run": "finished"})
     assert major == ['run: "unfinished" -> "finished"']
 
 
-def test_a_change_of_verdict_or_root_cause_is_apart_from_one_of_the_rest() -> None:
+def test_changes_of_verdict_or_root_cause_are_major() -> None:
     primary = {**ROW["primary"], "rank": 2, "why": "Memory is full."}
     major, minor = difference(ROW, {**ROW, "primary": primary, "findings": ["x"]})
     assert major == ["primary.rank: 1 -> 2"]

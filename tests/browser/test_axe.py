@@ -58,7 +58,7 @@ PAGES = (on_runs, on_run, on_incidents, on_incident, on_postmortem, on_rules, on
 
 
 @pytest.mark.parametrize("go", PAGES, ids=lambda go: re.sub("^on_", "", go.__name__))
-def test_a_page_has_no_serious_fault(scene, watched, go: Callable[..., None]) -> None:  # type: ignore[no-untyped-def]
+def test_pages_have_no_serious_accessibility_fault(scene, watched, go: Callable[..., None]) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
     found = {}
     for scheme in ("light", "dark"):

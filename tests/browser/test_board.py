@@ -64,19 +64,19 @@ def fit(page, *halves: str, whole: tuple[str, ...] = ()) -> None:  # type: ignor
     assert {key: (place, drawn) for key, place, drawn, _ in found} == {k: (w, w) for k, w in expected.items()}
 
 
-def test_each_chart_is_drawn_as_wide_as_its_place_on_a_fresh_load(frame) -> None:  # type: ignore[no-untyped-def]
+def test_charts_fill_their_width_on_a_fresh_load(frame) -> None:  # type: ignore[no-untyped-def]
     tell(frame, "progress", "step_time", "loss", "memory", "phases", wide=("phases",))
     fit(frame, "progress", "step_time", "loss", "memory", whole=("phases",))
 
 
-def test_a_chart_that_comes_late_narrows_the_one_that_was_alone(frame) -> None:  # type: ignore[no-untyped-def]
+def test_late_chart_narrows_the_single_chart(frame) -> None:  # type: ignore[no-untyped-def]
     tell(frame, "progress", "step_time", "loss")
     fit(frame, "progress", "step_time", whole=("loss",))
     tell(frame, "progress", "step_time", "loss", "memory")
     fit(frame, "progress", "step_time", "loss", "memory")
 
 
-def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
+def test_invisible_charts_are_redrawn_only_when_they_become_visible(frame) -> None:  # type: ignore[no-untyped-def]
     keys = [f"chart{number}" for number in range(14)]  # more charts than fit into the window
     ends = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullData?.[0].x[1]"
     tell(frame, *keys)
@@ -91,7 +91,7 @@ def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:
     frame.wait_for_function(f"key => ({ends})(key) === 4", arg=keys[-1])
 
 
-def test_a_zoom_holds_for_what_is_seen_and_for_the_rest_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
+def test_zoom_applies_to_all_charts_when_they_become_visible(frame) -> None:  # type: ignore[no-untyped-def]
     keys = [f"chart{number}" for number in range(14)]  # more charts than fit into the window
     xrange = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullLayout?.xaxis.range"
     whole = {"key": keys[-1], "is": "1,2"}

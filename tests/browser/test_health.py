@@ -9,7 +9,7 @@ from scene import SOURCES
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_test_message_reaches_the_chat(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
+def test_test_message_reaches_the_chat(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
     before = len(scene.chat.messages)
     page.goto(f"{scene.urls[source]}/health")

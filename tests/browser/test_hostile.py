@@ -84,7 +84,7 @@ def hostile_run(home: Path) -> None:
     store.close()
 
 
-def test_nothing_acts_on_any_page(stage, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_hostile_text_has_no_effect_on_any_page(stage, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     rules = tmp_path / "rules" / "house"
     rules.mkdir(parents=True)
     (rules / "house-rule.md").write_text(RULE)

@@ -12,7 +12,7 @@ from scene import HANGING
 from stage import choose_row
 
 
-def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type: ignore[no-untyped-def]
+def test_incident_is_found_acknowledged_and_silenced(scene, watched) -> None:  # type: ignore[no-untyped-def]
     page, run = watched.page, HANGING["embedded"]
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
@@ -50,7 +50,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     page.get_by_text("Select a row to open the incident").wait_for()
 
 
-def test_the_first_row_chosen_by_keyboard_opens(scene, watched) -> None:  # type: ignore[no-untyped-def]
+def test_row_selected_by_keyboard_opens(scene, watched) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
     messages: list[bytes] = []
 

@@ -34,7 +34,7 @@ def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
     return int(shown.json_value())
 
 
-def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The page is open before the run exists: it waits, follows the steps, and then reports the stall."""
     page, url = watched.page, scene.urls["embedded"]
     run = f"awaited-{time.monotonic_ns()}"  # a rerun of this test needs another run
@@ -129,7 +129,7 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
     assert undo.count() == 0 or not undo.first.is_visible()
 
 
-def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> None:  # type: ignore[no-untyped-def]
+def test_recorded_run_is_shown_as_stalled_and_then_failed(scene, watched) -> None:  # type: ignore[no-untyped-def]
     """The run is a real recording of two ranks under ZeRO-3, replayed faster."""
     page = watched.page
     run = f"recorded-{time.monotonic_ns()}"
@@ -146,7 +146,7 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> N
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
+def test_mark_of_an_incident_opens_it(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
     """The test goes back and forth: a late refresh of the old page must not affect the next page."""
     page = watched.page
     page.goto(f"{scene.urls[source]}/run?run=hangs-one")
@@ -165,7 +165,7 @@ def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None: 
     assert watched.failures == []
 
 
-def test_times_are_those_of_the_readers_clock(scene, browser) -> None:  # type: ignore[no-untyped-def]
+def test_times_are_in_the_time_zone_of_the_browser(scene, browser) -> None:  # type: ignore[no-untyped-def]
     """The text of the page and the axes of the charts use the same time zone."""
     context = browser.new_context(timezone_id="Asia/Kolkata")  # India's offset includes half an hour
     context.set_default_timeout(120_000)
@@ -188,7 +188,7 @@ def test_times_are_those_of_the_readers_clock(scene, browser) -> None:  # type: 
         context.close()
 
 
-def test_a_first_run_comes_up_by_itself(stage, watched) -> None:  # type: ignore[no-untyped-def]
+def test_first_run_appears_without_a_reload(stage, watched) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
     stage.dashboard()
     page.goto(stage.url)
@@ -199,7 +199,7 @@ def test_a_first_run_comes_up_by_itself(stage, watched) -> None:  # type: ignore
 
 
 @pytest.mark.parametrize(("source", "scheme"), [("embedded", "light"), ("prometheus", "dark")])
-def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str) -> None:  # type: ignore[no-untyped-def]
+def test_runs_page_links_to_the_run(scene, watched, source: str, scheme: str) -> None:  # type: ignore[no-untyped-def]
     """The run is searched, opened, and shown again in the other language, which stays chosen."""
     page, run = watched.page, HANGING[source]
     page.emulate_media(color_scheme=scheme)

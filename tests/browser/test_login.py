@@ -72,7 +72,7 @@ def test_nothing_is_visible_before_signing_in(guarded: Stage, newcomer) -> None:
     assert answer.status == 403
 
 
-def test_a_viewer_looks_and_does_not_act(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
+def test_viewer_can_read_and_cannot_act(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
     page = newcomer.page
     page.goto(f"{guarded.url}/postmortem?report=gone")  # a link in a chat leads to this page
     sign_in(page, "viewer")
@@ -86,7 +86,7 @@ def test_a_viewer_looks_and_does_not_act(guarded: Stage, newcomer) -> None:  # t
     assert SECRET not in page.content()
 
 
-def test_an_operator_uploads_keeps_and_deletes(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
+def test_operator_can_upload_keep_and_delete(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
     page = newcomer.page
     page.goto(guarded.url)
     sign_in(page, "operator")
@@ -114,7 +114,7 @@ def test_an_operator_uploads_keeps_and_deletes(guarded: Stage, newcomer) -> None
 
 
 @pytest.mark.parametrize("whom", ["stranger", "pretender"])
-def test_who_is_not_allowed_sees_only_that(guarded: Stage, newcomer, whom: str) -> None:  # type: ignore[no-untyped-def]
+def test_account_without_access_sees_only_a_refusal(guarded: Stage, newcomer, whom: str) -> None:  # type: ignore[no-untyped-def]
     page = newcomer.page
     page.goto(guarded.url)
     sign_in(page, whom)
@@ -123,7 +123,7 @@ def test_who_is_not_allowed_sees_only_that(guarded: Stage, newcomer, whom: str) 
     assert page.get_by_role("link", name=PAGES).count() == 0
 
 
-def test_the_secret_stands_in_no_command_line_and_no_file(guarded: Stage) -> None:
+def test_secret_is_in_no_command_line_and_no_file(guarded: Stage) -> None:
     process = psutil.Process(guarded.process.pid)  # type: ignore[attr-defined]
     for one in (process, *process.children(recursive=True)):
         # the command line is missing if the process has just ended

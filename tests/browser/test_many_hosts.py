@@ -29,7 +29,7 @@ def thousand_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize(("language", "only"), [("en", "hosts only"), ("zh", "只显示主机")])
-def test_the_host_and_the_rank_that_hold_up_the_run_are_on_the_maps(
+def test_heat_maps_show_the_blamed_host_and_rank(
     thousand_ranks: Stage,
     watched,  # type: ignore[no-untyped-def]
     language: str,

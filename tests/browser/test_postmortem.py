@@ -25,7 +25,7 @@ def opened(watched, url: str) -> None:  # type: ignore[no-untyped-def]
     watched.page.get_by_test_id("stFileUploaderDropzone").wait_for()
 
 
-def test_upload_verdict_and_downloads(page, watched, browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_upload_leads_to_a_verdict_and_downloads(page, watched, browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     junk = tmp_path / "junk.bin"
     junk.write_bytes(bytes(range(256)) * 100)
     page.locator("input[type=file]").set_input_files([*sorted((RECORDING / "ranks").glob("*.log")), junk])
@@ -64,7 +64,7 @@ def _reads_without_network(browser, file: Path) -> None:  # type: ignore[no-unty
         context.close()
 
 
-def test_how_far_the_reading_is_stands_on_the_page(page, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_progress_of_reading_is_shown(page, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     log = tmp_path / "rank0.log"
     # Every line is relevant, so that reading takes a moment.
     log.write_text("".join(f"step {n} loss {3 / n:.6f} RuntimeError: odd {n}\n" for n in range(1, 300_000)))
@@ -85,7 +85,7 @@ def test_how_far_the_reading_is_stands_on_the_page(page, tmp_path: Path) -> None
     assert len([one for one in found if not one.startswith("Reading 0 ")]) >= 1, found
 
 
-def test_a_kept_report_can_be_linked_to_and_deleted(scene, page) -> None:  # type: ignore[no-untyped-def]
+def test_kept_report_can_be_linked_to_and_deleted(scene, page) -> None:  # type: ignore[no-untyped-def]
     page.locator("input[type=file]").set_input_files(sorted((RECORDING / "ranks").glob("*.log")))
     page.get_by_role("heading", name="Failed").wait_for()
     page.get_by_role("button", name="Keep this report").click()

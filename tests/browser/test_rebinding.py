@@ -32,7 +32,7 @@ def other_site(tmp_path: Path) -> Iterator[int]:
     server.server_close()
 
 
-def test_a_page_of_another_site_cannot_show_ours_in_a_frame(  # type: ignore[no-untyped-def]
+def test_other_site_cannot_embed_the_dashboard(  # type: ignore[no-untyped-def]
     stage: Stage, newcomer, other_site: int, tmp_path: Path
 ) -> None:
     stage.dashboard()
@@ -59,7 +59,9 @@ def test_a_page_of_another_site_cannot_show_ours_in_a_frame(  # type: ignore[no-
     frame.get_by_text("allowedOrigins").wait_for()
 
 
-def test_a_page_of_another_site_reaches_nothing(stage: Stage, newcomer, other_site: int) -> None:  # type: ignore[no-untyped-def]
+def test_other_site_cannot_reach_the_dashboard_by_dns_rebinding(
+    stage: Stage, newcomer, other_site: int
+) -> None:  # type: ignore[no-untyped-def]
     stage.dashboard()
     page = newcomer.page
 

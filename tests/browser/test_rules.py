@@ -17,7 +17,7 @@ odd.engine.OddEngineError: bucket 17 of the odd engine is empty
 """
 
 
-def test_a_message_finds_its_rule(scene, watched) -> None:  # type: ignore[no-untyped-def]
+def test_error_message_finds_its_rule(scene, watched) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
     page.goto(f"{scene.urls['embedded']}/rules")
     search = page.get_by_label("Search, or paste an error message")
@@ -34,7 +34,7 @@ def test_a_message_finds_its_rule(scene, watched) -> None:  # type: ignore[no-un
     assert watched.failures == [] and watched.outside(scene.urls["embedded"]) == set()
 
 
-def test_a_pattern_is_tried_and_a_page_drafted(scene, watched) -> None:  # type: ignore[no-untyped-def]
+def test_pattern_is_tested_and_a_page_drafted(scene, watched) -> None:  # type: ignore[no-untyped-def]
     page = watched.page
     page.goto(f"{scene.urls['prometheus']}/rules")
     page.get_by_role("tab", name="Try a pattern").click()

@@ -85,7 +85,7 @@ def names(page) -> list[str]:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_no_state_is_cut(page, language: str) -> None:  # type: ignore[no-untyped-def]
+def test_states_are_not_truncated(page, language: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(HOST)
     page.add_style_tag(content=":root { --st-font: 'Source Sans 3', 'Liberation Sans', sans-serif }")
     runs = [RunRow(state, state) for state in runs_table.ICONS]  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_no_state_is_cut(page, language: str) -> None:  # type: ignore[no-untype
     assert states.evaluate_all(cut) == []
 
 
-def test_the_incident_takes_the_room_of_the_window(page) -> None:  # type: ignore[no-untyped-def]
+def test_incident_column_uses_the_width_of_the_window(page) -> None:  # type: ignore[no-untyped-def]
     """The columns up to the duration fit; the others are reached by scrolling."""
     rows = [replace(ROWS[0], cause="cuda-oom", losses=(2.0, 1.0), phase="train", host_memory_bytes=1.0)]
     widths = []
@@ -110,7 +110,7 @@ def test_the_incident_takes_the_room_of_the_window(page) -> None:  # type: ignor
     assert widths[1] > widths[0] >= 200
 
 
-def test_a_column_that_becomes_empty_is_left_out_with_its_order(page) -> None:  # type: ignore[no-untyped-def]
+def test_empty_column_is_hidden_with_its_sort_order(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?sort=loss")
     assert names(page) == ["slow", "Fast", "new"]
     show(page, [replace(row, loss=None) for row in ROWS])
@@ -121,7 +121,7 @@ def test_a_column_that_becomes_empty_is_left_out_with_its_order(page) -> None:  
     expect(page.get_by_role("columnheader", name="Loss", exact=True)).to_have_count(1)
 
 
-def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # type: ignore[no-untyped-def]
+def test_search_matches_all_words_in_any_column_immediately(page) -> None:  # type: ignore[no-untyped-def]
     opened(page)
     search = page.get_by_role("searchbox", name="Search runs, hosts, commands, incidents")
     assert names(page) == ["slow", "Fast", "new"]
@@ -139,7 +139,7 @@ def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # typ
     expect(page.get_by_text("No run matches")).to_be_visible()
 
 
-def test_a_search_that_is_cleared_leaves_the_address_at_once(page) -> None:  # type: ignore[no-untyped-def]
+def test_cleared_search_is_removed_from_the_url(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?q=dpo")
     assert names(page) == ["Fast"]
     page.get_by_role("searchbox").press("Escape")  # as the cross of the search box does
@@ -148,7 +148,7 @@ def test_a_search_that_is_cleared_leaves_the_address_at_once(page) -> None:  # t
     expect(page.get_by_role("searchbox")).to_be_focused()
 
 
-def test_words_that_are_not_known_come_last_both_ways(page) -> None:  # type: ignore[no-untyped-def]
+def test_empty_values_are_sorted_last_in_both_orders(page) -> None:  # type: ignore[no-untyped-def]
     phases = {"slow": "forward", "Fast": "", "new": "optimizer"}
     opened(page, "?sort=phase", [replace(row, phase=phases[row.run]) for row in ROWS])
     assert names(page) == ["slow", "new", "Fast"]
@@ -156,7 +156,7 @@ def test_words_that_are_not_known_come_last_both_ways(page) -> None:  # type: ig
     assert names(page) == ["new", "slow", "Fast"] and page.url == f"{HOST}/?sort=-phase"
 
 
-def test_states_are_alternatives_and_each_choice_is_a_step_back(page) -> None:  # type: ignore[no-untyped-def]
+def test_states_are_combined_with_or_and_each_choice_is_in_the_history(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?lang=en")
     page.get_by_role("button", name="starting").click()
     page.get_by_role("button", name="degraded").click()
@@ -171,7 +171,7 @@ def test_states_are_alternatives_and_each_choice_is_a_step_back(page) -> None:  
     assert page.url == f"{HOST}/?lang=en"
 
 
-def test_orders_and_the_heads_of_columns(page) -> None:  # type: ignore[no-untyped-def]
+def test_column_headers_sort_the_table(page) -> None:  # type: ignore[no-untyped-def]
     opened(page)
     orders = {
         "run": ["Fast", "new", "slow"],
@@ -196,7 +196,7 @@ def test_orders_and_the_heads_of_columns(page) -> None:  # type: ignore[no-untyp
     assert names(page) == ["slow", "Fast", "new"] and page.url == f"{HOST}/"
 
 
-def test_every_order_that_an_address_can_say_draws_all_runs(page) -> None:  # type: ignore[no-untyped-def]
+def test_every_sort_order_in_the_url_shows_all_runs(page) -> None:  # type: ignore[no-untyped-def]
     opened(page)
     for column in runs_table.COLUMNS:
         if column.order:
@@ -211,14 +211,14 @@ def test_every_order_that_an_address_can_say_draws_all_runs(page) -> None:  # ty
             expect(page.locator("[aria-sort]")).to_have_count(1)
 
 
-def test_an_address_that_says_nonsense_shows_everything(page) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_url_parameters_are_ignored(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?state=on-fire,&sort=<script>&q=")
     assert names(page) == ["slow", "Fast", "new"]
     opened(page, f"?q={'x' * 5000}")
     assert names(page) == [] and len(page.get_by_role("searchbox").input_value()) == 200
 
 
-def test_a_row_leads_to_its_run_whatever_its_name_is(page) -> None:  # type: ignore[no-untyped-def]
+def test_row_links_to_its_run_for_any_name(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?q=img", [replace(ROWS[0], run=HOSTILE, phase=HOSTILE, host=HOSTILE), *ROWS])
     page.evaluate("addEventListener('popstate', () => { window.gone = location.href; })")
     page.locator("tbody td").nth(1).click()
@@ -229,7 +229,7 @@ def test_a_row_leads_to_its_run_whatever_its_name_is(page) -> None:  # type: ign
     expect(page.locator("tbody a")).to_have_count(1)
 
 
-def test_updates_keep_the_nodes_the_focus_and_the_place(page) -> None:  # type: ignore[no-untyped-def]
+def test_updates_keep_nodes_focus_and_scroll_position(page) -> None:  # type: ignore[no-untyped-def]
     many = [RunRow(f"r{n:03}", "training", step=n, loss=n / 7, losses=(1.0, n / 7)) for n in range(300)]
     opened(page, "", many)
     lines = page.locator("tbody tr")

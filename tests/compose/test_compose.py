@@ -35,7 +35,7 @@ def default(text: str) -> str:
     return VARIABLE.sub(lambda found: found[2], text)
 
 
-def test_every_image_is_of_one_version(root: Path, compose: dict[str, Any]) -> None:
+def test_images_have_pinned_versions(root: Path, compose: dict[str, Any]) -> None:
     images = [one["image"] for one in compose["services"].values() if "image" in one]
     for dockerfile in {one["build"]["dockerfile"] for one in compose["services"].values() if "build" in one}:
         images += re.findall(r"^FROM (\S+)", (root / dockerfile).read_text(), flags=re.MULTILINE)
@@ -44,7 +44,7 @@ def test_every_image_is_of_one_version(root: Path, compose: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_confined_and_watched(root: Path, compose: dict[str, Any], name: str) -> None:
+def test_service_is_confined_and_has_a_health_check(root: Path, compose: dict[str, Any], name: str) -> None:
     service = compose["services"][name]
     user = service["user"].partition(":")[0]
     assert user.isdigit() and int(user) > 0
@@ -58,11 +58,11 @@ def test_a_service_is_confined_and_watched(root: Path, compose: dict[str, Any], 
         assert f"--uid {user} stallwatch" in dockerfile and "\nUSER stallwatch\n" in dockerfile
 
 
-def test_no_other_service_came_in_unseen(compose: dict[str, Any]) -> None:
+def test_services_are_complete(compose: dict[str, Any]) -> None:
     assert set(compose["services"]) == set(SERVICES)
 
 
-def test_what_is_mounted_exists_and_cannot_be_written(root: Path, compose: dict[str, Any]) -> None:
+def test_mounts_exist_and_are_read_only(root: Path, compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         for mount in map(default, service.get("volumes", [])):
             source, *rest = mount.split(":")
@@ -98,7 +98,7 @@ def test_secrets_come_from_files(root: Path, compose: dict[str, Any]) -> None:
     assert sorted(kept) == sorted(path for path in files.values() if not (root / path).exists())
 
 
-def test_our_own_commands_are_understood(compose: dict[str, Any]) -> None:
+def test_commands_of_our_services_parse(compose: dict[str, Any]) -> None:
     for name in ("relay", "demo"):
         words = list(compose["services"][name]["command"])
         command = cli.get_command(click.Context(cli), words[0])
@@ -106,7 +106,7 @@ def test_our_own_commands_are_understood(compose: dict[str, Any]) -> None:
         command.make_context(words[0], words[1:]).close()
 
 
-def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
+def test_demo_is_complete(root: Path, compose: dict[str, Any]) -> None:
     """Its recording is in the image, its target is scraped, and its chat gets the message."""
     demo, chat = compose["services"]["demo"], compose["services"]["demo-chat"]
     assert demo["profiles"] == chat["profiles"] == ["demo"]
@@ -128,9 +128,7 @@ def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
     assert output == f"json://demo-chat:{chat['command'][-1]}/"
 
 
-def test_services_answer_under_the_names_by_which_others_call_them(
-    root: Path, compose: dict[str, Any]
-) -> None:
+def test_services_accept_the_host_names_of_their_clients(root: Path, compose: dict[str, Any]) -> None:
     """Clients send the service's name as ``Host``, although the container has another name."""
     text = "".join(path.read_text() for path in sorted((root / FOLDER).glob("*.yml")))
     called = set(re.findall(r"([a-z][\w.-]+):(?:19400|19401)\b", text))
@@ -142,7 +140,7 @@ def test_services_answer_under_the_names_by_which_others_call_them(
 
 
 @pytest.mark.server
-def test_prometheus_and_alertmanager_take_what_they_are_given(root: Path, tmp_path: Path) -> None:
+def test_prometheus_and_alertmanager_accept_their_configuration(root: Path, tmp_path: Path) -> None:
     """The check includes every mounted file and the demo's targets, at the container's paths."""
     if not (shutil.which("promtool") and shutil.which("amtool")):
         pytest.skip("promtool and amtool are not installed (Debian: prometheus, prometheus-alertmanager)")
@@ -157,7 +155,7 @@ def test_prometheus_and_alertmanager_take_what_they_are_given(root: Path, tmp_pa
     _passes("amtool", "check-config", str(root / FOLDER / "alertmanager.yml"))
 
 
-def test_grafana_is_provisioned_with_what_it_knows(root: Path, compose: dict[str, Any]) -> None:
+def test_grafana_provisioning_uses_known_keys(root: Path, compose: dict[str, Any]) -> None:
     """The keys are those of pkg/services/provisioning/{datasources,dashboards}/types.go in Grafana."""
     folder = root / FOLDER / "grafana"
     sources = yaml.safe_load((folder / "datasources.yml").read_text())
@@ -192,7 +190,7 @@ def test_grafana_is_provisioned_with_what_it_knows(root: Path, compose: dict[str
     ]
 
 
-def test_docker_compose_reads_it(root: Path) -> None:
+def test_docker_compose_accepts_the_file(root: Path) -> None:
     docker = shutil.which("docker")
     if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
         pytest.skip("docker with its compose plugin is not installed")

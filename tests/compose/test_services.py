@@ -136,7 +136,7 @@ def services(root: Path, tmp_path: Path) -> Iterator[dict[str, Service]]:
             service.close(deadline)
 
 
-def test_each_service_becomes_healthy_by_its_own_check(services: dict[str, Service]) -> None:
+def test_each_service_passes_its_health_check(services: dict[str, Service]) -> None:
     assert set(services) == set(PORTS)
     waiting = dict(services)
     deadline = time.monotonic() + _PATIENCE

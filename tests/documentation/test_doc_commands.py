@@ -111,7 +111,7 @@ import stallwatch
 """
 
 
-def test_the_commands_of_a_page() -> None:
+def test_commands_of_a_page_are_found() -> None:
     boards, relay = blocks("page.md", PAGE)
     assert (boards.place, relay.place) == ("page.md:2", "page.md:10")
     assert [boards.reason(command) for command in boards.commands] == [
@@ -137,11 +137,11 @@ def test_the_commands_of_a_page() -> None:
         ("run --name", "Option '--name' requires an argument."),
     ],
 )
-def test_a_mistake_in_a_call_is_found(call: str, problem: str) -> None:
+def test_mistake_in_a_command_is_found(call: str, problem: str) -> None:
     assert problem in str(mistake(call.split()))
 
 
-def test_each_call_of_stallwatch_parses() -> None:
+def test_each_stallwatch_command_parses() -> None:
     wrong = [
         f"{block.place}: {command}: {problem}"
         for found in BLOCKS.values()
@@ -154,7 +154,7 @@ def test_each_call_of_stallwatch_parses() -> None:
 
 
 @pytest.mark.parametrize("page", [name for name in BLOCKS if name != "docs/upgrade.md"])  # old commands
-def test_each_call_within_a_sentence_parses(page: str) -> None:
+def test_each_inline_stallwatch_command_parses(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     spans = re.findall(
         r"(?<!`)`((?:[A-Z_]+=\S+ )?stallwatch [^`]+)`(?!`)", re.sub(r"```.*?```", "", text, flags=re.S)
@@ -164,7 +164,7 @@ def test_each_call_within_a_sentence_parses(page: str) -> None:
     assert [f"{span}: {problem}" for span, words in named if (problem := mistake(words, whole=False))] == []
 
 
-def test_each_target_of_make_exists() -> None:
+def test_each_make_target_exists() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     commands = [
         words

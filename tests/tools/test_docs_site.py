@@ -71,7 +71,7 @@ def test_each_command_and_flag_is_in_the_reference(site: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "command"), [pair for pair in commands(cli) if not isinstance(pair[1], click.Group)]
 )
-def test_the_table_of_a_command_has_each_flag_once(name: str, command: click.Command) -> None:
+def test_option_table_of_a_command_lists_each_flag_once(name: str, command: click.Command) -> None:
     table = docs_site.options_of(name.split()[1:])
     flags = re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(re.findall(r"^\| `(.*?)` \|", table, re.M)))
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
@@ -81,7 +81,7 @@ def test_the_table_of_a_command_has_each_flag_once(name: str, command: click.Com
     )
 
 
-def test_the_page_of_python_has_each_name_once(root: Path) -> None:
+def test_python_page_lists_each_name_once(root: Path) -> None:
     listed = re.findall(r"^::: (\S+)$", (root / "docs/python.md").read_text(), re.MULTILINE)
     public = {f"stallwatch.{name}" for name in stallwatch.__all__} - {"stallwatch.__version__"}
     assert sorted(listed) == sorted(public | {"stallwatch.integrations.loop.TrainingRun"})
@@ -108,14 +108,14 @@ def test_each_rule_has_a_page_in_both_languages(site: Path, catalogue: Catalogue
     assert lines[0] in text_of(site, "catalogue/cuda-oom")
 
 
-def test_a_rule_is_found_by_its_patterns(site: Path, catalogue: Catalogue) -> None:
+def test_rule_is_found_by_its_patterns(site: Path, catalogue: Catalogue) -> None:
     listed = {rule["id"]: rule for rule in json.loads((site / "catalogue/patterns.json").read_text())}
     assert set(catalogue.pages) - set(listed) == {page.id for page in catalogue.pages.values() if page.judged}
     assert listed["nccl-duplicate-gpu"]["patterns"] == catalogue.pages["nccl-duplicate-gpu"].patterns
 
 
 @pytest.mark.browser
-def test_a_pasted_message_leads_to_its_rule_in_the_readers_language(site: Path) -> None:
+def test_pasted_message_leads_to_its_rule_in_the_selected_language(site: Path) -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
@@ -148,7 +148,7 @@ def _find_pasted(chromium: str, site: str) -> None:
         browser.close()
 
 
-def test_pages_load_nothing_from_another_server_and_link_to_no_placeholder(site: Path) -> None:
+def test_pages_load_nothing_external_and_link_to_no_placeholder(site: Path) -> None:
     loaded = r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["']?(https?://[^"'\s>]+)"""
     placeholder = r"""href=["']?(https://github\.com/stallwatch[^"'\s>]*)"""
     pages = list(site.rglob("*.html"))

@@ -122,7 +122,7 @@ def texts(package: str = "cargo", version: str = "") -> tuple[str, dict[str, str
         return sources.version, {file.name: file.text() for file in sources.files}
 
 
-def test_a_wheel_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_is_read_without_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     asked = pip(monkeypatch, v1_2={"cargo/crane.py": b"'broke'", "cargo/picture.png": b"x"})
     assert texts() == ("1.2", {"cargo/crane.py": "'broke'"})
@@ -132,7 +132,7 @@ def test_a_wheel_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_pip_leaves_other_than_one_wheel(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_unexpected_number_of_wheels_is_an_error(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     pip(monkeypatch, **{f"v{number}": {} for number in range(count)})
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_pip_leaves_other_than_one_wheel(monkeypatch: pytest.MonkeyPatch, count:
 
 
 @pytest.mark.parametrize("html", [False, True])
-def test_a_source_archive_is_read_without_running_it(index: Index, html: bool) -> None:
+def test_source_archive_is_read_without_execution(index: Index, html: bool) -> None:
     index.html = html
     ran = b"raise SystemExit('setup.py was run')"
     index.files = {
@@ -159,7 +159,7 @@ def test_a_source_archive_is_read_without_running_it(index: Index, html: bool) -
         texts(version="5")
 
 
-def test_an_older_wheel_gives_way_to_a_newer_source_archive(
+def test_newer_source_archive_is_preferred_to_an_older_wheel(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.files = {"cargo-2.0.tar.gz": sdist({"cargo-2.0/crane.py": b""})}
@@ -170,14 +170,16 @@ def test_an_older_wheel_gives_way_to_a_newer_source_archive(
     assert texts() == ("2.0", {"cargo/crane.py": ""})
 
 
-def test_a_changed_archive_is_refused(index: Index) -> None:
+def test_archive_with_a_wrong_hash_is_refused(index: Index) -> None:
     index.files = {"cargo-1.0.tar.gz": sdist({"cargo-1.0/crane.py": b""})}
     index.hashes = {"cargo-1.0.tar.gz": "0" * 64}
     with pytest.raises(SourceError, match=r"cargo-1\.0\.tar\.gz is not what the index tells"):
         texts()
 
 
-def test_the_login_of_the_index_goes_to_its_host_only(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_of_the_index_are_sent_only_to_its_host(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = os.environ["PIP_INDEX_URL"]
     monkeypatch.setenv("PIP_INDEX_URL", plain.replace("://", "://me:p%40ss@"))
     name = "cargo-1.0.tar.gz"
@@ -195,14 +197,14 @@ def test_the_login_of_the_index_goes_to_its_host_only(index: Index, monkeypatch:
     assert "p@ss" not in str(error.value) and "p%40ss" not in str(error.value)
 
 
-def test_a_file_of_this_machine_is_not_read(index: Index, tmp_path: Path) -> None:
+def test_local_file_urls_are_refused(index: Index, tmp_path: Path) -> None:
     index.files = {"cargo-1.0.tar.gz": b""}
     index.hosts = {"cargo-1.0.tar.gz": tmp_path.as_uri()}
     with pytest.raises(SourceError, match="not on the web: file:"):
         texts()
 
 
-def test_a_download_is_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_size_is_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.files = {"cargo-1.0.tar.gz": bytes(3 << 20)}
     monkeypatch.setattr("wordings.index.MAX_SDIST", 1 << 20)
     with pytest.raises(SourceError, match="more than 1 MiB"):
@@ -222,7 +224,7 @@ def test_a_download_is_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) ->
         ("cargo", "*"),
     ],
 )
-def test_only_a_name_and_a_version_reach_pip(
+def test_invalid_names_and_versions_do_not_reach_pip(
     package: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = pip(monkeypatch)
@@ -232,7 +234,7 @@ def test_only_a_name_and_a_version_reach_pip(
     assert str(requirement("cargo", "1.2")) == "cargo==1.2"
 
 
-def test_broken_and_greedy_archives_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_and_oversized_archives_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cargo-1-py3-none-any.whl").write_bytes(b"PK\x03\x04 but no more")
     with pytest.raises(SourceError, match="the zip archive is broken"):
         in_wheel(tmp_path / "cargo-1-py3-none-any.whl")
@@ -253,5 +255,5 @@ def test_broken_and_greedy_archives_are_told(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("name", "version"), [("trl-1.2.3-py3-none-any.whl", "1.2.3"), ("odd.whl", "")])
-def test_the_version_in_a_wheels_name(name: str, version: str) -> None:
+def test_version_is_read_from_the_name_of_a_wheel(name: str, version: str) -> None:
     assert version_of(name) == version

@@ -14,7 +14,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("engine")
-def test_found_as_source_breaks_lines_and_in_any_case() -> None:
+def test_phrases_are_found_across_line_breaks_and_in_any_case() -> None:
     looked = Phrases([("the", "crane"), ("crane", "broke"), ("boat",)])
     text = b'say("The Crane "\n    "broke")'
     assert sorted(looked.hits(text)) == [(("crane", "broke"), len(text) - 2), (("the", "crane"), 14)]
@@ -23,7 +23,7 @@ def test_found_as_source_breaks_lines_and_in_any_case() -> None:
 
 
 @pytest.mark.usefixtures("engine")
-def test_nothing_is_looked_for() -> None:
+def test_no_phrases_find_nothing() -> None:
     assert Phrases([]).hits(b"the crane") == []
     assert Phrases([]).ends(b"the crane") == []
 
@@ -40,5 +40,5 @@ def test_nothing_is_looked_for() -> None:
         ),
     ],
 )
-def test_a_value_put_in_breaks_only_one(text: str, expected: list[phrases.Phrase]) -> None:
+def test_placeholder_breaks_only_one_phrase(text: str, expected: list[phrases.Phrase]) -> None:
     assert rare_phrases(text.split()) == expected

@@ -121,18 +121,18 @@ def test_pages_and_messages_are_read_without_code_and_links() -> None:
 
 
 @pytest.mark.parametrize("sentence", USUAL.splitlines())
-def test_the_usual_sense_of_a_word_passes(sentence: str) -> None:
+def test_usual_sense_of_a_word_passes(sentence: str) -> None:
     assert found("page.md", sentence) == []
 
 
 @pytest.mark.parametrize(("sentence", "instead"), PRIVATE)
-def test_a_private_sense_is_found_with_what_to_write(sentence: str, instead: str) -> None:
+def test_private_sense_is_found_with_a_replacement(sentence: str, instead: str) -> None:
     (text,) = plain_words.texts("page.md", sentence)
     hits = list(plain_words.hits("page.md", text, plain_words.load()))
     assert any(instead in hit.word.instead for hit in hits), hits
 
 
-def test_places_are_printed_and_words_can_be_off(
+def test_places_are_printed_and_words_can_be_disabled(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "page.md").write_text("Fine.\n\nIt was told.\n\nIt was mended.\n")
@@ -154,13 +154,13 @@ def test_places_are_printed_and_words_can_be_off(
     assert run.invoke(plain_words.main, ["docs/"]).exit_code == 0
 
 
-def test_files_are_those_of_the_product(root: Path) -> None:
+def test_only_files_of_the_product_are_checked(root: Path) -> None:
     names = plain_words.files()
     assert {"README.md", "docs/cli.md", "stallwatch/cli/run.py"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "CHANGELOG", "docs/decisions"))]
 
 
-def test_a_sample_is_drawn_from_every_group_and_depends_on_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_contains_every_group_and_depends_on_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     some = ("logs/", "docs/", "rules/stallwatch_rules/locale/", "rules/stallwatch_rules/catalogue/data/")
     names = [name for name in plain_words.files() if name.startswith(some)]
     monkeypatch.setattr(plain_words, "files", lambda: names)

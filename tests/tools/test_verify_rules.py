@@ -46,7 +46,7 @@ def test_python_strings_are_joined_with_gaps() -> None:
     assert list(python_strings("def broken(")) == []
 
 
-def test_docstrings_are_no_messages_and_own_exceptions_are_names() -> None:
+def test_docstrings_are_ignored_and_exception_classes_are_names() -> None:
     text = textwrap.dedent(
         """
         '''The module says: out of room.'''
@@ -67,7 +67,7 @@ def test_c_strings_are_joined_with_gaps() -> None:
     assert found == [('Function _ returned "it" twice', 2), ("other", 5)]
 
 
-def test_compiled_strings_around_a_phrase(tmp_path: Path) -> None:
+def test_strings_of_compiled_files_are_found_by_a_phrase(tmp_path: Path) -> None:
     file = tmp_path / "lib.so"
     file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0the crane\0the Crane broke\0")
     crane = Phrases([("the", "crane")])
