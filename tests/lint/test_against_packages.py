@@ -76,7 +76,7 @@ print(json.dumps({
 
 
 @cache
-def told() -> dict[str, Any]:
+def facts_of_deepspeed() -> dict[str, Any]:
     question = json.dumps([list(KINDS.values()), VALUES, list(OPTIMIZERS.schedulers)])
     answer = subprocess.run(
         [sys.executable, "-c", ASK], input=question, capture_output=True, text=True, timeout=500, check=True
@@ -86,8 +86,8 @@ def told() -> dict[str, Any]:
 
 
 @needs_deepspeed
-def test_values_that_are_told_are_those_that_deepspeeds_models_refuse() -> None:
-    for (path, kinds), refused in zip(KINDS.items(), told()["refused"], strict=True):
+def test_reported_values_are_those_that_deepspeed_refuses() -> None:
+    for (path, kinds), refused in zip(KINDS.items(), facts_of_deepspeed()["refused"], strict=True):
         for key in kinds:
             ours = [value for value in VALUES if list(check_values(_config(path, key, value), LAST))]
             theirs = [value for value, no in zip(VALUES, refused[key], strict=True) if no]
@@ -103,22 +103,22 @@ def _config(path: tuple[str, ...], key: str, value: Any) -> DsConfig:
 
 
 @needs_deepspeed
-def test_keys_at_the_top_are_those_that_deepspeed_asks_for() -> None:
+def test_known_top_level_keys_match_deepspeed() -> None:
     """A key that DeepSpeed reads and that is unknown here would be reported as ignored."""
-    asked = set(told()["top"])
+    asked = set(facts_of_deepspeed()["top"])
     assert {"gradient_clipping", "wall_clock_breakdown", "zero_optimization"} <= asked
     assert asked - KNOWN.top == set()
     assert set(KNOWN.removed_at_top) <= KNOWN.top
 
 
 @needs_deepspeed
-def test_parameters_are_those_of_the_constructors() -> None:
+def test_known_parameters_match_the_constructors() -> None:
     for name, known in OPTIMIZERS.schedulers.items():
-        assert known == set(told()["schedulers"][name]) - {"self", "optimizer"}
-    assert set(told()["adam"]) - {"self", "params", "model_params"} <= OPTIMIZERS.adam
+        assert known == set(facts_of_deepspeed()["schedulers"][name]) - {"self", "optimizer"}
+    assert set(facts_of_deepspeed()["adam"]) - {"self", "params", "model_params"} <= OPTIMIZERS.adam
 
 
-def test_defaults_are_those_of_the_training_arguments() -> None:
+def test_known_defaults_match_the_training_arguments() -> None:
     defaults: dict[str, Any] = {}
     for node in ast.walk(_transformers("training_args.py")):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
@@ -129,7 +129,7 @@ def test_defaults_are_those_of_the_training_arguments() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), [("trainer", "Trainer"), ("trainer_seq2seq", "Seq2SeqTrainer")])
-def test_trainers_take_what_is_known_and_nothing_else(file: str, name: str) -> None:
+def test_known_trainer_arguments_match_the_installed_trainers(file: str, name: str) -> None:
     (init,) = [
         method
         for node in _transformers(f"{file}.py").body

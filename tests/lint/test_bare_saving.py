@@ -17,7 +17,7 @@ STARTED = "import deepspeed as ds\ne, *_ = ds.initialize(model=net)\n"
 PREPARED = "from accelerate import Accelerator\na = Accelerator()\nnet, opt = a.prepare(net, opt)\n"
 
 
-def told(text: str, stage: int = 3) -> list[int | None]:
+def lines_found(text: str, stage: int = 3) -> list[int | None]:
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
@@ -43,9 +43,9 @@ def told(text: str, stage: int = 3) -> list[int | None]:
         STARTED + "def save(net):\n    torch.save(net.state_dict(), 'f')",
     ],
 )
-def test_what_saves_empty_weights(text: str) -> None:
-    assert len(told(text)) == 1
-    assert told(text, stage=2) == []
+def test_code_that_saves_empty_weights_is_reported(text: str) -> None:
+    assert len(lines_found(text)) == 1
+    assert lines_found(text, stage=2) == []
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_what_saves_empty_weights(text: str) -> None:
         STARTED + "def merge():\n    net = merged()\n    torch.save(net.state_dict(), 'f')",
     ],
 )
-def test_what_saves_whole_weights_or_is_not_known(text: str) -> None:
-    assert told(text) == []
+def test_code_that_saves_whole_weights_is_not_reported(text: str) -> None:
+    assert lines_found(text) == []

@@ -81,7 +81,7 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
         ("class Own(S):\n    pass\nOwn(m, tokenizer=t)", "SFTTrainer", "Write processing_class"),
     ],
 )  # fmt: skip
-def test_what_a_class_does_not_take(call: str, what: str, fix: str) -> None:
+def test_unknown_keyword_is_reported_with_a_fix(call: str, what: str, fix: str) -> None:
     ((given, remedy),) = found(call)
     assert what in given and fix in remedy
 
@@ -101,7 +101,7 @@ def test_what_a_class_does_not_take(call: str, what: str, fix: str) -> None:
         "from mine import SFTConfig\nSFTConfig(anything=1)",  # the last of two imports with the same name
     ],
 )
-def test_what_is_taken_or_not_known(call: str) -> None:
+def test_known_or_undecidable_keywords_are_not_reported(call: str) -> None:
     assert found(call) == []
 
 
@@ -117,7 +117,7 @@ def test_what_is_taken_or_not_known(call: str) -> None:
         "def make():\n    if NEW:\n        return S(m, processing_class=t)\n    return S(m, tokenizer=t)",
     ],
 )
-def test_what_is_called_only_where_another_release_is_installed(text: str) -> None:
+def test_call_for_another_release_is_not_reported(text: str) -> None:
     assert found(text) == []
 
 
@@ -131,7 +131,7 @@ def test_what_is_called_only_where_another_release_is_installed(text: str) -> No
         ("for one in runs:\n    if one.done:\n        continue", "likely"),
     ],
 )
-def test_what_only_some_runs_come_to_is_likely(around: str, severity: str) -> None:
+def test_conditional_call_is_reported_as_likely(around: str, severity: str) -> None:
     script = parse_script(f"{IMPORTS}{around}\n    SFTConfig(gone=1)", "train.py")
     assert isinstance(script, Script)
     (diagnostic,) = check_run(None, [script], {"trl": "1.16.0"}, signatures=Signatures(read))
@@ -156,7 +156,9 @@ LOSS = """
         ("MyTrainer", "", "", False),
     ],
 )
-def test_a_loss_that_cannot_be_called(base: str, arguments: str, more: str, expected: bool) -> None:
+def test_compute_loss_with_an_old_signature_is_reported(
+    base: str, arguments: str, more: str, expected: bool
+) -> None:
     text = LOSS.format(base, arguments, more)
     assert bool(found(text)) is expected
     assert found(text, transformers="4.45.2") == []
@@ -179,13 +181,13 @@ OLD_LOSS = "def compute_loss(self, model, inputs): ..."
         f"if Version(transformers.__version__) < v:\n    class C(Trainer):\n        {OLD_LOSS}",
     ],
 )
-def test_a_loss_that_something_else_may_call(text: str) -> None:
+def test_compute_loss_that_other_code_may_call_is_not_reported(text: str) -> None:
     assert found(text) == []
     assert len(found(f"class C(Trainer):\n    {OLD_LOSS}")) == 1
 
 
 @pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
-def test_the_installed_classes_are_found() -> None:
+def test_arguments_of_installed_classes_are_found() -> None:
     signatures = Signatures(sources_of(None))
     config, trainer = signatures.taken("trl.SFTConfig"), signatures.taken("trl.SFTTrainer")
     assert config is not None and {"output_dir", "learning_rate", "packing", "max_length"} <= config

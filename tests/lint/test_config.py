@@ -31,7 +31,7 @@ def checked(
     return check_run(config, versions={"deepspeed": deepspeed} if deepspeed else {}, world_size=world_size)
 
 
-def told(diagnostics: list[Diagnostic]) -> list[tuple[str, str]]:
+def severities_and_checks(diagnostics: list[Diagnostic]) -> list[tuple[str, str]]:
     return [(diagnostic.severity, diagnostic.check) for diagnostic in diagnostics]
 
 
@@ -143,8 +143,8 @@ def told(diagnostics: list[Diagnostic]) -> list[tuple[str, str]]:
         ({"gradient_clipping": "auto", "steps_per_print": 5e2}, None),
     ],
 )
-def test_a_configuration(values: dict[str, Any], expected: tuple[str, str] | None) -> None:
-    assert told(checked(values)) == ([expected] if expected else [])
+def test_configuration_problem_is_found(values: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    assert severities_and_checks(checked(values)) == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_configuration(values: dict[str, Any], expected: tuple[str, str] | Non
         ("import transformers, deepspeed\ndeepspeed.initialize(model=model, config=c)", "3", []),
     ],
 )
-def test_a_stage_in_quotes_is_none_to_a_trainer(text: str, stage: object, checks: list[str]) -> None:
+def test_quoted_stage_is_reported_for_a_trainer(text: str, stage: object, checks: list[str]) -> None:
     script = parse_script(text, "train.py")
     assert isinstance(script, Script)
     config = parse_json(
@@ -178,14 +178,14 @@ def test_a_stage_in_quotes_is_none_to_a_trainer(text: str, stage: object, checks
         ("scheduler", "Cosine", "Write one of LRRangeTest, OneCycle"),
     ],
 )
-def test_a_name_that_nothing_has(section: str, name: str, fix: str) -> None:
+def test_unknown_optimizer_or_scheduler_is_reported(section: str, name: str, fix: str) -> None:
     (diagnostic,) = checked({section: {"type": name}, "zero_optimization": {"stage": 1}})
     assert diagnostic.check == f"{section}-unknown"
     assert all(name in render(diagnostic.what, language) for language in ("en", "zh"))
     assert render(diagnostic.fix).startswith(fix)
 
 
-def test_torch_has_the_classes_that_are_known() -> None:
+def test_known_classes_exist_in_torch() -> None:
     optim = pytest.importorskip("torch.optim", reason="torch is not installed")
     for section, known in (("optimizer", optim), ("scheduler", optim.lr_scheduler)):
         names = [
@@ -206,36 +206,38 @@ def test_torch_has_the_classes_that_are_known() -> None:
         ("0.17.1", "fp16", "opt_level", True),
     ],
 )
-def test_keys_by_version(deepspeed: str, section: str, key: str, refused: bool) -> None:
+def test_keys_are_checked_against_the_deepspeed_version(
+    deepspeed: str, section: str, key: str, refused: bool
+) -> None:
     diagnostics = checked({section: {key: 1}}, deepspeed)
     assert [diagnostic.severity for diagnostic in diagnostics] == ["fails"] * refused
     assert all(diagnostic.line == 3 for diagnostic in diagnostics)
 
 
-def test_a_newer_deepspeed_may_know_more() -> None:
-    assert told(checked({"zero_optimization": {"brand_new": 1}}, "99.0")) == [
+def test_unknown_key_is_only_likely_wrong_for_a_newer_deepspeed() -> None:
+    assert severities_and_checks(checked({"zero_optimization": {"brand_new": 1}}, "99.0")) == [
         ("likely", "config-key-unknown")
     ]
 
 
-def test_removed_at_the_top() -> None:
+def test_removed_top_level_key_is_reported() -> None:
     values = {"elasticity": {"enabled": False}}
-    assert told(checked(values, "0.19.8")) == [("fails", "config-key-removed")]
+    assert severities_and_checks(checked(values, "0.19.8")) == [("fails", "config-key-removed")]
     assert checked(values, "0.19.7") == []
 
 
-def test_batch_sizes_and_ranks() -> None:
+def test_batch_sizes_must_match_the_number_of_ranks() -> None:
     values = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}
     assert checked(values, world_size=8) == []
     (diagnostic,) = checked(values, world_size=4)
     assert (diagnostic.severity, diagnostic.line, "32" in render(diagnostic.fix)) == ("fails", 2, True)
     config = parse_json(json.dumps(values), "ds.json").config
     assert config is not None and ranks_wanted(config) == 8
-    assert told(checked({"train_batch_size": 10}, world_size=4)) == [("fails", "batch-size")]
+    assert severities_and_checks(checked({"train_batch_size": 10}, world_size=4)) == [("fails", "batch-size")]
     assert checked({**values, "tensor_parallel": {"autotp_size": 2}}, world_size=4) == []
 
 
-def test_text_that_is_no_json() -> None:
+def test_invalid_json_is_reported_with_its_line() -> None:
     parsed = parse_json('{\n "a": 1,\n "b" 2 ] }', "ds.json")
     assert parsed.config is None
     assert [(one.check, one.severity, one.line) for one in parsed.diagnostics] == [
@@ -244,14 +246,14 @@ def test_text_that_is_no_json() -> None:
 
 
 @pytest.mark.parametrize(("value", "severity"), [("2", "advice"), ('"auto"', "fails")])
-def test_comments_are_read_by_deepspeed_alone(value: str, severity: str) -> None:
+def test_comments_are_accepted_only_by_deepspeed_itself(value: str, severity: str) -> None:
     text = f'{{\n  // how many\n  "train_micro_batch_size_per_gpu": {value},\n}}'
     parsed = parse_json(text, "ds.json")
     assert parsed.config is not None
-    assert told(parsed.diagnostics) == [(severity, "config-not-json")]
+    assert severities_and_checks(parsed.diagnostics) == [(severity, "config-not-json")]
 
 
-def test_a_key_that_occurs_twice() -> None:
+def test_duplicate_key_is_reported() -> None:
     parsed = parse_json(
         '{\n"zero_optimization": {"stage": 2},\n"zero_optimization": {"stage": 3}\n}', "ds.json"
     )
@@ -260,12 +262,12 @@ def test_a_key_that_occurs_twice() -> None:
     ]
 
 
-def test_lines_in_a_file_with_tabs() -> None:
+def test_line_numbers_are_right_in_a_file_with_tabs() -> None:
     config = parse_json('{\n\t"zero_optimization": {\n\t\t"stage": 3\n\t}\n}', "ds.json").config
     assert config is not None and config.line("zero_optimization", "stage") == 3
 
 
-def test_accelerates_own_configuration() -> None:
+def test_accelerate_configuration_is_read() -> None:
     text = "num_processes: 8\nmixed_precision: bf16\n"
     text += "deepspeed_config:\n  zero_stage: 3\n  zero3_save_16bit_model: false\n"
     config = parse_accelerate(text, "accelerate.yaml").config
@@ -278,7 +280,7 @@ def test_accelerates_own_configuration() -> None:
 
 
 @pytest.mark.repro
-def test_the_table_of_keys_is_that_of_the_installed_release() -> None:
+def test_table_of_keys_matches_the_installed_release() -> None:
     deepspeed = pytest.importorskip("deepspeed")
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
@@ -322,13 +324,13 @@ def test_the_table_of_keys_is_that_of_the_installed_release() -> None:
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_no_configuration_breaks_the_checks(values: dict[str, Any]) -> None:
+def test_any_configuration_can_be_checked(values: dict[str, Any]) -> None:
     for deepspeed in (None, "0.14.5", "0.19.8"):
         for diagnostic in checked(values, deepspeed, world_size=3):
             assert render(diagnostic.what) and render(diagnostic.what, "zh")
 
 
-def test_every_kind_of_finding_has_a_page_and_words(catalogue: Catalogue) -> None:
+def test_every_check_has_a_page_and_texts(catalogue: Catalogue) -> None:
     kinds = facts("checks", dict[str, dict[str, str]])
     assert {kind["rule"] for kind in kinds.values() if "rule" in kind} <= set(catalogue.pages)
     for part in ("what", "why"):

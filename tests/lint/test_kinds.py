@@ -13,7 +13,7 @@ from stallwatch_lint.script import Script, parse_script
 IMPORTS = "from transformers import Trainer, Trainer as T\nfrom accelerate import Accelerator\nimport trl\n"
 
 
-def told(text: str) -> list[str]:
+def checks_found(text: str) -> list[str]:
     script = parse_script(IMPORTS + dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig(
@@ -34,8 +34,10 @@ def told(text: str) -> list[str]:
         "def build():\n    made = Trainer(m)\n    return made\nt = build()",
     ],
 )
-def test_a_trainer_of_any_name_saves_on_one_rank_alone(made: str) -> None:
-    assert told(made + "\nif t.is_world_process_zero():\n    t.save_model('out')") == ["called-by-one-rank"]
+def test_trainer_is_recognized_under_any_name(made: str) -> None:
+    assert checks_found(made + "\nif t.is_world_process_zero():\n    t.save_model('out')") == [
+        "called-by-one-rank"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +74,8 @@ def test_a_trainer_of_any_name_saves_on_one_rank_alone(made: str) -> None:
         ("import torch.distributed as td\nmain = rank != 0\nif main:\n    td.barrier()", False),
     ],
 )
-def test_names_are_followed(text: str, found: bool) -> None:
-    assert told(text) == (["called-by-one-rank"] if found else [])
+def test_assignments_are_followed(text: str, found: bool) -> None:
+    assert checks_found(text) == (["called-by-one-rank"] if found else [])
 
 
 WRAPPED = """
@@ -98,22 +100,22 @@ if rank == 0:
         ("def save_checkpoint(self, to): torch.save(self.step, to)", False),
     ],
 )  # fmt: skip
-def test_a_class_around_the_engine_saves_as_it_does(method: str, found: bool) -> None:
-    assert told(WRAPPED.format(method)) == (["called-by-one-rank"] if found else [])
+def test_wrapper_class_is_treated_like_the_engine(method: str, found: bool) -> None:
+    assert checks_found(WRAPPED.format(method)) == (["called-by-one-rank"] if found else [])
 
 
 @pytest.mark.parametrize(
     "again", ["import main", "from mine import go as main", "def main(): ...", "main = 1"]
 )
-def test_a_name_that_was_reassigned(again: str) -> None:
+def test_reassigned_name_is_not_reported(again: str) -> None:
     guard = "import torch.distributed as td\nmain = rank == 0\n{}\nif main:\n    td.barrier()"
-    assert told(guard.format(again)) == []
-    assert told(guard.format("class C:\n    def main(self): ...")) == ["called-by-one-rank"]
+    assert checks_found(guard.format(again)) == []
+    assert checks_found(guard.format("class C:\n    def main(self): ...")) == ["called-by-one-rank"]
 
 
-def test_deepspeed_under_another_name() -> None:
-    assert told("import deepspeed as ds\nds.initialize(model=None)") == ["initialize-without-model"]
-    assert told("from deepspeed import initialize as start\nstart(model=None)") == [
+def test_import_aliases_of_deepspeed_are_recognized() -> None:
+    assert checks_found("import deepspeed as ds\nds.initialize(model=None)") == ["initialize-without-model"]
+    assert checks_found("from deepspeed import initialize as start\nstart(model=None)") == [
         "initialize-without-model"
     ]
-    assert told("from mine import initialize\ninitialize(model=None)") == []
+    assert checks_found("from mine import initialize\ninitialize(model=None)") == []

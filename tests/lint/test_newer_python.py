@@ -31,7 +31,7 @@ from stallwatch_lint.newer_python import newer_syntax
         ("def f[T](x=1): pass", "expected '('", "3.12"),
     ],
 )
-def test_what_a_newer_python_reads(text: str, reason: str, since: str | None) -> None:
+def test_syntax_of_a_newer_python_is_recognized(text: str, reason: str, since: str | None) -> None:
     found = newer_syntax(f"\n{text}", 2, reason, (3, 10))
     assert (found[1] if found else None) == since
     assert newer_syntax(f"\n{text}", 2, reason, (3, 14)) is None

@@ -12,7 +12,7 @@ from stallwatch_lint.run import Run
 from stallwatch_lint.script import Script, parse_script
 
 
-def told(text: str, stage: int = 3) -> list[tuple[str, int | None]]:
+def checks_with_lines(text: str, stage: int = 3) -> list[tuple[str, int | None]]:
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
@@ -34,10 +34,14 @@ def told(text: str, stage: int = 3) -> list[tuple[str, int | None]]:
         "not (rank != 0)",
     ],
 )
-def test_a_barrier_of_one_rank(guard: str) -> None:
-    assert told(f"if {guard}:\n    print('saving')\n    dist.barrier()") == [("called-by-one-rank", 3)]
-    assert told(f"if {guard}:\n    pass\nelse:\n    dist.barrier()") == []  # rarely intended, and not checked
-    assert told(f"if {guard}:\n    print('saving')\ndist.barrier()") == []
+def test_barrier_of_one_rank_is_reported(guard: str) -> None:
+    assert checks_with_lines(f"if {guard}:\n    print('saving')\n    dist.barrier()") == [
+        ("called-by-one-rank", 3)
+    ]
+    assert (
+        checks_with_lines(f"if {guard}:\n    pass\nelse:\n    dist.barrier()") == []
+    )  # rarely intended, and not checked
+    assert checks_with_lines(f"if {guard}:\n    print('saving')\ndist.barrier()") == []
 
 
 @pytest.mark.parametrize(
@@ -51,8 +55,8 @@ def test_a_barrier_of_one_rank(guard: str) -> None:
         "rank in (0, 1)",
     ],
 )
-def test_conditions_that_are_no_first_rank(guard: str) -> None:
-    assert told(f"if {guard}:\n    dist.barrier()") == []
+def test_other_conditions_are_not_reported(guard: str) -> None:
+    assert checks_with_lines(f"if {guard}:\n    dist.barrier()") == []
 
 
 @pytest.mark.parametrize(
@@ -89,11 +93,11 @@ def test_conditions_that_are_no_first_rank(guard: str) -> None:
         """,
     ],
 )
-def test_patterns_that_work(text: str) -> None:
-    assert told(text) == []
+def test_valid_patterns_are_not_reported(text: str) -> None:
+    assert checks_with_lines(text) == []
 
 
-def test_saves_that_all_ranks_must_make() -> None:
+def test_collective_save_on_one_rank_is_reported() -> None:
     engine = """
     import deepspeed
     engine, *_ = deepspeed.initialize(model=model, config=c)
@@ -103,17 +107,17 @@ def test_saves_that_all_ranks_must_make() -> None:
         engine.save_16bit_model("out")
     """
     one = "called-by-one-rank"
-    assert sorted(told(engine)) == [(one, 6), (one, 7)]
-    assert told(engine, stage=2) == [(one, 6)]
+    assert sorted(checks_with_lines(engine)) == [(one, 6), (one, 7)]
+    assert checks_with_lines(engine, stage=2) == [(one, 6)]
     trainer = """
     from transformers import Trainer
     if trainer.is_world_process_zero():
         trainer.save_model("out")
         trainer.save_state()
     """
-    assert told(trainer) == [(one, 4)]
-    assert told(trainer, stage=2) == []
-    assert told("if rank == 0:\n    mine.save_checkpoint('out')") == []
+    assert checks_with_lines(trainer) == [(one, 4)]
+    assert checks_with_lines(trainer, stage=2) == []
+    assert checks_with_lines("if rank == 0:\n    mine.save_checkpoint('out')") == []
 
 
 _ENGINE = """
@@ -141,18 +145,18 @@ if dist.get_rank() == 0:
         ("scheduler.step()", set()),
     ],
 )
-def test_a_model_whose_weights_or_gradients_need_all_ranks(call: str, stages: set[int]) -> None:
-    assert {stage for stage in (2, 3) if told(_ENGINE + call, stage)} == stages
+def test_partitioned_model_on_one_rank_is_reported(call: str, stages: set[int]) -> None:
+    assert {stage for stage in (2, 3) if checks_with_lines(_ENGINE + call, stage)} == stages
 
 
-def test_a_model_whose_weights_are_gathered_or_not_yet_partitioned_is_free() -> None:
-    assert told("if rank == 0:\n    net(b)\nengine = deepspeed.initialize(model=net)[0]") == []
+def test_gathered_or_unpartitioned_model_is_not_reported() -> None:
+    assert checks_with_lines("if rank == 0:\n    net(b)\nengine = deepspeed.initialize(model=net)[0]") == []
     gathered = "with zero.GatheredParameters(net.parameters()):\n    if rank == 0:\n        engine(b)"
-    assert told("engine = deepspeed.initialize(model=net)[0]\n" + gathered) == []
+    assert checks_with_lines("engine = deepspeed.initialize(model=net)[0]\n" + gathered) == []
     both = (
         "engine = deepspeed.initialize(model=net)[0]\nif rank == 0:\n    a = engine(b)\nelse:\n    engine(b)"
     )
-    assert told(both) == []
+    assert checks_with_lines(both) == []
 
 
 _ALONE = "    if rank == 0:\n        print(model.generate(b))\n"
@@ -175,13 +179,11 @@ _TRAINS = "    engine, *_ = deepspeed.initialize(model=model)\n"
         ("    if ds:\n    " + _TRAINS + "    elif rank == 0:\n        model.generate(b)\n", 0),
     ],
 )
-def test_a_name_is_the_model_until_something_else_is_assigned_and_in_its_function(
-    body: str, count: int
-) -> None:
-    assert len(told("def main():\n    model = Net()\n" + body)) == count
+def test_model_name_is_followed_until_reassignment_within_its_function(body: str, count: int) -> None:
+    assert len(checks_with_lines("def main():\n    model = Net()\n" + body)) == count
 
 
-def test_a_model_of_self_belongs_to_its_class() -> None:
+def test_model_attribute_belongs_to_its_class() -> None:
     trainer = """
     class Trainer:
         def __init__(self):
@@ -195,4 +197,4 @@ def test_a_model_of_self_belongs_to_its_class() -> None:
             if rank == 0:
                 self.model.generate(b)
     """
-    assert [line for _, line in told(trainer)] == [7, 8]
+    assert [line for _, line in checks_with_lines(trainer)] == [7, 8]

@@ -47,7 +47,7 @@ def found(
         "for _, p in model.named_parameters(): out.loss = 0.0 * p.mean() + out.loss",
     ],
 )
-def test_a_dummy_loss(text: str) -> None:
+def test_dummy_loss_over_partitioned_parameters_is_reported(text: str) -> None:
     sharp = {"zero_optimization": {**ZERO3["zero_optimization"], "stage3_param_persistence_threshold": 0}}
     ((severity, check, _),) = found(text, sharp)
     assert (severity, check) == ("fails", "dummy-loss")
@@ -74,11 +74,11 @@ def test_a_dummy_loss(text: str) -> None:
         "def norm(m):\n    return sum(p.norm() for p in m.parameters())\nloss = out.mean() + out.norm()",
     ],
 )
-def test_sums_that_are_no_dummy_loss(text: str) -> None:
+def test_other_sums_are_not_reported(text: str) -> None:
     assert found(text) == []
 
 
-def test_a_dummy_loss_over_the_running_module_itself_may_work() -> None:
+def test_dummy_loss_over_the_running_module_is_not_reported() -> None:
     text = """
     class Leaf:
         def forward(self, x):
@@ -88,7 +88,7 @@ def test_a_dummy_loss_over_the_running_module_itself_may_work() -> None:
     assert found(text) == [("likely", "dummy-loss", 4)]
 
 
-def test_initialize_without_a_model() -> None:
+def test_initialize_without_a_model_is_reported() -> None:
     assert found("import deepspeed\ndeepspeed.initialize(model=None, config=c)")[0][:2] == (
         "fails",
         "initialize-without-model",
@@ -108,14 +108,14 @@ for batch in data:
 """
 
 
-def test_training_in_evaluation_mode() -> None:
+def test_training_in_evaluation_mode_is_reported() -> None:
     assert found(EVAL.format("model.eval()"), deepspeed="0.15.3") == [("fails", "trained-in-eval-mode", 4)]
     assert found(EVAL.format("model.eval()"), deepspeed="0.15.4") == [("advice", "trained-in-eval-mode", 4)]
     assert found(EVAL.format("model.eval(); evaluate(); engine.train()"), deepspeed="0.15.3") == []
     assert found(EVAL.format("reference.eval()"), deepspeed="0.15.3") == []
 
 
-def test_online_dpo_without_a_reference_model() -> None:
+def test_online_dpo_without_a_reference_model_is_reported() -> None:
     text = "from trl import OnlineDPOTrainer\nt = OnlineDPOTrainer(model=m, peft_config={})"
     assert found(text.format("LoraConfig()"), trl="0.12.2") == [("fails", "online-dpo-without-reference", 2)]
     assert found(text.format("get_peft_config(a)"), trl="0.12.2")[0][0] == "likely"
@@ -126,21 +126,21 @@ def test_online_dpo_without_a_reference_model() -> None:
     assert found(text.format("LoraConfig()")) == []
 
 
-def test_trainers_that_cannot_save() -> None:
+def test_trainer_that_cannot_save_is_reported() -> None:
     text = "from trl import PPOTrainer\nt = PPOTrainer(args=a)"
     assert found(text, trl="0.12.2") == [("likely", "ppo-save-unwrapped", 2)]
     assert found(text, {"zero_optimization": {"stage": 2}}, trl="0.12.2") == []
     assert found(text, trl="0.16.1") == []
 
 
-def test_saving_what_zero3_does_not_gather() -> None:
+def test_save_without_gathering_is_reported() -> None:
     text = "from transformers import Trainer\ntrainer = Trainer()\ntrainer.save_model('out')"
     assert found(text, UNGATHERED) == [("likely", "gather-on-save", 3)]
     assert found(text) == []
     assert found("state = accelerator.get_state_dict(model)", UNGATHERED) == [("fails", "gather-on-save", 1)]
 
 
-def test_saving_past_the_engine() -> None:
+def test_torch_save_of_partitioned_weights_is_reported() -> None:
     text = "import deepspeed\nengine, *_ = deepspeed.initialize(model=model)\n{}"
     assert found(text.format("torch.save(model.state_dict(), f)")) == [
         ("likely", "saves-partitioned-weights", 3)
@@ -176,7 +176,7 @@ PREPARED = "engine, opt = accelerator.prepare(model, opt)\n{}"
         ),
     ],
 )
-def test_saving_what_is_not_the_engine(text: str, line: int) -> None:
+def test_save_of_a_wrapped_model_is_reported(text: str, line: int) -> None:
     assert found(text) == [("likely", "saves-past-the-engine", line)]
     assert found(text, {"zero_optimization": {"stage": 2}}) == []
 
@@ -199,11 +199,11 @@ def test_saving_what_is_not_the_engine(text: str, line: int) -> None:
         "class Saver(Trainer):\n    def save_model(self, out=None):\n        self.model = unwrap(self.model)",
     ],
 )
-def test_saving_that_may_well_work(text: str) -> None:
+def test_valid_saves_are_not_reported(text: str) -> None:
     assert found(text) == []
 
 
-def test_loading_and_arguments() -> None:
+def test_incompatible_loading_arguments_are_reported() -> None:
     text = "import transformers\nm = AutoModelForCausalLM.from_pretrained(n, device_map={})"
     assert found(text.format("'auto'")) == [("likely", "device-map-with-zero3", 2)]
     assert found(text.format("None")) == []
@@ -211,7 +211,7 @@ def test_loading_and_arguments() -> None:
     assert found(both) == [("fails", "best-model-without-optimizer", 1)]
 
 
-def test_what_does_not_go_with_zero3_is_told_beside_a_stage_that_there_is_none_of() -> None:
+def test_invalid_stage_does_not_hide_other_findings() -> None:
     text = "import transformers\nm = AutoModelForCausalLM.from_pretrained(n, device_map='auto')"
     stage = {"zero_optimization": {"stage": 4}}
     assert found(text, stage) == [("likely", "device-map-with-zero3", 2)]
@@ -237,14 +237,14 @@ def test_what_does_not_go_with_zero3_is_told_beside_a_stage_that_there_is_none_o
         ("**more", False),
     ],
 )
-def test_the_best_model_needs_an_evaluation_of_each_checkpoint(arguments: str, given: bool) -> None:
+def test_load_best_model_requires_matching_strategies(arguments: str, given: bool) -> None:
     text = "from transformers import TrainingArguments\na = {}('out', load_best_model_at_end={}, {})"
     expected = [("fails", "best-model-strategies", 2)] if given else []
     assert found(text.format("TrainingArguments", True, arguments), {}) == expected
     assert found(text.format("TrainingArguments", False, arguments), {}) == []
 
 
-def test_the_strategies_of_other_classes_have_defaults_of_their_own() -> None:
+def test_strategies_of_subclasses_have_their_own_defaults() -> None:
     text = "import trl\na = SFTConfig(load_best_model_at_end=True, {})"
     assert found(text.format("eval_strategy='epoch'"), {}) == []
     both = text.format("eval_strategy='epoch', save_strategy='steps'")
@@ -269,22 +269,20 @@ def test_the_strategies_of_other_classes_have_defaults_of_their_own() -> None:
         ("class Trainer: pass\nTrainer(model, evaluation_strategy='no')", "5.23.0", None),
     ],
 )
-def test_arguments_that_transformers_does_not_take(
-    call: str, transformers: str, severity: str | None
-) -> None:
+def test_unknown_trainer_arguments_are_reported(call: str, transformers: str, severity: str | None) -> None:
     imports = "import transformers; from transformers import Trainer, TrainingArguments, Trainer as T\n"
     expected = [(severity, "trainer-argument-unknown", 2)] if severity else []
     assert found(imports + call, {}, transformers=transformers) == expected
 
 
-def test_experts() -> None:
+def test_mixture_of_experts_under_zero3_gets_advice() -> None:
     text = "m = load('mistralai/Mixtral-8x7B-v0.1')\n{}\nloss.backward()"
     assert found(text.format("")) == [("advice", "experts-under-zero3", 1)]
     assert found(text.format(""), deepspeed="0.18.0") == []  # this version sets leaf modules itself
     assert found(text.format("set_z3_leaf_modules(m, [Block])")) == []
 
 
-def test_auto_needs_somebody_to_fill_it_in() -> None:
+def test_auto_values_require_a_trainer() -> None:
     config = DsConfig({"train_micro_batch_size_per_gpu": "auto"}, "ds.json")
 
     def checked(text: str) -> list[str]:
@@ -297,7 +295,7 @@ def test_auto_needs_somebody_to_fill_it_in() -> None:
 
 
 @pytest.mark.parametrize(("text", "line"), [("x = (\n", 1), ("x = 1\nreturn x\n", 2), ("print 'x'", 1)])
-def test_a_script_that_python_cannot_read(text: str, line: int) -> None:
+def test_syntax_error_is_reported_with_its_line(text: str, line: int) -> None:
     diagnostic = parse_script(text, "train.py")
     assert isinstance(diagnostic, Diagnostic) and (diagnostic.severity, diagnostic.line) == ("fails", line)
 
@@ -333,13 +331,15 @@ ARGUMENTS = "from transformers import TrainingArguments\na = TrainingArguments('
         ("bf16=True", {"bf16": {"enabled": True}, "fp16": {"enabled": "auto"}}, []),
     ],
 )
-def test_training_arguments(text: str, values: Mapping[str, object], expected: object) -> None:
+def test_training_arguments_that_differ_from_the_configuration_are_reported(
+    text: str, values: Mapping[str, object], expected: object
+) -> None:
     if isinstance(expected, str):
         expected = [(expected, "arguments-differ-from-config")]
     assert [one[:2] for one in found(ARGUMENTS.format(text), values)] == expected
 
 
-def test_arguments_of_other_classes_have_defaults_of_their_own() -> None:
+def test_argument_defaults_depend_on_the_class() -> None:
     text = "from trl import SFTConfig\nfrom peft import LoraConfig\na = SFTConfig({})\nb = LoraConfig()"
     values = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"params": {"lr": 1e-4}}}
     assert found(text.format("deepspeed='ds.json'"), values) == []

@@ -30,7 +30,7 @@ def found(text: str, versions: Mapping[str, str] | None = None, ranks: int | Non
         MADE.replace("eval_s", "evaluation_s") + "Trainer(m, args, eval_dataset=None)",
     ],
 )
-def test_a_trainer_that_is_to_evaluate_and_gets_nothing_to_evaluate(text: str) -> None:
+def test_evaluation_without_a_dataset_is_reported(text: str) -> None:
     assert found(HEAD + text) == ["fails eval-dataset-missing 3"]
 
 
@@ -50,7 +50,7 @@ def test_a_trainer_that_is_to_evaluate_and_gets_nothing_to_evaluate(text: str) -
         "args = TrainingArguments(eval_strategy='steps', **more)\nTrainer(model=m, args=args)",
     ],
 )
-def test_nothing_is_told_where_it_may_get_one(text: str) -> None:
+def test_possible_dataset_is_not_reported_as_missing(text: str) -> None:
     assert found(HEAD + text) == []
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_told_where_it_may_get_one(text: str) -> None:
         ("per_device_train_batch_size=2, num_generations=1", None, True),
     ],
 )
-def test_a_batch_of_generations_is_a_whole_number_of_groups(
+def test_generation_batch_must_be_a_multiple_of_the_group_size(
     sizes: str, ranks: int | None, expected: bool
 ) -> None:
     text = f"{TRL}args = GRPOConfig({sizes})"

@@ -33,11 +33,11 @@ from stallwatch_rules.pages.catalogue import Catalogue
         ({}, []),
     ],
 )
-def test_conflicts_among(versions: dict[str, str], rules: list[str]) -> None:
+def test_conflicting_versions_are_found(versions: dict[str, str], rules: list[str]) -> None:
     assert [entry.rule for entry in conflicts_among(versions)] == rules
 
 
-def test_entries_that_concern_some_runs_only() -> None:
+def test_conditional_entries_apply_only_to_matching_runs() -> None:
     def told(versions: dict[str, str], used: str, **zero: object) -> list[str]:
         script = parse_script(used, "train.py")
         assert isinstance(script, Script)
@@ -60,7 +60,7 @@ def test_each_entry_has_a_range_a_source_and_a_page(catalogue: Catalogue) -> Non
         assert entry.source and entry.rule in catalogue.pages
 
 
-def test_pins_in_a_file() -> None:
+def test_versions_are_read_from_a_requirements_file() -> None:
     text = """\
 torch==2.6.0+cu124
 transformers>=4.40
@@ -74,5 +74,5 @@ peft==0.*
 
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.6.0+cu124", "2.6.0a0+df5bbc09d1.nv24.12"])
-def test_builds_count_as_their_release(version: str) -> None:
+def test_local_builds_count_as_their_release(version: str) -> None:
     assert fits({"torch": version}, "torch", ">=2.6") and not fits({"torch": version}, "torch", "<2.6")

@@ -55,12 +55,12 @@ def expected(logs: Path, catalogue: Catalogue) -> Iterator[bytes]:
     yield found
 
 
-def test_process_pool(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
+def test_process_pool_gives_the_same_diagnosis(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
     with ProcessPoolExecutor(1) as executor:
         assert report(logs, catalogue, executor) == expected
 
 
-def test_dask(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
+def test_dask_gives_the_same_diagnosis(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -69,7 +69,7 @@ def test_dask(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
         assert report(logs, catalogue, client.get_executor()) == expected
 
 
-def test_ray(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
+def test_ray_gives_the_same_diagnosis(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
     ray = pytest.importorskip("ray")
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:

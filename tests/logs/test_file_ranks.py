@@ -19,7 +19,7 @@ def ranks(folder: Path) -> list[int | None]:
     return [file.rank for file in expand([folder])[0]]
 
 
-def test_numbers_that_the_lines_name_as_ranks_are_ranks(tmp_path: Path) -> None:
+def test_file_numbers_confirmed_by_lines_are_ranks(tmp_path: Path) -> None:
     write(tmp_path, {f"worker-{rank}.log": [rank, rank] for rank in (0, 1, 3)})
     (tmp_path / "worker-2.log").write_text("[ERROR] (PID:7, Device:2, RankID:2) one\n[ERROR] RankID:2 more\n")
     assert ranks(tmp_path) == [0, 1, 2, 3]
@@ -35,6 +35,6 @@ def test_numbers_that_the_lines_name_as_ranks_are_ranks(tmp_path: Path) -> None:
         {"worker-0.log": [0, 0], "worker-1.log": [1]},
     ],
 )
-def test_other_numbers_are_none(tmp_path: Path, expected: dict[str, list[int]]) -> None:
+def test_unconfirmed_file_numbers_are_not_ranks(tmp_path: Path, expected: dict[str, list[int]]) -> None:
     write(tmp_path, expected)
     assert set(ranks(tmp_path)) == {None}

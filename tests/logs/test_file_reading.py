@@ -26,7 +26,7 @@ def logs(tmp_path: Path) -> list[str]:
     return sorted(map(str, tmp_path.glob("*.log")))
 
 
-def test_processes_of_our_own(catalogue: Catalogue, logs: list[str]) -> None:
+def test_own_processes_give_the_same_diagnosis(catalogue: Catalogue, logs: list[str]) -> None:
     alone, problems = diagnose_paths(logs, Options(catalogue))
     messages: list[tuple[int, int]] = []
     together, same_problems = diagnose_paths(
@@ -47,7 +47,7 @@ def test_processes_of_our_own(catalogue: Catalogue, logs: list[str]) -> None:
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in RECORDINGS.iterdir()))
-def test_an_executor_that_is_handed_in(catalogue: Catalogue, folder: str) -> None:
+def test_given_executor_gives_the_same_diagnosis(catalogue: Catalogue, folder: str) -> None:
     paths = [str(RECORDINGS / folder)]
     alone, _ = diagnose_paths(paths, Options(catalogue))
     with ThreadPoolExecutor(2) as executor:
@@ -56,7 +56,7 @@ def test_an_executor_that_is_handed_in(catalogue: Catalogue, folder: str) -> Non
     assert together == alone
 
 
-def test_little_is_read_without_processes(
+def test_small_inputs_are_read_without_processes(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Executor:
@@ -68,7 +68,7 @@ def test_little_is_read_without_processes(
 
 
 @pytest.mark.parametrize("lead", ["", "gpu07: ", "[node-2/rank-3] "])
-def test_what_stands_behind_a_lead_is_counted_in_a_long_file(
+def test_lines_with_a_common_prefix_are_counted_in_a_long_file(
     tmp_path: Path, catalogue: Catalogue, lead: str
 ) -> None:
     """The rule's patterns are anchored at the start of the line."""

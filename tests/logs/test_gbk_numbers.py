@@ -12,7 +12,9 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 @pytest.mark.parametrize("lead", ["", "训练中：", "训练: "])
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
-def test_steps_and_losses(tmp_path: Path, catalogue: Catalogue, encoding: str, lead: str) -> None:
+def test_metrics_of_a_gbk_log_equal_those_in_utf_8(
+    tmp_path: Path, catalogue: Catalogue, encoding: str, lead: str
+) -> None:
     lines = [
         f"2026-11-20 08:{step // 60:02}:{step % 60:02} [信息] {lead}第 {step}/1000 步，"
         f"损失={3 - step / 100:.4f}，耗时 1.0 秒"
@@ -25,7 +27,7 @@ def test_steps_and_losses(tmp_path: Path, catalogue: Catalogue, encoding: str, l
     assert progress.last_loss == 1.8
 
 
-def test_a_sentence_behind_such_a_lead_is_no_metric(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_sentence_after_a_prefix_is_no_metric(tmp_path: Path, catalogue: Catalogue) -> None:
     log = tmp_path / "train.log"
     log.write_text("训练中：第 3 步损失变为 0.5\n训练中：第 4 步我们计算损失 3\n" * 50)
     progress = diagnose_paths([log], Options(catalogue))[0].progress

@@ -28,7 +28,7 @@ def read(packed: bytes) -> tuple[bytes, bool]:
 
 
 @pytest.mark.parametrize("isal", [True, False])
-def test_without_isal_the_same_is_read(monkeypatch: pytest.MonkeyPatch, isal: bool) -> None:
+def test_gzip_is_read_identically_without_isal(monkeypatch: pytest.MonkeyPatch, isal: bool) -> None:
     if isal:
         pytest.importorskip("isal")
     else:
@@ -55,7 +55,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("size", [0, 1, 999, 30_000, 100_000])
-def test_what_comes_before_a_break_is_found_in_few_calls(size: int) -> None:
+def test_bytes_before_a_break_are_found_in_few_calls(size: int) -> None:
     """The result equals byte-wise reading, but a broken file must not take many times as long."""
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(LOG[:size]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 5000

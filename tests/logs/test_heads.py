@@ -46,7 +46,7 @@ def test_the_first_portion_is_the_head_and_nothing_is_lost(size: int) -> None:
     assert list(head_first(iter(()))) == []
 
 
-def test_what_came_before_a_break_is_given_before_it() -> None:
+def test_bytes_before_an_error_are_returned_first() -> None:
     def breaks() -> Iterator[bytes]:
         yield b"one\n"
         yield b"two\n"
@@ -72,7 +72,7 @@ def test_noise_is_detected_regardless_of_the_chunks(size: int) -> None:
     assert len(problems) == 1
 
 
-def test_a_log_gives_the_same_diagnosis_on_every_path(
+def test_diagnosis_is_the_same_for_every_kind_of_input(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failure follows the first portion of every input, but is within its head."""
@@ -100,7 +100,7 @@ def _said(diagnosis: Diagnosis) -> tuple[str, list[str]]:
     return diagnosis.primary.rule, list(diagnosis.primary.evidence)
 
 
-def test_what_was_found_but_is_no_text_is_told_in_one_note(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_binary_files_of_a_folder_are_reported_in_one_note(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "rank0.log").write_bytes(PLAIN)
     for rank in range(1, 6):
         (tmp_path / f"rank{rank}.log").write_bytes(NOISE + PLAIN)

@@ -157,7 +157,7 @@ TOGETHER = [
 
 
 @pytest.mark.parametrize(("names", "jobs"), APART)
-def test_names_that_tell_jobs_apart(names: str, jobs: str) -> None:
+def test_job_numbers_in_names_separate_jobs(names: str, jobs: str) -> None:
     expected: dict[str, list[str]] = {}
     for name, job in zip(names.split(), jobs.split(), strict=True):
         expected.setdefault(job, []).append(name)
@@ -165,11 +165,11 @@ def test_names_that_tell_jobs_apart(names: str, jobs: str) -> None:
 
 
 @pytest.mark.parametrize("names", TOGETHER)
-def test_names_that_may_be_of_one_training(names: str) -> None:
+def test_ambiguous_names_do_not_separate_jobs(names: str) -> None:
     assert by_job(names.split()) == {}
 
 
-def test_what_is_known_beside_the_names() -> None:
+def test_known_owners_of_files_separate_jobs() -> None:
     owned = {"runs/a/output.log": "a", "runs/b/output.log": "b", "runs/b/ranks/rank0.log": "b"}
     assert by_job([*owned, "x.log"], owned) == {
         "a": ["runs/a/output.log"],
@@ -181,7 +181,7 @@ def test_what_is_known_beside_the_names() -> None:
     assert list(by_job([*owned, "x.log"], owned)) == [OTHER, "b", f"{OTHER}-files"]
 
 
-def test_where_names_are_only_alike_the_files_are_asked() -> None:
+def test_contents_decide_if_names_are_ambiguous() -> None:
     asked: list[dict[str, str]] = []
 
     def one_training(job_of: Mapping[str, str]) -> bool:
@@ -213,13 +213,13 @@ RANK = st.sampled_from(RANKS.split())
     st.sets(st.integers(0, 5000), min_size=2, max_size=12),
     st.integers(1000, 99_999_999),
 )
-def test_the_ranks_of_one_job_are_never_split(forms: list[str], ranks: set[int], job: int) -> None:
+def test_ranks_of_one_job_are_not_split(forms: list[str], ranks: set[int], job: int) -> None:
     names = list(dict.fromkeys(form.format(n=rank, j=job) for form in forms for rank in sorted(ranks)))
     assert by_job(names) == {}
 
 
 @given(st.lists(RANK, min_size=1, max_size=3), st.sets(st.integers(0, 999), min_size=1, max_size=8))
-def test_beside_two_jobs_the_ranks_of_a_third_stay_together(forms: list[str], ranks: set[int]) -> None:
+def test_ranks_of_a_third_job_stay_together(forms: list[str], ranks: set[int]) -> None:
     names = [form.format(n=rank, j=7003) for form in forms for rank in sorted(ranks)]
     jobs = by_job(["slurm-7001.out", "slurm-7002.out", *dict.fromkeys(names)])
     found = {job for job, files in jobs.items() if set(files) & set(names)}
@@ -230,7 +230,7 @@ MIXED = "slurm-1001.out slurm-1002.out sft-7001.out sft-7002.err a.log 7002.txt"
 
 
 @given(st.permutations(MIXED.split()))
-def test_the_order_of_names_means_nothing(names: list[str]) -> None:
+def test_order_of_names_is_irrelevant(names: list[str]) -> None:
     found = {name: job for job, files in by_job(names).items() for name in files}
     assert found == {
         "slurm-1001.out": "1001",

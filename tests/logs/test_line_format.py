@@ -12,27 +12,29 @@ from stallwatch_logs.portions import HEAD
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
-def test_a_lead_behind_which_numbers_are_found_is_believed() -> None:
+def test_prefix_before_numbers_is_accepted() -> None:
     lead = prefix_of(b"".join(b"app_log step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9)))
     assert lead is not None and lead.take("app_log x") == ("app_log ", "x")
     assert prefix_of(b"".join(b"step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
 
 
 @pytest.mark.parametrize("lead", ["Evaluating: ", "Running requests: ", "Generating: "])
-def test_bars_behind_their_name_count_no_steps(tmp_path: Path, catalogue: Catalogue, lead: str) -> None:
+def test_named_progress_bars_of_an_evaluation_count_no_steps(
+    tmp_path: Path, catalogue: Catalogue, lead: str
+) -> None:
     bars = (f"{lead}{at}%|██▌       | {at}/100 [00:10<00:20,  2.00it/s]" for at in range(10, 60))
     (tmp_path / "eval.log").write_text("\n".join(bars))
     found, _ = diagnose_paths([tmp_path / "eval.log"], Options(catalogue))
     assert found.verdict == "no-training-log"
 
 
-def test_steps_of_a_validation_are_no_trainings() -> None:
+def test_steps_of_a_validation_are_not_training_steps() -> None:
     assert (
         prefix_of(b"".join(b"validation step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
     )
 
 
-def test_long_logs_that_begin_alike_share_a_lead_and_others_do_not() -> None:
+def test_similar_long_logs_share_a_prefix() -> None:
     def log(words: bytes, rank: int) -> bytes:
         lines = (b"%s%d app_log step:%d/90 train_loss:2.%d\n" % (words, rank, at, at) for at in range(9000))
         return b"".join(lines)[:HEAD]

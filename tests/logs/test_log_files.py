@@ -28,7 +28,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- files, folders, globs
 
 
-def test_a_file_is_read_in_portions_of_bounded_size() -> None:
+def test_file_is_read_in_bounded_chunks() -> None:
     write("train.log", TEXT)
     files, problems = expand(["train.log"])
     chunks = list(files[0].chunks(problems))
@@ -37,7 +37,7 @@ def test_a_file_is_read_in_portions_of_bounded_size() -> None:
     assert (files[0].size, files[0].rank, problems) == (len(TEXT), None, [])
 
 
-def test_a_named_file_is_read_whatever_its_name() -> None:
+def test_named_file_is_read_regardless_of_its_extension() -> None:
     write("notes.md")
     assert read("notes.md") == ({"notes.md": b"hello\n"}, [])
 
@@ -68,51 +68,51 @@ def test_a_folder_gives_its_logs_in_natural_order() -> None:
     ]
 
 
-def test_both_streams_of_a_rank_are_that_ranks() -> None:
+def test_both_streams_of_a_rank_belong_to_it() -> None:
     write("logs/rank3.stdout.log")
     write("logs/rank3.stderr.log")
     assert [file.rank for file in expand(["logs"])[0]] == [3, 3]
 
 
-def test_a_run_folders_own_notes_are_no_logs() -> None:
+def test_records_in_a_run_folder_are_not_logs() -> None:
     for name in ("agent.json", "diagnosis.json", "incidents.jsonl", "output.log", "ranks/rank0.log"):
         write(f"run/{name}")
     assert sorted(read("run")[0]) == ["run/output.log", "run/ranks/rank0.log"]
 
 
-def test_a_folder_without_log_names_gives_what_may_be_logs() -> None:
+def test_folder_without_log_names_yields_possible_logs() -> None:
     write("out/worker-a")
     write("out/train.py")
     assert read("out") == ({"out/worker-a": b"hello\n"}, [])
 
 
-def test_a_binary_file_in_a_folder_is_passed_over() -> None:
+def test_binary_file_in_a_folder_is_skipped() -> None:
     write("logs/a.log", bytes(range(256)) * 100)
     write("logs/b.log")
     assert read("logs") == ({"logs/a.log": b"", "logs/b.log": b"hello\n"}, [])
 
 
-def test_empty_files_are_passed_over_where_others_are_not() -> None:
+def test_empty_files_are_skipped_if_others_have_content() -> None:
     write("logs/rank0.err", b"")
     write("logs/rank0.out")
     assert read("logs") == ({"logs/rank0.out": b"hello\n"}, [])
     assert read("logs/*") == ({"logs/rank0.out": b"hello\n"}, [])
 
 
-def test_one_file_by_two_ways_is_read_once() -> None:
+def test_file_found_twice_is_read_once() -> None:
     write("logs/a.log")
     Path("logs/b.log").symlink_to("a.log")
     assert len(read("logs", "logs/a.log")[0]) == 1
 
 
-def test_a_glob_that_the_shell_left() -> None:
+def test_glob_pattern_is_expanded() -> None:
     write("logs/rank10.log")
     write("logs/rank9.log")
     assert list(read("logs/rank*.log")[0]) == ["logs/rank9.log", "logs/rank10.log"]
     assert len(read("**/*.log")[0]) == 2
 
 
-def test_a_name_with_glob_characters_is_a_name_first() -> None:
+def test_existing_name_with_glob_characters_is_not_expanded() -> None:
     write("a[1].log")
     write("a1.log", b"other\n")
     assert read("a[1].log") == ({"a[1].log": b"hello\n"}, [])
@@ -131,7 +131,7 @@ def test_a_name_with_glob_characters_is_a_name_first() -> None:
         ("gone\0.log", "no such file or folder"),
     ],
 )
-def test_one_clear_message_and_the_rest_is_still_read(path: str, message: str) -> None:
+def test_problem_is_reported_once_and_the_other_files_are_read(path: str, message: str) -> None:
     Path("void").mkdir()
     write("empty.log", b"")
     write("binary.log", b"\x7fELF" + bytes(2000))
@@ -145,7 +145,7 @@ def test_one_clear_message_and_the_rest_is_still_read(path: str, message: str) -
     assert found["good.log"] == b"hello\n" and len(problems) == 1
 
 
-def test_names_cannot_command_the_terminal() -> None:
+def test_control_characters_in_names_are_removed() -> None:
     write("a\x1b[2J\n.log", b"")
     _, problems = read("a\x1b[2J\n.log")
     assert str(problems[0]).startswith("a?[2J .log: ")
@@ -153,14 +153,14 @@ def test_names_cannot_command_the_terminal() -> None:
     assert list(read("b.zip")[0]) == ["b.zip!c?]0;x?.log"]
 
 
-def test_a_name_that_is_no_text() -> None:
+def test_undecodable_file_name_is_accepted() -> None:
     Path(os.fsdecode(b"a\xff.log")).write_bytes(TEXT)
     logs, problems = read("*.log", os.fsdecode(b"gone\xff"))
     assert logs == {"a?.log": TEXT}
     assert str(problems[0]).encode().startswith(b"gone?: ")
 
 
-def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_read_permission_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run as root, who can read every file."""
 
     def refuse(path: str) -> None:
@@ -175,7 +175,7 @@ def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_file_that_breaks_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_disappears_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.log")
     files, problems = expand(["a.log"])
     Path("a.log").unlink()
@@ -191,12 +191,12 @@ def feed_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]) -> None:
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]) -> None:
     feed_stdin(monkeypatch, pack(TEXT))
     assert read("-") == ({"<stdin>": TEXT}, [])
 
 
-def test_standard_input_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_standard_input_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for data, message in (
         (b"", "nothing came in"),
         (tar_bytes({"a.log": b"x"}), "a tar archive cannot be read from a pipe"),
@@ -205,7 +205,7 @@ def test_standard_input_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> 
         assert [problem.message for problem in read("-")[1]] == [message]
 
 
-def test_a_named_pipe() -> None:
+def test_named_pipe_is_read() -> None:
     """The shell makes such pipes for ``<(command)``."""
     os.mkfifo("pipe")
     writer = threading.Thread(target=lambda: Path("pipe").write_bytes(TEXT))
@@ -214,7 +214,7 @@ def test_a_named_pipe() -> None:
     writer.join()
 
 
-def test_pipes_in_a_folder_are_left_alone() -> None:
+def test_pipes_in_a_folder_are_skipped() -> None:
     write("logs/a.log")
     os.mkfifo("logs/b.log")
     assert list(read("logs")[0]) == ["logs/a.log"]
@@ -223,7 +223,7 @@ def test_pipes_in_a_folder_are_left_alone() -> None:
 # ---- others
 
 
-def test_an_upload_is_read_without_closing_it() -> None:
+def test_upload_is_read_and_not_closed() -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("rank0.log", TEXT)
@@ -233,7 +233,7 @@ def test_an_upload_is_read_without_closing_it() -> None:
     assert from_stream("empty.log", io.BytesIO())[1][0].message == "the file is empty"
 
 
-def test_a_trainer_state_is_read_as_the_log_that_it_was() -> None:
+def test_trainer_state_is_read_as_a_log() -> None:
     history: Sequence[dict[str, float]] = [{"loss": 2.5, "step": 5, "epoch": 0.1}, {"loss": 1.5, "step": 10}]
     write("out/trainer_state.json", json.dumps({"log_history": history, "max_steps": 20}, indent=2).encode())
     found, problems = read("out")
@@ -244,7 +244,7 @@ def test_a_trainer_state_is_read_as_the_log_that_it_was() -> None:
     assert problems == []
 
 
-def test_a_notebook_is_read_as_what_its_cells_printed() -> None:
+def test_notebook_is_read_as_the_output_of_its_cells() -> None:
     printed = {"output_type": "stream", "name": "stderr", "text": ["one\n", "two"]}
     shown = {"output_type": "execute_result", "data": {"text/plain": "three"}}
     failed = {
@@ -276,7 +276,7 @@ def test_a_notebook_is_read_as_what_its_cells_printed() -> None:
         ("a.gz", ""),
     ],
 )
-def test_a_plain_file_named_like_an_archive_is_read_and_reported(
+def test_plain_file_with_an_archive_extension_is_read_and_reported(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     path = tmp_path / name

@@ -35,21 +35,21 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
 @pytest.mark.parametrize("name", ["train.log", "misnamed.log"])
-def test_compressed_files_are_known_by_their_content(ending: str, name: str) -> None:
+def test_compression_is_detected_by_content(ending: str, name: str) -> None:
     path = name if name == "misnamed.log" else f"{name}.{ending}"
     write(path, COMPRESSORS[ending](TEXT))
     assert read(path) == ({path: TEXT}, [])
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
-def test_several_members_in_one_compressed_file(ending: str) -> None:
+def test_concatenated_members_of_a_compressed_file_are_read(ending: str) -> None:
     pack = COMPRESSORS[ending]
     write(f"a.{ending}", pack(TEXT[:100_000]) + pack(b"") + pack(TEXT[100_000:]))
     assert read(f"a.{ending}")[0] == {f"a.{ending}": TEXT}
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
-def test_a_cut_compressed_file_gives_what_it_has(ending: str) -> None:
+def test_truncated_compressed_file_is_read_up_to_its_end(ending: str) -> None:
     data = COMPRESSORS[ending](TEXT)
     write(f"a.{ending}", data[: len(data) * 3 // 4])
     found, problems = read(f"a.{ending}")
@@ -60,7 +60,7 @@ def test_a_cut_compressed_file_gives_what_it_has(ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
-def test_a_broken_compressed_file_gives_what_comes_before_the_break(ending: str) -> None:
+def test_corrupt_compressed_file_is_read_up_to_the_error(ending: str) -> None:
     data = bytearray(COMPRESSORS[ending](TEXT))
     middle = len(data) // 2
     data[middle : middle + 200] = b"\xff" * 200
@@ -73,7 +73,7 @@ def test_a_broken_compressed_file_gives_what_comes_before_the_break(ending: str)
     assert problems[0].remedy == "copy or compress the file again"
 
 
-def test_a_broken_gzip_gives_every_byte_before_the_break() -> None:
+def test_corrupt_gzip_yields_every_byte_before_the_error() -> None:
     packer = zlib.compressobj(wbits=31)
     data = packer.compress(TEXT[:300_000]) + packer.flush(zlib.Z_FULL_FLUSH)
     write("a.gz", data + b"\xff" * 5000)  # an invalid type of block
@@ -82,7 +82,7 @@ def test_a_broken_gzip_gives_every_byte_before_the_break() -> None:
     assert "is broken" in problems[0].message
 
 
-def test_a_compressed_binary_is_no_log() -> None:
+def test_compressed_binary_file_is_refused() -> None:
     write("model.gz", gzip.compress(b"\x80\x04pickle" + bytes(range(256)) * 100))
     assert [problem.message for problem in read("model.gz")[1]] == ["is a binary file, not a log"]
 
@@ -99,7 +99,7 @@ MEMBERS = {
 }
 
 
-def test_the_members_of_a_zip() -> None:
+def test_logs_in_a_zip_are_read_in_natural_order() -> None:
     make_zip("all.zip", MEMBERS)
     found, problems = read("all.zip")
     assert problems == []
@@ -114,7 +114,7 @@ def test_the_members_of_a_zip() -> None:
 
 
 @pytest.mark.parametrize("ending", ["", *COMPRESSORS])
-def test_the_members_of_a_tar(ending: str) -> None:
+def test_logs_in_a_tar_are_read(ending: str) -> None:
     data = tar_bytes(MEMBERS)
     path = f"all.tar.{ending}" if ending else "all.tar"
     write(path, COMPRESSORS[ending](data) if ending else data)
@@ -129,7 +129,7 @@ def test_the_members_of_a_tar(ending: str) -> None:
     assert [entry.name for entry in Path().iterdir()] == [path]
 
 
-def test_a_tars_members_can_be_read_in_any_order_and_again() -> None:
+def test_tar_members_can_be_read_repeatedly_in_any_order() -> None:
     write("all.tar.gz", tar_bytes({"a.log": b"a\n", "b.log": b"b\n", "c.log": b"c\n"}, "w:gz"))
     files, problems = expand(["all.tar.gz"])
     for index in (2, 0, 0, 1, 2):
@@ -137,7 +137,7 @@ def test_a_tars_members_can_be_read_in_any_order_and_again() -> None:
     assert problems == []
 
 
-def test_members_have_the_rank_that_their_name_tells() -> None:
+def test_rank_of_a_member_comes_from_its_name() -> None:
     make_zip("all.zip", {"rank3.log": b"x\n", "attempt_0/2/stdout.log": b"x\n"})
     assert {file.name: file.rank for file in expand(["all.zip"])[0]} == {
         "all.zip!rank3.log": 3,
@@ -145,7 +145,7 @@ def test_members_have_the_rank_that_their_name_tells() -> None:
     }
 
 
-def test_an_archive_in_an_archive_is_told() -> None:
+def test_nested_archive_is_reported() -> None:
     make_zip("all.zip", {"logs.tar": tar_bytes({"a.log": b"x"}), "b.log": b"b\n"})
     found, problems = read("all.zip")
     assert found["all.zip!b.log"] == b"b\n"
@@ -154,12 +154,12 @@ def test_an_archive_in_an_archive_is_told() -> None:
     ]
 
 
-def test_an_archive_without_logs_is_told() -> None:
+def test_archive_without_logs_is_reported() -> None:
     make_zip("all.zip", {"train.py": b"x", "model.bin": b"x"})
     assert [problem.message for problem in read("all.zip")[1]] == ["the archive holds no log files"]
 
 
-def test_broken_archives() -> None:
+def test_corrupt_archives_are_reported() -> None:
     make_zip("a.zip", {"rank0.log": TEXT})
     data = Path("a.zip").read_bytes()
     write("cut.zip", data[: len(data) // 2])
@@ -174,7 +174,7 @@ def test_broken_archives() -> None:
     assert [problem.path for problem in problems] == ["cut.tar.gz"]
 
 
-def test_an_encrypted_member_is_told() -> None:
+def test_encrypted_member_is_reported() -> None:
     make_zip("a.zip", {"rank0.log": b"x\n"})
     data = bytearray(Path("a.zip").read_bytes())
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -188,7 +188,7 @@ def test_an_encrypted_member_is_told() -> None:
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
-def test_a_bomb_is_stopped_by_its_ratio(ending: str) -> None:
+def test_decompression_bomb_is_stopped_by_its_ratio(ending: str) -> None:
     packed = COMPRESSORS[ending](b"a" * 8_000_000)
     write(f"bomb.{ending}", packed)
     found, problems = read(f"bomb.{ending}", limits=Limits(ratio=100, ratio_from=1_000_000))
@@ -196,14 +196,14 @@ def test_a_bomb_is_stopped_by_its_ratio(ending: str) -> None:
     assert len(problems) == 1 and "100 times its size" in problems[0].message
 
 
-def test_a_bomb_in_a_zip_is_stopped_over_all_members() -> None:
+def test_decompression_limit_of_a_zip_covers_all_members() -> None:
     make_zip("bomb.zip", {f"rank{n}.log": b"a\n" * 400_000 for n in range(20)})
     found, problems = read("bomb.zip", limits=Limits(ratio=100, ratio_from=1_000_000))
     assert sum(map(len, found.values())) < 4_000_000
     assert problems and all("times its size" in problem.message for problem in problems)
 
 
-def test_what_is_expanded_is_limited() -> None:
+def test_unpacked_size_is_limited() -> None:
     write("a.gz", gzip.compress(TEXT))
     found, problems = read("a.gz", limits=Limits(expanded=300_000))
     assert 0 < len(found["a.gz"]) <= 300_000 < len(TEXT)
@@ -222,7 +222,7 @@ def test_the_number_of_members_is_limited(kind: str) -> None:
     assert [problem.message for problem in problems] == ["holds more than 5 files; the others were not read"]
 
 
-def test_a_tar_header_cannot_claim_memory() -> None:
+def test_tar_header_cannot_reserve_memory() -> None:
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
     write("a.tar", header.tobuf(tarfile.GNU_FORMAT) + bytes(100_000))

@@ -11,7 +11,7 @@ from stallwatch_rules.scan.chunks import ChunkCutter
 SIZE = 4096
 
 
-def test_the_portions_are_the_cells(tmp_path: Path) -> None:
+def test_portions_end_at_chunk_boundaries(tmp_path: Path) -> None:
     data = b"".join(b"line %d %s\r\n" % (n, b"x" * (n % 90)) for n in range(2000)) + b"y" * 200_000 + b"\nend"
     path = tmp_path / "train.log"
     path.write_bytes(data)

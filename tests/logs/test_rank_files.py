@@ -36,7 +36,7 @@ def snapshot(path: Path, host: str, *groups: StackGroup, elsewhere: int = 0) -> 
     )
 
 
-def test_real_dumps_name_the_rank_that_did_not_come() -> None:
+def test_real_dumps_reveal_the_missing_rank() -> None:
     states, logs, problems = read(REAL)
     assert (logs, problems, states.files) == ([], [], 4) and states.stacks is not None
     assert states.stacks.odd == [1] and states.stacks.hosts == {}
@@ -45,7 +45,7 @@ def test_real_dumps_name_the_rank_that_did_not_come() -> None:
     )
 
 
-def test_dumps_beside_logs_leave_these_the_logs(tmp_path: Path) -> None:
+def test_dumps_are_distinguished_from_logs(tmp_path: Path) -> None:
     shutil.copy(REAL / "comm_lib_trace_rank_1", tmp_path / "rccl_42_rank1")
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
     (tmp_path / "config.json").write_text('{"version": "4.41", "hidden_size": 7}')
@@ -57,7 +57,7 @@ def test_dumps_beside_logs_leave_these_the_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "gztar"])
-def test_dumps_in_an_archive_are_read_beside_its_logs(tmp_path: Path, kind: str) -> None:
+def test_dumps_in_an_archive_are_read_with_its_logs(tmp_path: Path, kind: str) -> None:
     shutil.copytree(REAL, tmp_path / "run" / "dumps")
     (tmp_path / "run" / "train.log").write_text("step 1 loss 2.0\n")
     packed = Path(shutil.make_archive(str(tmp_path / "logs"), kind, tmp_path / "run"))
@@ -69,7 +69,7 @@ def test_dumps_in_an_archive_are_read_beside_its_logs(tmp_path: Path, kind: str)
     assert (logs, states.files, problems) == ([], 4, [])
 
 
-def test_snapshots_and_dumps_of_several_hosts_are_one(tmp_path: Path) -> None:
+def test_snapshots_and_dumps_of_several_hosts_are_combined(tmp_path: Path) -> None:
     """A rank with a snapshot is judged by it, because it has a stack."""
     waits = StackGroup([0], "collective", what="all_reduce", place="train.py:25 in step")
     snapshot(tmp_path / "n1.json", "n1", waits, elsewhere=2)
@@ -84,7 +84,7 @@ def test_snapshots_and_dumps_of_several_hosts_are_one(tmp_path: Path) -> None:
     assert "Rank 1 on node-3 is in no collective" in render(sentence(stacks))
 
 
-def test_hosts_that_only_the_logs_tell(tmp_path: Path) -> None:
+def test_hosts_of_ranks_come_from_the_logs(tmp_path: Path) -> None:
     found: list[LogFile] = []
     expand([REAL], rank_files=found)
     stacks = read_rank_files(found, [], {0: "n1", 1: "n2", 2: "n2"}).stacks
@@ -102,14 +102,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+def test_unreadable_rank_files_are_reported(name: str, tmp_path: Path) -> None:
     content, why = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     states, _, problems = read(tmp_path)
     assert states.stacks is None and why in str(problems[0]), problems
 
 
-def test_what_there_is_no_time_for_is_named() -> None:
+def test_rank_files_that_were_not_read_in_time_are_reported() -> None:
     found: list[LogFile] = []
     expand([REAL], rank_files=found)
     problems: list[InputProblem] = []
@@ -118,7 +118,7 @@ def test_what_there_is_no_time_for_is_named() -> None:
     assert len(problems) == 4 and "--timeout" in str(problems[0])
 
 
-def test_secrets_and_codes_in_foreign_files_are_not_shown(tmp_path: Path) -> None:
+def test_secrets_and_control_codes_in_rank_files_are_removed(tmp_path: Path) -> None:
     secret = "hf_" + "abcDEF123456789XYZqrstuvwxyzABCDEF"
     group = StackGroup([0], "code", place=f"train.py:1 in \x1b[31m{secret}", frames=[f"{secret}:1 in f"])
     snapshot(tmp_path / "n1.json", "n1", group)

@@ -81,7 +81,7 @@ def numbers(jobs: list[Tasks]) -> list[list[int]]:
     return [[task.number for task in job if isinstance(task, Wanted)] for job in jobs]
 
 
-def test_small_files_go_together_and_large_ones_first() -> None:
+def test_small_files_are_batched_and_large_files_come_first() -> None:
     files = [_file(100), _file(9 * BATCH), _file(100, path=""), _file(2 * BATCH), _file(100)]
     assert numbers(batches(files)) == [[1], [3], [0, 4]]
     many = numbers(batches([_file(BATCH // 5)] * 10))
@@ -103,7 +103,7 @@ def test_ten_thousand_small_files_are_few_jobs() -> None:
     ],
     ids=["broken", "failing", "failing at times"],
 )
-def test_what_others_fail_to_read_is_read_here(
+def test_jobs_that_fail_elsewhere_are_read_here(
     catalogue: Catalogue,
     logs: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -115,7 +115,7 @@ def test_what_others_fail_to_read_is_read_here(
     assert executor.jobs
 
 
-def test_an_executor_that_is_shut_down_is_not_asked_again(catalogue: Catalogue, logs: list[str]) -> None:
+def test_broken_executor_is_not_used_again(catalogue: Catalogue, logs: list[str]) -> None:
     def refuse(_: int) -> None:
         raise BrokenProcessPool("it died before")
 
@@ -124,7 +124,7 @@ def test_an_executor_that_is_shut_down_is_not_asked_again(catalogue: Catalogue, 
     assert len(executor.jobs) == 1
 
 
-def test_a_failure_within_a_file_concerns_that_file(
+def test_failure_within_a_file_affects_only_that_file(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = LogFile.chunks
@@ -143,7 +143,7 @@ def test_a_failure_within_a_file_concerns_that_file(
     assert diagnosis.stats.files == 11
 
 
-def test_no_more_than_a_window_of_jobs_is_handed_over(
+def test_number_of_submitted_jobs_is_bounded(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_logs.sharing.BATCH", 1)
@@ -169,7 +169,7 @@ def test_no_more_than_a_window_of_jobs_is_handed_over(
     assert 1 < most <= 4
 
 
-def test_the_rules_are_unpacked_once_for_all_jobs(
+def test_rules_are_unpacked_once_for_all_jobs(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_logs.sharing.BATCH", 1)
@@ -182,7 +182,7 @@ def test_the_rules_are_unpacked_once_for_all_jobs(
     assert len(executor.jobs) == len(logs) and len(made) == 1
 
 
-def test_the_rules_lie_in_shared_memory_for_processes_that_are_started(
+def test_rules_are_in_shared_memory_for_started_processes(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe holds only part of the rules, so this process would block until the other one reads."""
@@ -193,22 +193,22 @@ def test_the_rules_lie_in_shared_memory_for_processes_that_are_started(
     assert workers.prepared(shared).matcher.catalogue == catalogue
 
 
-def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, logs: list[str]) -> None:
+def test_progress_increases_up_to_the_total(catalogue: Catalogue, logs: list[str]) -> None:
     for parallel in (Parallel(), Parallel(workers=2, worth=0)):
-        told: list[tuple[int, int]] = []
+        messages: list[tuple[int, int]] = []
         diagnose_paths(
             logs,
             Options(
                 catalogue,
                 parallel=parallel,
-                progress=lambda *both, told=told: told.append(both),  # type: ignore[misc]
+                progress=lambda *both, messages=messages: messages.append(both),  # type: ignore[misc]
             ),
         )
         whole = sum(Path(log).stat().st_size for log in logs)
-        assert told == sorted(told) and told[-1] == (whole, whole)
+        assert messages == sorted(messages) and messages[-1] == (whole, whole)
 
 
-def test_a_process_that_is_stopped_gives_up() -> None:
+def test_stopped_process_ends_its_work() -> None:
     board = Board(2)
     board.report(1, 500)
     assert board.read() == [0, 500]
@@ -217,7 +217,7 @@ def test_a_process_that_is_stopped_gives_up() -> None:
         board.report(0, 1)
 
 
-def test_a_process_without_the_rules_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_rules_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_engines", {})
     with pytest.raises(LookupError):
         read_away(Job((), ScanSizes(), None, NO_PAGES))
@@ -319,7 +319,7 @@ forking = pytest.mark.skipif(
 
 
 @forking
-def test_forked_processes_read_as_this_one(tmp_path: Path, catalogue: Catalogue, logs: list[str]) -> None:
+def test_forked_processes_give_the_same_result(tmp_path: Path, catalogue: Catalogue, logs: list[str]) -> None:
     """The test uses a separate process, because this one may have threads."""
     script, begun = tmp_path / "forked.py", tmp_path / "begun"
     script.write_text(FORKED)
@@ -333,7 +333,7 @@ def test_forked_processes_read_as_this_one(tmp_path: Path, catalogue: Catalogue,
 
 @forking
 @pytest.mark.parametrize("allowed", [1, 3], ids=["a process", "the thread"])
-def test_where_forking_is_refused_all_is_read_here_and_none_is_left(
+def test_all_files_are_read_here_if_forking_fails(
     tmp_path: Path, catalogue: Catalogue, logs: list[str], allowed: int
 ) -> None:
     script = tmp_path / "refused.py"
@@ -343,12 +343,12 @@ def test_where_forking_is_refused_all_is_read_here_and_none_is_left(
     assert done.stdout.split() == ["failed", "7", "12", "0", str(allowed), "[]"]
 
 
-def test_nothing_is_forked_by_a_python_that_forks_with_each_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_python_versions_do_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
     assert not Parallel(workers=2, may_fork=True).forks
 
 
-def test_nothing_is_forked_where_threads_run() -> None:
+def test_processes_with_threads_do_not_fork() -> None:
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
@@ -361,7 +361,7 @@ def test_nothing_is_forked_where_threads_run() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
 @pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=forking)])
-def test_the_diagnosis_survives_processes_that_are_killed(
+def test_diagnosis_survives_killed_processes(
     tmp_path: Path, catalogue: Catalogue, logs: list[str], way: str
 ) -> None:
     script = tmp_path / "killed.py"
@@ -390,7 +390,7 @@ def test_processes_do_not_outlive_a_killed_parent(tmp_path: Path, way: str) -> N
         pytest.fail("the process outlived its parent")
 
 
-def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) -> None:
+def test_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) -> None:
     def interrupt(_done: int, _total: int) -> None:
         raise KeyboardInterrupt
 
@@ -401,7 +401,7 @@ def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) 
         assert wait([process.sentinel], 120)  # ready when the child has ended
 
 
-def test_a_daemonic_process_reads_by_itself(
+def test_daemonic_process_reads_without_child_processes(
     catalogue: Catalogue, logs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]

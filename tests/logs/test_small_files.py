@@ -84,7 +84,7 @@ def place(diagnosis: Diagnosis) -> tuple[str | None, int | None, str, int]:
 
 
 @pytest.mark.usefixtures("engine")
-def test_the_one_that_failed_is_named_though_few_are_read(
+def test_failed_rank_is_found_although_few_files_are_read(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
@@ -105,14 +105,14 @@ def test_the_one_that_failed_is_named_though_few_are_read(
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_rank_that_stopped_early_is_named(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_rank_that_stopped_early_is_found(tmp_path: Path, catalogue: Catalogue) -> None:
     folder_of(tmp_path, lambda rank: steps(rank, 9 if rank == BAD else 20))
     diagnosis, _ = diagnose_paths([tmp_path], Options(catalogue))
     assert diagnosis.progress.behind == [BAD]
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_rank_without_a_reported_end_is_named(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_rank_without_a_reported_end_is_found(tmp_path: Path, catalogue: Catalogue) -> None:
     def text(rank: int) -> str:
         return steps(rank, 9) if rank == BAD else f"{steps(rank)}{at(400)} INFO Training finished\n"
 
@@ -121,7 +121,7 @@ def test_a_rank_without_a_reported_end_is_named(tmp_path: Path, catalogue: Catal
 
 
 @pytest.mark.usefixtures("engine")
-def test_the_rank_that_did_not_report_what_all_others_did_is_named(
+def test_rank_without_the_common_report_is_found(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More files contain the report than are read."""
@@ -143,7 +143,7 @@ def test_the_rank_that_did_not_report_what_all_others_did_is_named(
 
 
 @pytest.mark.usefixtures("engine")
-def test_each_exception_is_counted(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_exceptions_are_counted_over_all_files(tmp_path: Path, catalogue: Catalogue) -> None:
     def text(rank: int) -> str:
         if rank % 10 != 3:
             return steps(rank)
@@ -205,7 +205,7 @@ def test_each_job_is_searched_by_itself(tmp_path: Path, catalogue: Catalogue) ->
 
 
 @pytest.mark.usefixtures("engine")
-def test_what_cannot_be_searched_is_read(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_files_that_cannot_be_searched_are_read(tmp_path: Path, catalogue: Catalogue) -> None:
     folder_of(tmp_path, steps)
     (tmp_path / "node4" / f"rank{BAD}.log").write_bytes((steps(BAD) + OOM).encode("utf-16"))
     (tmp_path / "node0" / "noise.log").write_bytes(b"\x7fELF" + bytes(4096))
@@ -231,7 +231,7 @@ def test_all_are_read_if_they_are_few_or_cannot_be_searched(
     assert MANY > 40
 
 
-def test_sources_are_of_one_kind_by_signs_and_end(catalogue: Catalogue, engine: ScanEngine) -> None:
+def test_sources_with_equal_signs_and_end_are_one_kind(catalogue: Catalogue, engine: ScanEngine) -> None:
     def kinds(*texts: str) -> list[bytes]:
         return [one.kind for one in outline_sources(engine, frozenset(), [text.encode() for text in texts])]
 
@@ -249,7 +249,7 @@ def test_sources_are_of_one_kind_by_signs_and_end(catalogue: Catalogue, engine: 
     assert len(set(different)) == len(different)
 
 
-def test_a_sign_belongs_to_the_source_in_which_it_stands(engine: ScanEngine) -> None:
+def test_sign_belongs_to_the_source_that_contains_it(engine: ScanEngine) -> None:
     texts = [steps(1), OOM, "no line end", steps(2) + OOM.strip(), "", "\r\n\n", steps(3)]
     failures = frozenset(range(len(engine.targets)))
     found = outline_sources(engine, failures, [text.encode() for text in texts])
@@ -261,7 +261,7 @@ def outline(kind: bytes, lines: int = 1, ended: float | None = None, texts: byte
     return SourceOutline(kind, texts, lines, ended is not None, math.inf if ended is None else ended)
 
 
-def test_of_those_that_failed_the_first_are_read() -> None:
+def test_first_failed_sources_are_read() -> None:
     found = [outline(b"bad", ended=float(-number)) for number in range(2 * OF_FAILED)]
     chosen = choose([*found, outline(b"alone", ended=math.inf)])
     assert chosen.numbers == {*range(OF_FAILED, 2 * OF_FAILED + 1)}
@@ -269,7 +269,7 @@ def test_of_those_that_failed_the_first_are_read() -> None:
     assert others == [*range(OF_FAILED)]
 
 
-def test_of_the_others_the_odd_ones_are_read() -> None:
+def test_unusual_sources_are_read() -> None:
     found: list[SourceOutline | None] = [outline(b"fine", 30) for _ in range(1000)]
     found[700], found[800] = outline(b"fine", 29), outline(b"fine", 31)
     found[900], found[950] = outline(b"fine", 30, texts=b"rare"), None
@@ -278,7 +278,7 @@ def test_of_the_others_the_odd_ones_are_read() -> None:
     assert len(chosen.numbers) <= OF_HEALTHY
 
 
-def test_a_kind_that_is_rare_is_read_before_those_that_are_common() -> None:
+def test_rare_kinds_are_read_before_common_ones() -> None:
     kinds: Iterable[bytes] = (b"%d" % (number // 2) for number in range(4000))
     chosen = choose([*map(outline, kinds), outline(b"rare"), outline(b"bad", ended=1.0)])
     assert {4000, 4001} <= chosen.numbers
