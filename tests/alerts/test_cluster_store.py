@@ -214,7 +214,7 @@ def kill_merger(engine: Engine) -> None:
         assert connection.scalar(text("SELECT pg_terminate_backend(session) FROM cluster_runs"))
 
 
-def test_one_agent_merges_the_reports_of_all(agents: Agents) -> None:
+def test_one_agent_merges_the_reports_of_all_agents(agents: Agents) -> None:
     for agent in ("n1", "n2", "n3"):
         agents.join(agent)
     assert {agents.coordinator(agent) for agent in ("n1", "n2", "n3") * 3} == {"n1"}
@@ -224,7 +224,7 @@ def test_one_agent_merges_the_reports_of_all(agents: Agents) -> None:
     assert agents.lines == []
 
 
-def test_agents_that_come_at_once_agree_on_one(agents: Agents) -> None:
+def test_concurrent_agents_agree_on_one_coordinator(agents: Agents) -> None:
     names = [f"n{number}" for number in range(8)]
     for agent in names:
         agents.join(agent)
@@ -238,7 +238,7 @@ def test_agents_that_come_at_once_agree_on_one(agents: Agents) -> None:
     assert [name for name, recorder in agents.recorders.items() if recorder.calls] == [found[0]]
 
 
-def test_who_leaves_is_replaced_by_the_next_post_and_its_ledger_is_kept(
+def test_leaving_coordinator_is_replaced_and_its_ledger_is_kept(
     agents: Agents, stall: Callable[..., Incident]
 ) -> None:
     only_by_posts = replace(PATIENT, acknowledgement=20, absent=50, retry=100)
@@ -254,7 +254,7 @@ def test_who_leaves_is_replaced_by_the_next_post_and_its_ledger_is_kept(
     assert [each.ledger for each in second.taken if each.agent == "n1"] == [[entry]]
 
 
-def test_a_merger_that_loses_its_session_stops_and_another_takes_over(
+def test_coordinator_that_loses_its_session_is_replaced(
     agents: Agents, engine: Engine, url: str, proxy: Proxy, postgres: Postgres
 ) -> None:
     first = agents.join("n1", url.replace(str(postgres.folder), str(proxy.folder)))
@@ -266,7 +266,7 @@ def test_a_merger_that_loses_its_session_stops_and_another_takes_over(
     assert {"n1", "n2"} <= set(second.numbers())
 
 
-def test_a_session_that_the_server_ends_is_made_again(agents: Agents, engine: Engine) -> None:
+def test_session_ended_by_the_server_is_renewed(agents: Agents, engine: Engine) -> None:
     for agent in ("n1", "n2"):
         agents.join(agent)
     assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
@@ -279,7 +279,7 @@ def test_a_session_that_the_server_ends_is_made_again(agents: Agents, engine: En
     assert agents.lines == []
 
 
-def test_a_merger_that_is_cut_off_is_replaced_and_merges_nothing_more(
+def test_disconnected_coordinator_is_replaced_and_stops_merging(
     agents: Agents, url: str, proxy: Proxy, postgres: Postgres
 ) -> None:
     """The server does not notice: the connection stays open, and the lock is held."""
@@ -293,7 +293,7 @@ def test_a_merger_that_is_cut_off_is_replaced_and_merges_nothing_more(
     assert max(first.calls) < min(second.calls)
 
 
-def test_a_merger_that_hangs_is_replaced_until_it_comes_back(agents: Agents) -> None:
+def test_hanging_coordinator_is_replaced_until_it_responds(agents: Agents) -> None:
     first = agents.join("n1", timing=QUICK)
     second = agents.join("n2", timing=QUICK)
     assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
@@ -306,7 +306,7 @@ def test_a_merger_that_hangs_is_replaced_until_it_comes_back(agents: Agents) -> 
     assert len(first.calls) == calls and second.steps
 
 
-def test_a_server_that_restarts_loses_nothing(agents: Agents, engine: Engine, postgres: Postgres) -> None:
+def test_restart_of_the_server_loses_nothing(agents: Agents, engine: Engine, postgres: Postgres) -> None:
     for agent in ("n1", "n2", "n3"):
         agents.join(agent)
     assert {agents.coordinator(agent) for agent in ("n1", "n2", "n3")} == {"n1"}
@@ -322,7 +322,7 @@ def test_a_server_that_restarts_loses_nothing(agents: Agents, engine: Engine, po
     assert agents.coordinator("n1") == agents.coordinator("n3") == merger
 
 
-def test_while_the_server_is_away_posts_fail_in_time_and_one_line_says_so(
+def test_posts_fail_quickly_with_one_notice_while_the_server_is_down(
     agents: Agents, postgres: Postgres
 ) -> None:
     agents.join("n1", timing=replace(QUICK, reconnect=0.02))
@@ -338,7 +338,7 @@ def test_while_the_server_is_away_posts_fail_in_time_and_one_line_says_so(
     assert len(agents.lines) == 1
 
 
-def test_a_table_that_is_locked_holds_up_no_post(agents: Agents, engine: Engine) -> None:
+def test_locked_table_does_not_delay_posts(agents: Agents, engine: Engine) -> None:
     agents.join("n1", timing=QUICK)
     assert agents.coordinator("n1") == "n1"
     with engine.begin() as connection:
@@ -356,7 +356,7 @@ def test_a_thousand_agents_are_merged_as_one_run(agents: Agents, engine: Engine)
     assert {each.ranks for each in merger.taken if each.agent != "here"} == {str(n) for n in range(1023)}
 
 
-def test_what_cannot_be_read_hides_nothing_else(agents: Agents, engine: Engine) -> None:
+def test_unreadable_report_does_not_hide_others(agents: Agents, engine: Engine) -> None:
     newer = msgspec.to_builtins(report("newer-keys"))
     insert(engine, "newer-keys", msgspec.json.encode({**newer, "thermometer": 60}))
     insert(engine, "cut", msgspec.json.encode(newer)[:-7])
@@ -390,7 +390,7 @@ def test_an_unreadable_reply_is_ignored(agents: Agents, engine: Engine, content:
     assert line.startswith("the merged report of all hosts is left out: ")
 
 
-def test_ages_count_on_while_a_report_is_kept(agents: Agents, engine: Engine) -> None:
+def test_ages_of_a_stored_report_increase(agents: Agents, engine: Engine) -> None:
     kept = report("n1", quiet=5.0, started_age=500.0, clock=1e9, stacks_age=1.0)
     insert(engine, "n1", msgspec.json.encode(kept), age=100.0)
     merger = agents.join("n2")
@@ -404,14 +404,14 @@ def test_ages_count_on_while_a_report_is_kept(agents: Agents, engine: Engine) ->
     assert read.ended_age is None
 
 
-def test_what_was_posted_before_the_agent_began_is_of_an_earlier_run(agents: Agents, engine: Engine) -> None:
+def test_reports_from_before_the_start_belong_to_an_earlier_run(agents: Agents, engine: Engine) -> None:
     insert(engine, "n1", msgspec.json.encode(report("n1")), age=100.0)
     merger = agents.join("n2")
     assert agents.post("n2", started_age=50.0) is not None
     assert set(merger.numbers()) == {"n2"}
 
 
-def test_a_refusal_reaches_its_agent_alone(agents: Agents) -> None:
+def test_refusal_reaches_only_the_refused_agent(agents: Agents) -> None:
     first = agents.join("n1")
     first.refuses = "n2"
     for agent in ("n2", "n3"):
@@ -424,7 +424,7 @@ def test_a_refusal_reaches_its_agent_alone(agents: Agents) -> None:
         assert reply is not None and reply.refused == "" and reply.coordinator == "n1"
 
 
-def test_a_failed_merger_delays_no_other_agent(agents: Agents) -> None:
+def test_failed_coordinator_does_not_delay_other_agents(agents: Agents) -> None:
     agents.join("n1").breaks_at = "n2"
     agents.join("n2", timing=QUICK)
     agents.join("n3")
@@ -436,7 +436,7 @@ def test_a_failed_merger_delays_no_other_agent(agents: Agents) -> None:
     assert agents.lines == ["the report of 'n2' is left out: 'a fault'"]
 
 
-def test_a_report_that_is_too_large_is_not_sent(agents: Agents) -> None:
+def test_oversized_report_is_not_sent(agents: Agents) -> None:
     agents.join("n1")
     assert agents.post("n1", ranks="1" * MOST_BYTES) is None
     assert agents.post("n1", ranks="1" * MOST_BYTES) is None
@@ -445,7 +445,7 @@ def test_a_report_that_is_too_large_is_not_sent(agents: Agents) -> None:
     assert agents.coordinator("n1") == "n1"
 
 
-def test_a_wrong_password_is_refused_in_one_line_without_it(postgres: Postgres, agents: Agents) -> None:
+def test_wrong_password_is_reported_in_one_line_without_it(postgres: Postgres, agents: Agents) -> None:
     rules = postgres.folder / "data" / "pg_hba.conf"
     before = rules.read_text()
     other = agents.url.replace("watcher@", "locked:s3cr3t%2Fpw@")
@@ -485,7 +485,7 @@ def test_a_missing_database_is_refused(agents: Agents) -> None:
     assert agents.lines == []
 
 
-def test_a_missing_driver_is_refused_with_the_command_that_brings_it(
+def test_missing_driver_is_reported_with_the_install_command(
     agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
@@ -494,12 +494,12 @@ def test_a_missing_driver_is_refused_with_the_command_that_brings_it(
         agents.post("n1")
 
 
-def test_the_agents_start_waits_for_no_sqlalchemy() -> None:
+def test_agent_starts_without_importing_sqlalchemy() -> None:
     code = "import sys, stallwatch_alerts.storage.cluster; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_what_is_old_is_forgotten(engine: Engine) -> None:
+def test_old_reports_are_deleted(engine: Engine) -> None:
     insert(engine, "old", b"{}", age=100 * 86400.0)
     insert(engine, "new", b"{}")
     with engine.begin() as connection:
@@ -523,5 +523,5 @@ def test_what_is_old_is_forgotten(engine: Engine) -> None:
         ("no url", False),
     ],
 )
-def test_only_postgresql_serves(url: str, fits: bool) -> None:
+def test_only_postgresql_urls_are_accepted(url: str, fits: bool) -> None:
     assert is_cluster_engine(url) is fits

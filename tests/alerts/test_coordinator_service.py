@@ -66,7 +66,7 @@ def report(name: str, number: int, *incidents: Incident) -> AgentReport:
     )
 
 
-def test_two_hosts_make_one_message(tmp_path: Path, service: int, chat_server: Any) -> None:
+def test_incident_of_two_hosts_is_one_message(tmp_path: Path, service: int, chat_server: Any) -> None:
     found = [
         Incident(
             id="sft/stall/silent-hang-no-error/1",

@@ -13,14 +13,14 @@ from stallwatch_exporter.watching.incidents import Heartbeat
 PING = "/ping/5ecret-uu1d"
 
 
-def test_it_says_start_ok_and_how_it_ended(switch: Any) -> None:
+def test_switch_receives_start_ok_and_the_ending(switch: Any) -> None:
     deadman = Deadman(switch.url, lambda: "", seconds=3600)
     switch.wait_for(2)
     deadman.close("fail")
     assert switch.paths == [f"{PING}/start?create=1", f"{PING}?create=1", f"{PING}/fail?create=1"]
 
 
-def test_it_goes_on_while_we_see_and_stops_when_we_do_not(switch: Any) -> None:
+def test_pings_stop_while_monitoring_is_blind(switch: Any) -> None:
     said: list[str] = []
     blind = [""]
     asked = threading.Semaphore(0)
@@ -46,7 +46,7 @@ def test_it_goes_on_while_we_see_and_stops_when_we_do_not(switch: Any) -> None:
     deadman.close(None)
 
 
-def test_who_cannot_tell_whether_it_sees_does_not(switch: Any) -> None:
+def test_failing_check_counts_as_blind(switch: Any) -> None:
     asked = threading.Semaphore(0)
 
     def look() -> str:
@@ -60,7 +60,7 @@ def test_who_cannot_tell_whether_it_sees_does_not(switch: Any) -> None:
     assert switch.paths == [f"{PING}/start?create=1"]
 
 
-def test_a_refusing_switch_is_reported_once_without_its_secret(switch: Any) -> None:
+def test_failing_switch_is_reported_once_without_its_secret(switch: Any) -> None:
     switch.status = 500
     said: list[str] = []
     deadman = Deadman(switch.url, lambda: "", seconds=0.01, report=said.append)
@@ -78,7 +78,7 @@ class Pings:
         self.signals.append(signal)
 
 
-def test_an_agent_that_is_not_heard_is_blind(stall: object) -> None:
+def test_agent_without_signs_of_life_is_blind(stall: object) -> None:
     now = [0.0]
     sink = DeadmanSink("https://x.example/u", ping=Pings(), seconds=3600, clock=lambda: now[0])
     now[0] = 20.0
@@ -98,7 +98,7 @@ def test_an_agent_that_is_not_heard_is_blind(stall: object) -> None:
 
 
 @pytest.mark.parametrize(("kind", "last"), [("ended", "fail"), ("stall", "ok")])
-def test_the_last_signal_tells_how_the_run_ended(stall: object, kind: str, last: Signal) -> None:
+def test_last_ping_contains_the_ending_of_the_run(stall: object, kind: str, last: Signal) -> None:
     pings = Pings()
     sink = DeadmanSink("https://x.example/u", ping=pings, seconds=3600)
     sink(stall(kind=kind))  # type: ignore[operator]

@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Iterator[IncidentStore]:
     kept.close()
 
 
-def test_a_chat_receives_fatal_and_then_failed_for_one_incident(
+def test_chat_receives_the_finding_and_then_the_failure(
     chat_server: Any, found: Incident, died: Incident, catalogue: Catalogue
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
@@ -69,9 +69,7 @@ def test_a_chat_receives_fatal_and_then_failed_for_one_incident(
     assert [body["title"].split(":")[0] for body in chat_server.bodies] == ["[myrun] fatal", "[myrun] failed"]
 
 
-def test_a_new_crash_is_one_message_with_its_cause(
-    chat_server: Any, died: Incident, catalogue: Catalogue
-) -> None:
+def test_crash_is_one_message_with_its_cause(chat_server: Any, died: Incident, catalogue: Catalogue) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
     sink(died)
     assert sink.close(120)
@@ -81,9 +79,7 @@ def test_a_new_crash_is_one_message_with_its_cause(
     assert "How it ended: failed, exit code 1" in body["text"] and "What to do:" in body["text"]
 
 
-def test_the_end_does_not_repeat_what_the_beginning_said(
-    found: Incident, died: Incident, oom_page: Any
-) -> None:
+def test_end_does_not_repeat_the_beginning(found: Incident, died: Incident, oom_page: Any) -> None:
     opened = Event(found.opened_at, "opened", "finding", "cuda-oom", "critical", 1)
     given = msgspec.structs.replace(died, history=[opened])
     assert "What to do:" not in render(given, "en", oom_page).text
@@ -117,7 +113,7 @@ def test_a_warning_that_turns_critical_is_sent_once_more(
         ("zh", "run-stopped", "[myrun] 任务被中断，随之结束："),
     ],
 )
-def test_what_ends_with_its_run_is_not_over_or_well(
+def test_finding_that_ends_with_its_run_is_not_called_recovered(
     found: Incident, catalogue: Catalogue, language: str, resolution: Any, title: str
 ) -> None:
     ended = msgspec.structs.replace(found, status="resolved", resolution=resolution, resolved_at=1100.0)
@@ -135,7 +131,7 @@ def test_what_ends_with_its_run_is_not_over_or_well(
         ("zh", "[myrun] 卡住 1 分 40 秒后，任务失败"),
     ],
 )
-def test_a_stall_that_the_failure_ended_says_how_long_it_was(
+def test_stall_ended_by_a_failure_has_its_duration(
     stall: Callable[..., Incident], language: str, title: str
 ) -> None:
     ended = stall(status="resolved", resolution="run-failed", stalled_seconds=100.0)
@@ -160,7 +156,7 @@ def test_a_warning_that_turns_critical_within_its_wait_is_one_message(
 
 
 @pytest.mark.parametrize("kind", ["stall", "finding"])
-def test_a_warning_that_no_later_step_decides_does_not_wait(
+def test_warning_that_later_steps_cannot_decide_is_sent_at_once(
     chat_server: Any, stall: Callable[..., Incident], found: Incident, catalogue: Catalogue, kind: str
 ) -> None:
     slower = msgspec.structs.replace(found, rule=STEP_TIME, severity="warning", harm="degrading")
@@ -193,7 +189,7 @@ class Desk:
         return [(names[draft.channel], draft.escalation) for draft in drafts]
 
 
-def test_others_are_called_once_for_both_its_messages(
+def test_finding_and_failure_are_escalated_once(
     store: IncidentStore, found: Incident, died: Incident
 ) -> None:
     desk = Desk(store)
@@ -201,14 +197,12 @@ def test_others_are_called_once_for_both_its_messages(
     assert desk.tell(died) == [(FIRST, False)]
 
 
-def test_others_are_called_about_an_end_without_a_reported_beginning(
-    store: IncidentStore, died: Incident
-) -> None:
+def test_failure_without_a_reported_finding_is_escalated(store: IncidentStore, died: Incident) -> None:
     assert Desk(store).tell(died) == [(FIRST, False), (BOSS, True)]
 
 
 @pytest.mark.parametrize("heard", [True, False])
-def test_who_heard_of_the_beginning_hears_of_the_end_in_spite_of_a_silence(
+def test_end_reaches_notified_chats_despite_a_silence(
     store: IncidentStore, found: Incident, died: Incident, heard: bool
 ) -> None:
     if heard:

@@ -36,7 +36,7 @@ def over_hosts(stall: Stall, **changes: Any) -> Incident:
     return stall(**{**known, "stacks": stacks(), **changes})
 
 
-def test_the_rank_is_named_with_its_host_and_how_many_answered(stall: Stall) -> None:
+def test_message_contains_rank_host_and_number_of_responses(stall: Stall) -> None:
     message = render(over_hosts(stall), "en", None)
     assert "rank 1 on n2 holds up the run at train.py:11 in score" in message.title
     lines = message.text.splitlines()
@@ -46,7 +46,7 @@ def test_the_rank_is_named_with_its_host_and_how_many_answered(stall: Stall) -> 
     assert "    ssh n2 py-spy dump --pid 4711" in lines
 
 
-def test_in_chinese(stall: Stall) -> None:
+def test_message_in_chinese_contains_rank_and_hosts(stall: Stall) -> None:
     message = render(over_hosts(stall), "zh", None)
     assert "卡在 n2 上的 rank 1" in message.title
     assert "共 3 台主机，3 台有响应。" in message.text
@@ -61,7 +61,7 @@ def test_a_run_on_one_host_does_not_mention_hosts(stall: Stall) -> None:
     assert "hosts" not in message.text and "ssh" not in message.text
 
 
-def test_hosts_that_do_not_answer_are_counted_and_named_where_nothing_else_is_known(stall: Stall) -> None:
+def test_silent_hosts_are_named_if_nothing_else_is_known(stall: Stall) -> None:
     silent = stacks(groups=[], odd=[], why="", hosts={"n1": "0", "n2": "1"}, silent=["n3"])
     text = render(over_hosts(stall, stacks=silent), "en", None).text
     assert "2 of 3 hosts answered. No answer from n3." in text
@@ -95,7 +95,7 @@ def test_every_reason_has_its_title_and_advice(
         assert "{" not in message.title + message.text
 
 
-def test_each_process_is_looked_at_on_its_own_host(stall: Stall) -> None:
+def test_commands_run_on_the_host_of_each_process(stall: Stall) -> None:
     groups = [StackGroup([1], "collective"), StackGroup([0, 2], "code", place="train.py:11 in score")]
     both = stacks(groups=groups, odd=[0, 2], pids={0: 100, 2: 300})
     lines = render(over_hosts(stall, stacks=both), "en", None).text.splitlines()
@@ -110,15 +110,13 @@ def test_each_process_is_looked_at_on_its_own_host(stall: Stall) -> None:
         ({"condition": "stopped"}, "`ssh n2 kill -CONT 4711`"),
     ],
 )
-def test_what_to_do_about_a_rank_is_done_on_its_host(
-    stall: Stall, changes: dict[str, Any], command: str
-) -> None:
+def test_remedy_for_a_rank_runs_on_its_host(stall: Stall, changes: dict[str, Any], command: str) -> None:
     groups = [StackGroup([0, 2], "collective"), StackGroup([1], "code", **changes)]
     assert command in render(over_hosts(stall, stacks=stacks(groups=groups)), "en", None).text
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=reboot", "n2;reboot", "n 2", ""])
-def test_no_command_is_made_of_a_host_whose_name_is_none(stall: Stall, host: str) -> None:
+def test_invalid_host_names_are_not_used_in_commands(stall: Stall, host: str) -> None:
     odd = stacks(hosts={"n1": "0", host: "1", "n3": "2", "n4": "x-y,9-"})
     text = render(over_hosts(stall, stacks=odd, host=host), "en", None).text
     assert "    py-spy dump --pid 4711" in text.splitlines() and "ssh" not in text
@@ -132,7 +130,7 @@ def test_a_finding_names_the_host_of_its_rank(stall: Stall) -> None:
 
 @pytest.mark.parametrize("odd", [[611], list(range(0, 1024, 2)), list(range(1024)), []])
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_thousand_ranks_on_many_hosts_fit_into_a_chat(stall: Stall, odd: list[int], language: str) -> None:
+def test_message_about_a_thousand_ranks_is_short(stall: Stall, odd: list[int], language: str) -> None:
     names = [f"gpu-a{number:03}.cluster-of-a-long-name.example" for number in range(128)]
     hosts = {name: f"{8 * number}-{8 * number + 7}" for number, name in enumerate(names)}
     others = [rank for rank in range(1024) if rank not in odd]

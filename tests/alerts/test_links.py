@@ -20,9 +20,7 @@ Stall = Callable[..., Incident]
 
 
 @pytest.mark.parametrize(("language", "labels"), [("en", ["Rule", "Page"]), ("zh", ["规则", "页面"])])
-def test_a_message_ends_with_its_links(
-    stall: Stall, language: Any, labels: list[str], cache_folder: Path
-) -> None:
+def test_message_ends_with_links(stall: Stall, language: Any, labels: list[str], cache_folder: Path) -> None:
     page = load_catalogue(cache=cache_folder).pages["cuda-oom"]  # a real page, which has a path
     settings = AlertSettings(language=language, dashboard_url="https://watch.example.org/")
     incident = stall(rule="cuda-oom", kind="finding", run="my run & co", evidence=["x" * 900] * 9)
@@ -51,7 +49,7 @@ def test_a_message_ends_with_its_links(
     ],
     ids=["nothing configured", "a site", "a site in Chinese"],
 )
-def test_without_a_dashboard_a_rule_is_on_the_site_or_one_command_away(
+def test_rule_without_a_dashboard_links_to_the_site_or_names_a_command(
     stall: Stall, settings: AlertSettings, last: str, cache_folder: Path
 ) -> None:
     page = load_catalogue(cache=cache_folder).pages["cuda-oom"]
@@ -60,7 +58,7 @@ def test_without_a_dashboard_a_rule_is_on_the_site_or_one_command_away(
     assert notice.message.text.splitlines()[-1] == last
 
 
-def test_without_a_page_and_a_dashboard_nothing_is_linked(stall: Stall) -> None:
+def test_message_without_a_page_and_a_dashboard_has_no_links(stall: Stall) -> None:
     notice = incident_notice(stall(), "en", None)
     assert linked(notice, None, "myrun", AlertSettings()) == notice
 
@@ -68,7 +66,7 @@ def test_without_a_page_and_a_dashboard_nothing_is_linked(stall: Stall) -> None:
 @pytest.mark.parametrize(
     ("language", "said"), [("en", "Duration of the incident: 3 min 10 s."), ("zh", "持续了 3 分 10 秒。")]
 )
-def test_the_end_of_a_finding_tells_how_long_it_was(stall: Stall, language: str, said: str) -> None:
+def test_end_of_a_finding_has_its_duration(stall: Stall, language: str, said: str) -> None:
     over = stall(
         kind="finding", stalled_seconds=None, status="resolved", resolution="recovered", resolved_at=1190.0
     )

@@ -67,12 +67,14 @@ THERE = " at ‹!channel›:30 in main"  #: place of the odd ranks with escaped 
         (located([1]), "zh", "，卡在 rank 1（‹!channel›:30 的 main）"),
     ],
 )
-def test_the_title_names_the_odd_ranks_and_their_place(incident: Incident, language: str, title: str) -> None:
+def test_title_contains_the_odd_ranks_and_their_location(
+    incident: Incident, language: str, title: str
+) -> None:
     stalled = {"en": "[r] stalled: no step for 42 s", "zh": "[r] 卡住：已 42 秒没有新的 step"}[language]
     assert incident_notice(incident, language, None).message.title == stalled + title
 
 
-def test_the_text_is_the_sentence_made_safe() -> None:
+def test_text_contains_the_escaped_sentence() -> None:
     notice = incident_notice(located([1]), "en", None)
     assert (
         "Ranks 0, 2, 3 wait in all_gather (train.py:42 in step); "
@@ -81,7 +83,7 @@ def test_the_text_is_the_sentence_made_safe() -> None:
     assert notice.facts["odd_ranks"] == "1" and notice.facts["status"] == "open"
 
 
-def test_it_names_host_process_and_commands() -> None:
+def test_message_contains_host_process_and_commands() -> None:
     incident = located([1])
     assert incident.stacks is not None
     incident.stacks.pids = {0: 4710, 1: 4711}
@@ -100,7 +102,7 @@ def test_it_names_host_process_and_commands() -> None:
     assert "用 `kill -CONT 4711` 让进程继续运行" in text or "kill -CONT 4711 让进程继续运行" in text
 
 
-def test_a_data_loaders_own_worker_is_shown() -> None:
+def test_worker_of_a_data_loader_is_shown() -> None:
     incident = located([1])
     assert incident.stacks is not None
     group, incident.stacks.pids = incident.stacks.groups[-1], {1: 4711}
@@ -112,7 +114,7 @@ def test_a_data_loaders_own_worker_is_shown() -> None:
         assert "    py-spy dump --pid 4712\n    py-spy dump --pid 4711\n" in text
 
 
-def test_what_is_no_cause_is_background() -> None:
+def test_findings_that_are_no_cause_are_background() -> None:
     incident = located([1])
     incident.background = ["zero3-trace-cache-invalidated"]
     for language, line in (
@@ -123,13 +125,13 @@ def test_what_is_no_cause_is_background() -> None:
         assert line in text.splitlines() and "Likely cause" not in text and "可能的原因" not in text
 
 
-def test_ranks_that_went_different_ways_get_advice() -> None:
+def test_diverged_ranks_get_advice() -> None:
     for language, advice in (("en", "call different collectives"), ("zh", "调用的集合通信不一致")):
         incident = msgspec.structs.replace(located([0, 1], "diverged", ranks=2), rule=SILENT_HANG)
         assert advice in incident_notice(incident, language, None).message.text
 
 
-def test_the_stack_ends_where_the_rank_is_and_shows_who_of_the_users_code_called() -> None:
+def test_stack_shows_the_innermost_frame_and_the_users_frame() -> None:
     library = "/opt/venv/lib/python3.11/site-packages/requests"
     calls = [f"{library}/api.py:{number} in call" for number in range(9)]
     frames = ["/opt/train/train.py:9 in main", "/opt/train/rewards.py:4 in score", *calls]
@@ -154,7 +156,7 @@ def test_the_stack_ends_where_the_rank_is_and_shows_who_of_the_users_code_called
         (StackGroup([1], "code", locked_out=True), "en", "--native"),
     ],
 )
-def test_it_says_what_to_do_about_the_odd_rank(group: StackGroup, language: str, says: str) -> None:
+def test_message_contains_advice_for_the_odd_rank(group: StackGroup, language: str, says: str) -> None:
     waits = StackGroup([0, 2], "collective", what="all_gather")
     found = stall(StallStacks(5.0, 0.1, [waits, group], [1], "elsewhere"))
     assert says in incident_notice(found, language, None).message.text
@@ -174,7 +176,7 @@ class Chat:
         self.titles.append(notice.message.title)
 
 
-def test_stacks_that_come_late_are_no_second_message() -> None:
+def test_late_stacks_do_not_cause_a_second_message() -> None:
     chat = Chat()
     sink = ChatSink(AlertSettings(urls=("x://",)), Catalogue.of([]), connect=lambda _: chat)
     for incident in (stall(), stall(), located([1]), located([1])):
@@ -183,7 +185,7 @@ def test_stacks_that_come_late_are_no_second_message() -> None:
     assert chat.titles == ["[r] stalled: no step for 42 s"]
 
 
-def test_the_terminal_shows_it_once() -> None:
+def test_terminal_shows_a_located_stall_once() -> None:
     stream = io.StringIO()
     sink = TerminalSink(Catalogue.of([]), "en", stream)
     for incident in (located([1]), located([1])):
@@ -193,7 +195,7 @@ def test_the_terminal_shows_it_once() -> None:
     assert stream.getvalue().count("stalled:") == 1
 
 
-def test_a_stall_that_was_silenced_stays_so_whatever_rule_explains_it_now() -> None:
+def test_silenced_stall_stays_silenced_if_its_rule_changes() -> None:
     cause, hang = "zero3-trace-cache-invalidated", "silent-hang-no-error"
     found = msgspec.structs.replace(located([1]), id=f"r/stall/{cause}/1", rule=hang)
     died = msgspec.structs.replace(found, kind="ended")
@@ -204,7 +206,7 @@ def test_a_stall_that_was_silenced_stays_so_whatever_rule_explains_it_now() -> N
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_place_cannot_mention_a_channel_and_its_advice_is_complete(language: str) -> None:
+def test_location_cannot_mention_a_channel(language: str) -> None:
     page = load_catalogue().pages[SILENT_HANG]
     text = compose.render(located([2], "diverged"), language, page).text
     assert "<!channel>" not in text and "TORCH_DISTRIBUTED_DEBUG=DETAIL" in text

@@ -25,11 +25,11 @@ from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHE
         ("json://user:SECRET", "json://****"),
     ],
 )
-def test_masked_urls_hold_no_secret(url: str, masked: str) -> None:
+def test_masked_urls_contain_no_secret(url: str, masked: str) -> None:
     assert mask_url(url) == masked
 
 
-def test_secrets_vanish_from_what_a_library_says() -> None:
+def test_secrets_are_removed_from_library_errors() -> None:
     url = "json://user:pa55word@chat.example/hooks/s3cr3t-token?+X-Api-Key=abcdef123"
     said = f"cannot POST {url} (s3cr3t-token, abcdef123, pa55word) to chat.example"
     shown = hide_secrets(said, url)
@@ -54,7 +54,7 @@ SHORT = "json://u:pw@chat.example/ab/c1/hook?k=Zq"
         ("about the chat at chat.example: abc", "about the chat at chat.example: abc"),
     ],
 )
-def test_short_pieces_vanish_where_they_stand_as_in_an_address(said: str, shown: str) -> None:
+def test_short_secrets_are_removed_in_url_positions(said: str, shown: str) -> None:
     assert hide_secrets(said, SHORT) == shown
 
 
@@ -67,14 +67,14 @@ def test_short_pieces_vanish_where_they_stand_as_in_an_address(said: str, shown:
         ("json://h/caf%C3%A9-secret", "no such path /café-secret"),
     ],
 )
-def test_what_a_library_made_of_a_secret_vanishes_too(url: str, said: str) -> None:
+def test_transformed_secrets_are_removed(url: str, said: str) -> None:
     shown = hide_secrets(said, url)
     assert "****" in shown
     for piece in ("T...", "1...", "...f", "s3cret", "café"):
         assert piece not in shown
 
 
-def test_the_schemes_that_are_redacted_are_those_of_the_installed_apprise() -> None:
+def test_url_schemes_match_the_installed_apprise() -> None:
     """If this fails, Apprise has a new service: add its schemes to ``text/chat_schemes.json``."""
     from apprise.manager_plugins import NotificationManager
 

@@ -36,12 +36,12 @@ Stall = Callable[..., Incident]
         (183600, "2 d 3 h", "2 天 3 小时"),
     ],
 )
-def test_durations_are_for_people(seconds: float, english: str, chinese: str) -> None:
+def test_durations_are_readable(seconds: float, english: str, chinese: str) -> None:
     assert duration_text(seconds) == english
     assert duration_text(seconds, "zh") == chinese
 
 
-def test_a_stall_says_since_when_and_against_which_threshold(stall: Stall) -> None:
+def test_stall_message_contains_duration_and_threshold(stall: Stall) -> None:
     message = render(stall(), "en", None)
     assert message.title == "[myrun] stalled: no step for 42 s after step 160 of 900"
     for fact in (
@@ -57,20 +57,20 @@ def test_a_stall_says_since_when_and_against_which_threshold(stall: Stall) -> No
         assert fact in message.text
 
 
-def test_a_stall_before_the_first_step_and_in_another_phase(stall: Stall) -> None:
+def test_stall_title_depends_on_step_and_phase(stall: Stall) -> None:
     assert render(stall(step=None), "en", None).title == "[myrun] stalled: no step for 42 s"
     in_eval = render(stall(phase="eval"), "en", None)
     assert in_eval.title == "[myrun] stalled: no progress for 42 s in evaluation"
 
 
-def test_a_start_that_stalls_has_no_rhythm_yet(stall: Stall) -> None:
+def test_stall_during_startup_mentions_the_limit_for_startup(stall: Stall) -> None:
     incident = stall(phase="init", step=None)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "rhythm" not in english and "The limit for start-up is 30 s." in english
     assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
 
 
-def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: Stall) -> None:
+def test_stall_before_the_threshold_is_learned_does_not_call_it_learned(stall: Stall) -> None:
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "learned from this run's steps" not in english
@@ -78,7 +78,7 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     assert "自己的节奏" not in chinese and "卡住阈值暂定为 1 分 30 秒" in chinese
 
 
-def test_the_shortest_threshold_is_not_called_the_rhythm_of_the_run(stall: Stall) -> None:
+def test_minimum_threshold_is_not_called_learned(stall: Stall) -> None:
     incident = stall(at_floor=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "learned" not in english and "Stallwatch waits at least 30 s before it reports" in english
@@ -86,9 +86,7 @@ def test_the_shortest_threshold_is_not_called_the_rhythm_of_the_run(stall: Stall
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
-    stall: Stall, over: bool
-) -> None:
+def test_end_of_a_run_mentions_a_record_outside_the_state_folder(stall: Stall, over: bool) -> None:
     where = message(
         "run.kept-elsewhere", path="/tmp/stallwatch-0-1/runs/myrun", why="No space left on device"
     )
@@ -107,14 +105,14 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
     assert render(incident, "zh", None).title == "[myrun] 已恢复，卡住了 3 分 10 秒"
 
 
-def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -> None:
+def test_stall_reported_at_its_threshold_lasts_longer_than_it(stall: Stall) -> None:
     incident = stall(stalled_seconds=3.004, threshold_seconds=3.0)
     text = render(incident, "en", None).text
     assert "for more than 3 s. The stall threshold, learned from this run's steps, is 3 s." in text
     assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
 
 
-def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_page: RulePage) -> None:
+def test_incident_of_a_lost_agent_is_not_called_recovered(stall: Stall, oom_page: RulePage) -> None:
     gone = {"status": "resolved", "resolution": "unknown", "resolved_at": 1190.0, "updated_at": 1190.0}
     message = render(stall(**gone), "en", None)
     assert message.title == "[myrun] agent gone: stalled when last seen"
@@ -138,18 +136,20 @@ def test_an_incident_whose_tail_was_stopped_is_no_longer_watched(stall: Stall) -
 
 
 @pytest.mark.parametrize(("resolution", "word"), [("run-finished", "finished"), ("run-failed", "failed")])
-def test_a_stall_that_the_end_of_the_run_ends(stall: Stall, resolution: str, word: str) -> None:
+def test_stall_that_ends_with_the_run_is_not_called_recovered(
+    stall: Stall, resolution: str, word: str
+) -> None:
     message = render(stall(status="resolved", resolution=resolution), "en", None)
     assert word in message.title
     assert "recovered" not in message.title
 
 
-def test_a_stall_in_an_episode_that_began_with_a_warning_counts_from_the_last_step(stall: Stall) -> None:
+def test_stall_after_a_warning_counts_from_the_last_step(stall: Stall) -> None:
     message = render(stall(opened_at=1000.0, updated_at=1100.0, stalled_seconds=31.0), "en", None)
     assert "no step for 31 s" in message.title
 
 
-def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> None:
+def test_stall_ended_by_ctrl_c_announces_no_further_message(stall: Stall) -> None:
     """An interrupted run is not an incident, so its end is not sent."""
     ending = Ending("interrupted", 130, "SIGINT")
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0, ending=ending)
@@ -214,7 +214,7 @@ def test_a_failure_names_cause_rank_fixes_and_ending(
 
 
 @pytest.mark.parametrize(("language", "ended"), [("en", "failed: "), ("zh", "失败：")])
-def test_the_title_of_an_unknown_failure_is_its_exception(stall: Stall, language: str, ended: str) -> None:
+def test_title_of_an_unknown_failure_is_its_exception(stall: Stall, language: str, ended: str) -> None:
     found = "ValueError: bad batch at index 77 (train.py:8)"
     died = failed(stall, None, rule="unknown-failure", exception=found)
     assert render(died, language, None).title == f"[myrun] {ended}{found}"
@@ -223,7 +223,7 @@ def test_the_title_of_an_unknown_failure_is_its_exception(stall: Stall, language
     assert title.startswith(f"[myrun] {ended}ValueError: ＠all xxx") and len(title) < 150
 
 
-def test_the_same_in_chinese_comes_from_the_page(
+def test_chinese_message_uses_the_chinese_page(
     stall: Stall, oom_primary: Primary, oom_page: RulePage
 ) -> None:
     message = render(failed(stall, oom_primary), "zh", oom_page)
@@ -246,17 +246,17 @@ def test_long_texts_end_with_a_sentence_and_fixes_are_whole(
     assert len(message.text) <= 1500
 
 
-def test_an_at_sign_that_mentions_nobody_stays(stall: Stall) -> None:
+def test_harmless_at_sign_is_kept(stall: Stall) -> None:
     assert "cache @ step 10" in render(stall(evidence=["Invalidate trace cache @ step 10"]), "en", None).text
 
 
-def test_a_stall_is_not_blamed_on_something_else_that_was_found(stall: Stall, oom_primary: Primary) -> None:
+def test_stall_is_not_attributed_to_an_unrelated_finding(stall: Stall, oom_primary: Primary) -> None:
     message = render(stall(primary=oom_primary, rank=None), "en", None)
     assert "CUDA out of memory" not in message.title + message.text.replace(oom_primary.evidence[0], "")
     assert "rank" not in message.text
 
 
-def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage) -> None:
+def test_links_and_markup_of_pages_are_removed(stall: Stall, oom_page: RulePage) -> None:
     text = render(failed(stall, None), "en", oom_page).text
     assert "see the notes" in text
     assert "http" not in text
@@ -274,13 +274,15 @@ def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage)
         (Ending("unknown", None), "cause unknown", "原因不明"),
     ],
 )
-def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> None:
+def test_endings_are_described_in_both_languages(
+    stall: Stall, ending: Ending, english: str, chinese: str
+) -> None:
     incident = failed(stall, None, ending=ending)
     assert english in render(incident, "en", None).title
     assert chinese in render(incident, "zh", None).title
 
 
-def test_the_exit_code_is_told_once() -> None:
+def test_exit_code_is_mentioned_once() -> None:
     ending = Ending("failed", 1, detail=message("run.exited", code=1))
     assert ending_line(ending, "en") == "How it ended: failed, exit code 1"
     assert ending_line(Ending("finished", 0, None, "", 3900), "zh") == "退出情况：已完成，耗时 1 小时 5 分"
@@ -343,12 +345,12 @@ def test_a_message_has_a_bounded_length(stall: Stall, oom_primary: Primary, lang
     assert len(message.title) <= 200
 
 
-def test_the_test_message_is_in_the_language() -> None:
+def test_test_message_is_in_the_configured_language() -> None:
     assert "test message" in render_test("en").title
     assert "测试消息" in render_test("zh").title
 
 
-def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
+def test_lost_rank_has_its_own_text(stall: Stall) -> None:
     """No rule page describes a lost rank, because a log does not show it."""
     gone = stall(
         kind="finding",
@@ -385,7 +387,7 @@ def test_a_run_of_one_process_does_not_mention_other_ranks(stall: Stall, languag
     ("language", "blame"), [("en", ": rank 1 holds up the run (at |在)"), ("zh", "：卡在 rank 1")]
 )
 @pytest.mark.parametrize("name", ["step", "step" * 200])
-def test_the_cause_of_a_stall_names_its_rank_and_place_once(
+def test_cause_of_a_stall_mentions_rank_and_location_once(
     stall: Stall, language: str, blame: str, name: str
 ) -> None:
     rule = "gloo-collective-timeout"

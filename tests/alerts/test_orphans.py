@@ -42,7 +42,7 @@ def run(home: Path, name: str, *incidents: Incident, dead: bool) -> Path:
     return folder.path
 
 
-def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Path, stall: Stall) -> None:
+def test_open_incidents_of_a_dead_agent_are_closed_once(tmp_path: Path, stall: Stall) -> None:
     dead = run(
         tmp_path,
         "dead",
@@ -65,7 +65,7 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
     assert close_orphans(tmp_path, 6000.0, heard.append) == [] and len(heard) == 1
 
 
-def test_what_a_stopped_tail_left_open_is_no_longer_watched(tmp_path: Path, stall: Stall) -> None:
+def test_open_incidents_of_a_stopped_tail_are_closed_as_unwatched(tmp_path: Path, stall: Stall) -> None:
     path = run(tmp_path, "tailed", stall(id="tailed/stall/x/1", run="tailed"), dead=True)
     info, ended = read_info(path), time.time() - 90
     assert info is not None
@@ -79,7 +79,7 @@ def test_what_a_stopped_tail_left_open_is_no_longer_watched(tmp_path: Path, stal
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["mid-run", "as it left"])
-def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
+def test_recorded_unsent_incident_is_sent_by_the_next_agent(
     tmp_path: Path, stall: Stall, chat_server: Any, catalogue: Catalogue, ended: bool
 ) -> None:
     at = time.time() - 150
@@ -105,7 +105,7 @@ def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
     assert report_unsent(tmp_path, time.time(), pytest.fail) == []
 
 
-def test_an_old_story_is_not_new_to_anybody(tmp_path: Path, stall: Stall) -> None:
+def test_old_unsent_incidents_are_not_sent(tmp_path: Path, stall: Stall) -> None:
     now = time.time()
 
     def left(name: str, gone: float) -> None:
@@ -127,9 +127,7 @@ def test_an_old_story_is_not_new_to_anybody(tmp_path: Path, stall: Stall) -> Non
     assert [(one.id, one.status) for one in heard] == [("new/stall/y/1", "open")]
 
 
-def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
-    tmp_path: Path, stall: Stall
-) -> None:
+def test_incident_open_when_its_agent_was_killed_is_always_sent(tmp_path: Path, stall: Stall) -> None:
     """This happens if the messages' database was locked for all that time."""
     now = time.time()
     hung = stall(id="dead/stall/x/1", run="dead", opened_at=now - 7200, updated_at=now - 7200)
@@ -143,9 +141,7 @@ def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
 
 
 @pytest.mark.parametrize("change", ["nothing", "it ended", "another goes on"])
-def test_what_an_agent_that_was_silent_only_wrote_meanwhile_is_kept(
-    tmp_path: Path, stall: Stall, change: str
-) -> None:
+def test_records_of_an_agent_that_was_only_paused_are_kept(tmp_path: Path, stall: Stall, change: str) -> None:
     """A container was paused, or ``stallwatch tail`` continues with the run."""
     path = run(tmp_path, "dead", stall(id="dead/stall/x/1", run="dead"), dead=True)
     info, now = read_info(path), time.time()
@@ -164,7 +160,7 @@ def test_what_an_agent_that_was_silent_only_wrote_meanwhile_is_kept(
     assert (after.pid, after.started_at) == (agent.info.pid, agent.info.started_at)
 
 
-def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: Stall) -> None:
+def test_agent_with_a_recent_record_is_not_dead(tmp_path: Path, stall: Stall) -> None:
     """Its processes are invisible if another container uses the same state folder."""
     folder = run(tmp_path, "elsewhere", stall(id="elsewhere/stall/x/1", run="elsewhere"), dead=True)
     info = read_info(folder)
@@ -200,7 +196,7 @@ def test_notified_chats_learn_once_that_the_run_is_unwatched(
     assert chat_server.bodies[1]["status"] == "resolved" and other_chat_server.bodies == []
 
 
-def test_a_record_that_names_another_folder_and_a_link_lead_nowhere(
+def test_records_cannot_refer_to_other_folders(
     tmp_path: Path, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a shared state folder, an account must not make this one write into folders that it cannot enter."""
@@ -238,7 +234,7 @@ def of_hosts(home: Path, name: str, key: str, merged: Incident | None, *, dead: 
     return folder
 
 
-def test_of_a_run_over_hosts_only_what_was_merged_is_reported_and_once(tmp_path: Path, stall: Stall) -> None:
+def test_merged_incident_of_a_run_over_hosts_is_reported_once(tmp_path: Path, stall: Stall) -> None:
     merged = stall(id="sft/stall/x/1", run="sft")
     first = of_hosts(tmp_path, "sft", "5f", merged)
     other = of_hosts(tmp_path, "sft-n2", "5f", None)
@@ -252,16 +248,14 @@ def test_of_a_run_over_hosts_only_what_was_merged_is_reported_and_once(tmp_path:
     assert b"unknown" in (first / "run-incidents.jsonl").read_bytes()
 
 
-def test_what_an_agent_merged_is_not_closed_while_another_of_its_run_is_up(
-    tmp_path: Path, stall: Stall
-) -> None:
+def test_merged_incident_stays_open_while_another_agent_is_alive(tmp_path: Path, stall: Stall) -> None:
     of_hosts(tmp_path, "sft", "5f", stall(id="sft/stall/x/1", run="sft"))
     of_hosts(tmp_path, "sft-n2", "5f", None, dead=False)
     assert close_orphans(tmp_path, time.time(), lambda _: None) == []
     assert report_unsent(tmp_path, time.time(), lambda _: None) == []
 
 
-def test_what_another_host_recorded_as_over_is_not_closed_again(tmp_path: Path, stall: Stall) -> None:
+def test_incident_closed_by_another_host_is_not_closed_again(tmp_path: Path, stall: Stall) -> None:
     merged = stall(id="sft/stall/x/1", run="sft")
     over = msgspec.structs.replace(merged, status="resolved", resolution="recovered", resolved_at=9.0)
     of_hosts(tmp_path, "sft", "5f", merged)

@@ -23,5 +23,5 @@ from stallwatch_alerts.messages.links import plain
         ),
     ],
 )
-def test_markdown_as_plain_text(markdown: str, text: str) -> None:
+def test_markdown_becomes_plain_text(markdown: str, text: str) -> None:
     assert plain(markdown, 40 if "第" not in markdown else 25) == text

@@ -48,7 +48,7 @@ def pair() -> Iterator[tuple[Answering, Answering]]:
         each.server.server_close()
 
 
-def test_a_password_with_odd_characters_arrives_and_goes_no_further(
+def test_password_is_sent_only_to_its_server(
     pair: tuple[Answering, Answering],
 ) -> None:
     one, other = pair
@@ -60,7 +60,7 @@ def test_a_password_with_odd_characters_arrives_and_goes_no_further(
 
 
 @pytest.mark.parametrize("address", ["localhost:abc", "http://127.0.0.1:9", "http://[::1"])
-def test_a_wrong_address_is_told_without_its_password(address: str) -> None:
+def test_invalid_address_is_reported_without_its_password(address: str) -> None:
     with pytest.raises((NoAnswer, ValueError)) as caught:
         Server(address.replace("//", "//me:s3cr3t@") if "//" in address else address).get("/x")
     assert "s3cr3t" not in str(caught.value)

@@ -47,13 +47,13 @@ def promtool(*arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_committed_file_follows_from_the_catalogue(folder: Path, packaged: Catalogue) -> None:
+def test_committed_rules_match_the_catalogue(folder: Path, packaged: Catalogue) -> None:
     current = (folder / "catalogue.yml").read_text(encoding="utf-8")
     message = "the rule pages have changed: stallwatch rules export --prometheus rules/prometheus"
     assert current == catalogue_rules(packaged), message
 
 
-def test_what_is_exported_is_what_is_committed(folder: Path, packaged: Catalogue) -> None:
+def test_exported_files_equal_the_committed_ones(folder: Path, packaged: Catalogue) -> None:
     assert rule_files(packaged) == {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
 
 
@@ -89,7 +89,7 @@ def test_every_alert_written_by_hand_has_a_firing_and_a_quiet_test(folder: Path)
     assert fired == quiet & (names | {"StallwatchWatchdog"}) == names
 
 
-def test_every_ending_that_is_a_failure_is_the_runs_at_some_place_in_their_order(folder: Path) -> None:
+def test_run_failed_alert_covers_every_failed_ending(folder: Path) -> None:
     (failed,) = [rule for rule in alerts(folder) if rule["alert"] == "StallwatchRunFailed"]
     weighed = re.findall(r'vector\((\d)\), "ending", "([^"]+)"', failed["expr"])
     kinds = set(get_args(EndingKind)) - {"finished", "interrupted", "unknown"}
@@ -112,7 +112,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def test_every_runbook_is_there(root: Path, folder: Path, packaged: Catalogue) -> None:
+def test_every_runbook_exists(root: Path, folder: Path, packaged: Catalogue) -> None:
     for rule in alerts(folder):
         runbook = rule["annotations"]["runbook"]
         if runbook.startswith("stallwatch rules show "):
@@ -130,11 +130,11 @@ def exported(catalogue: Catalogue, runbooks: Runbooks) -> dict[str, dict[str, st
     return {rule["alert"]: rule["annotations"] for rule in rules}
 
 
-def test_no_file_names_a_host_that_nobody_configured(packaged: Catalogue) -> None:
+def test_rule_files_contain_no_unconfigured_host(packaged: Catalogue) -> None:
     assert "://" not in "".join(re.findall(r"runbook.*", "".join(rule_files(packaged).values())))
 
 
-def test_runbooks_lead_to_the_configured_site(packaged: Catalogue) -> None:
+def test_runbooks_link_to_the_configured_site(packaged: Catalogue) -> None:
     of = exported(packaged, Runbooks(docs_url="https://docs.example.org/stallwatch/"))
     site = "https://docs.example.org/stallwatch"
     assert all(annotations["runbook_url"].startswith(f"{site}/") for annotations in of.values())
@@ -144,7 +144,7 @@ def test_runbooks_lead_to_the_configured_site(packaged: Catalogue) -> None:
     assert of["StallwatchRankGone"]["runbook_url"] == f"{site}/alerts/#stallwatchrankgone"
 
 
-def test_runbooks_of_rules_lead_to_the_dashboard(packaged: Catalogue) -> None:
+def test_runbooks_of_rules_link_to_the_dashboard(packaged: Catalogue) -> None:
     of = exported(packaged, Runbooks("https://watch.example.org/", "https://docs.example.org"))
     assert of["StallwatchCudaOom"]["runbook_url"] == "https://watch.example.org/rules?rule=cuda-oom"
     assert of["StallwatchStalled"]["runbook_url"].startswith("https://watch.example.org/rules?rule=silent")
@@ -154,9 +154,7 @@ def test_runbooks_of_rules_lead_to_the_dashboard(packaged: Catalogue) -> None:
 
 @pytest.mark.server
 @needs_promtool
-def test_each_rule_of_the_catalogue_fires_for_its_own_incident_and_for_no_other(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_each_rule_fires_only_for_its_own_incident(folder: Path, tmp_path: Path) -> None:
     """Each alert gets a run with an open incident of its rule, and a run with a resolved one."""
     file = yaml.safe_load((folder / "catalogue.yml").read_text())
     rules = [rule for group in file["groups"] for rule in group["rules"]]
@@ -196,7 +194,7 @@ def filled(template: str, labels: dict[str, str]) -> str:
     return text.replace('{{ "{{" }}', "{{")
 
 
-def test_braces_in_a_page_are_no_template(oom_page: RulePage) -> None:
+def test_braces_in_a_page_are_escaped(oom_page: RulePage) -> None:
     import msgspec
 
     odd = msgspec.structs.replace(oom_page, title="Use {{ cookiecutter }} here")
@@ -206,7 +204,7 @@ def test_braces_in_a_page_are_no_template(oom_page: RulePage) -> None:
     )
 
 
-def test_a_page_of_ones_own_gets_an_alert_and_no_link_to_the_site(oom_page: RulePage) -> None:
+def test_custom_page_gets_an_alert_without_a_link_to_the_site(oom_page: RulePage) -> None:
     import msgspec
 
     own = msgspec.structs.replace(oom_page, id="our-disk-array", path="my-rules/storage/our-disk-array.md")
@@ -222,7 +220,7 @@ def test_a_page_of_ones_own_gets_an_alert_and_no_link_to_the_site(oom_page: Rule
     assert "our-disk-array" in others["rules"][-1]["expr"]
 
 
-def test_what_raises_no_incident_gets_no_alert(oom_page: RulePage) -> None:
+def test_rules_without_incidents_get_no_alert(oom_page: RulePage) -> None:
     import msgspec
 
     quiet = [

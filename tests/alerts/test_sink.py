@@ -24,7 +24,7 @@ def resolved(stall: Stall, **changes: Any) -> Incident:
     return stall(status="resolved", resolution="recovered", resolved_at=1100.0, **changes)
 
 
-def test_open_and_resolve_arrive_with_words_and_facts(
+def test_open_and_resolved_messages_arrive_with_text_and_facts(
     chat_server: Any, stall: Stall, catalogue: Catalogue
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
@@ -63,7 +63,7 @@ def test_strange_names_reach_a_webhook_unchanged(
     assert "卡住" in chat_server.bodies[0]["title"]
 
 
-def test_fields_that_the_url_asks_for_win(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
+def test_fields_in_the_url_have_precedence(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url + "&:team=infra&:run=other&:message=",)), catalogue)
     sink(stall())
     assert sink.close(120)
@@ -84,7 +84,7 @@ def test_a_server_that_fails_twice_gets_the_message_once(
     assert len(said) == 1 and "500" in said[0] and "s3cr3t" not in said[0]
 
 
-def test_what_memory_cannot_deliver_in_time_is_lost_and_counted(
+def test_undelivered_messages_in_memory_are_counted_as_lost(
     chat_server: Any, stall: Stall, catalogue: Catalogue
 ) -> None:
     chat_server.answers = [500] * 50
@@ -97,9 +97,7 @@ def test_what_memory_cannot_deliver_in_time_is_lost_and_counted(
     assert len(said) == 1 and "trying again" in said[0] and "s3cr3t" not in said[0]
 
 
-def test_who_cannot_be_told_of_a_refusal_costs_no_message(
-    chat_server: Any, stall: Stall, catalogue: Catalogue
-) -> None:
+def test_failing_report_does_not_lose_messages(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
     def dead(_: str) -> None:
         raise OSError("stderr is gone")
 
@@ -112,7 +110,7 @@ def test_who_cannot_be_told_of_a_refusal_costs_no_message(
     assert (sink.sent, sink.failed) == (1, 1)  # the second URL is invalid
 
 
-def test_what_is_still_queued_at_the_end_is_counted(stall: Stall, catalogue: Catalogue) -> None:
+def test_queued_messages_at_the_end_are_counted(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue)
     channel.open.clear()
     for episode in range(3):
@@ -122,7 +120,7 @@ def test_what_is_still_queued_at_the_end_is_counted(stall: Stall, catalogue: Cat
     channel.open.set()
 
 
-def test_a_dead_chat_does_not_delay_another(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
+def test_unreachable_chat_does_not_delay_others(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
     urls = ("json://127.0.0.1:1/x", chat_server.url)  # port 1 refuses connections
     sink = ChatSink(AlertSettings(urls=urls), catalogue)
     sink(stall())
@@ -133,7 +131,7 @@ def test_a_dead_chat_does_not_delay_another(chat_server: Any, stall: Stall, cata
     assert (sink.sent, sink.failed) == (1, 1)
 
 
-def test_a_url_that_is_none_is_a_problem_and_the_others_work(
+def test_invalid_url_is_reported_and_the_others_work(
     chat_server: Any, stall: Stall, catalogue: Catalogue
 ) -> None:
     said: list[str] = []
@@ -185,7 +183,7 @@ def test_a_second_episode_is_reported_again(stall: Stall, catalogue: Catalogue) 
     assert statuses(channel) == [("1", "open"), ("1", "resolved"), ("2", "open"), ("2", "resolved")]
 
 
-def test_what_another_agent_sent_is_not_sent_again_and_its_end_is(stall: Stall, catalogue: Catalogue) -> None:
+def test_adopted_incident_is_not_resent_and_its_end_is_sent(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue)
     sink.adopt(stall(id="a"))
     sink(stall(id="a", stalled_seconds=90.0))
@@ -194,7 +192,7 @@ def test_what_another_agent_sent_is_not_sent_again_and_its_end_is(stall: Stall, 
     assert statuses(channel) == [("a", "resolved")]
 
 
-def test_an_incident_is_sent_once_no_message_of_it_waits(stall: Stall, catalogue: Catalogue) -> None:
+def test_incident_counts_as_sent_when_no_message_waits(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue)
     channel.open.clear()  # the chat does not answer
     assert sink.has_sent("a")
@@ -218,7 +216,7 @@ def test_min_severity_filters_openings_and_their_resolves(stall: Stall, catalogu
     assert statuses(channel) == [("b", "open"), ("b", "resolved")]
 
 
-def test_what_is_queued_does_not_change_with_the_agents_incident(stall: Stall, catalogue: Catalogue) -> None:
+def test_queued_message_is_independent_of_later_changes(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue)
     channel.open.clear()
     incident = stall()
@@ -230,7 +228,7 @@ def test_what_is_queued_does_not_change_with_the_agents_incident(stall: Stall, c
     assert "[myrun]" in channel.notices[0].message.title
 
 
-def test_it_never_raises(stall: Stall, catalogue: Catalogue) -> None:
+def test_sink_never_raises(stall: Stall, catalogue: Catalogue) -> None:
     sink, _ = in_memory(catalogue)
     broken = stall()
     broken.run = None  # type: ignore[assignment]
@@ -239,7 +237,7 @@ def test_it_never_raises(stall: Stall, catalogue: Catalogue) -> None:
     sink.close(1)
 
 
-def test_no_url_in_any_log(
+def test_logs_contain_no_url(
     chat_server: Any, stall: Stall, catalogue: Catalogue, caplog: pytest.LogCaptureFixture, capfd: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)

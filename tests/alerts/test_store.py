@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> IncidentStore:
     return IncidentStore.at_home(tmp_path / "new" / "home")
 
 
-def test_an_incident_comes_back_whole(store: IncidentStore, stall: Stall, oom_primary: Primary) -> None:
+def test_incident_round_trips(store: IncidentStore, stall: Stall, oom_primary: Primary) -> None:
     memory = MemoryUse(held=3, ranks={0: 1 << 30, 11: 2 << 30})
     ending = Ending("killed", 137, "SIGKILL", "Killed.", 3.0, [ExitedRank(rank=1, step=29)], memory)
     incident = stall(primary=oom_primary, ending=ending)
@@ -36,7 +36,7 @@ def test_an_incident_comes_back_whole(store: IncidentStore, stall: Stall, oom_pr
     assert store.get(incident.id) == incident
 
 
-def test_what_cannot_be_read_hides_nothing_else(
+def test_unreadable_incident_does_not_hide_others(
     store: IncidentStore, stall: Stall, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.upsert(stall(id="a/1"))
@@ -49,14 +49,14 @@ def test_what_cannot_be_read_hides_nothing_else(
     assert store.get("a/1") is None and store.get("a/2") is not None
 
 
-def test_the_newest_state_replaces_the_older(store: IncidentStore, stall: Stall) -> None:
+def test_newest_state_replaces_the_older(store: IncidentStore, stall: Stall) -> None:
     store.upsert(stall())
     store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1100.0))
     (incident,) = store.list()
     assert (incident.status, incident.resolved_at) == ("resolved", 1100.0)
 
 
-def test_listing_filters_and_orders(store: IncidentStore, stall: Stall) -> None:
+def test_list_filters_and_sorts(store: IncidentStore, stall: Stall) -> None:
     store.upsert(stall(id="a/1", run="a", opened_at=1.0))
     store.upsert(stall(id="a/2", run="a", opened_at=3.0, status="resolved"))
     store.upsert(stall(id="b/1", run="b", opened_at=2.0))
@@ -66,12 +66,12 @@ def test_listing_filters_and_orders(store: IncidentStore, stall: Stall) -> None:
     assert [incident.id for incident in store.list(limit=1)] == ["a/2"]
 
 
-def test_a_loss_that_is_not_a_number_can_be_kept(store: IncidentStore, stall: Stall) -> None:
+def test_nan_loss_can_be_stored(store: IncidentStore, stall: Stall) -> None:
     store.upsert(stall(last_loss=float("nan")))
     assert store.list()[0].last_loss is None
 
 
-def test_agents_share_one_database(tmp_path: Path, stall: Stall) -> None:
+def test_several_agents_can_write_to_one_database(tmp_path: Path, stall: Stall) -> None:
     stores = [IncidentStore.at_home(tmp_path) for _ in range(4)]
 
     def write(number: int) -> None:
@@ -82,7 +82,7 @@ def test_agents_share_one_database(tmp_path: Path, stall: Stall) -> None:
     assert len(stores[0].list()) == 10
 
 
-def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Stall) -> None:
+def test_sink_writes_in_the_background(store: IncidentStore, stall: Stall) -> None:
     sink = StoreSink(lambda: store)
     incident = stall()
     sink(incident)
@@ -93,7 +93,7 @@ def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Sta
     assert sink.failed == 0
 
 
-def test_what_a_run_left_unmended_is_closed_but_not_settled(
+def test_unfixed_finding_of_an_ended_run_is_closed_and_stays_actionable(
     store: IncidentStore, stall: Stall, chat_server: Any, catalogue: Catalogue
 ) -> None:
     """A broken checkpoint of an ended run never gets resolved. Escalations still happen."""
@@ -114,12 +114,12 @@ def test_what_a_run_left_unmended_is_closed_but_not_settled(
     ]
 
 
-def test_only_a_database_that_all_agents_write_to_is_shared(store: IncidentStore) -> None:
+def test_only_a_server_database_counts_as_shared(store: IncidentStore) -> None:
     urls = ("", "sqlite:///x.db", "postgresql://db/stallwatch")
     assert [StoreSink(lambda: store, url=url).is_shared for url in urls] == [False, False, True]
 
 
-def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall: Stall) -> None:
+def test_database_errors_are_counted_and_not_raised(store: IncidentStore, stall: Stall) -> None:
     said: list[str] = []
     sink = StoreSink(lambda: store, said.append)
     sink(stall(run=object()))
@@ -131,7 +131,7 @@ def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall
     assert len(store.list()) == 1
 
 
-def test_a_refusal_shows_neither_the_database_nor_what_was_to_be_stored(tmp_path: Path, stall: Stall) -> None:
+def test_database_error_reveals_neither_url_nor_data(tmp_path: Path, stall: Stall) -> None:
     said: list[str] = []
     url = "postgresql://watcher:s3cr3t%2Fpw@db.example:5432/incidents"
 
@@ -159,7 +159,7 @@ def test_a_refusal_shows_neither_the_database_nor_what_was_to_be_stored(tmp_path
     assert "a-private-name" not in str(error.value)
 
 
-def test_a_report_that_breaks_does_not_count_twice(stall: Stall) -> None:
+def test_failing_report_is_not_counted_twice(stall: Stall) -> None:
     def broken(*_: object) -> None:
         raise OSError("gone")
 

@@ -30,7 +30,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("folder_mode", [None, 0o700, 0o755])
-def test_databases_follow_their_folder(
+def test_database_permissions_follow_the_folder(
     tmp_path: Path, stall: Callable[..., Incident], folder_mode: int | None
 ) -> None:
     home = tmp_path / "state" / "stallwatch"
@@ -52,7 +52,7 @@ def test_the_first_process_creates_the_folder_of_its_user(tmp_path: Path) -> Non
     assert [mode(tmp_path / name) for name in ("one", "two")] == [0o700, 0o700]
 
 
-def test_opening_a_database_again_leaves_the_locks_of_those_that_have_it(
+def test_reopening_a_database_keeps_the_locks_of_others(
     tmp_path: Path, stall: Callable[..., Incident]
 ) -> None:
     """Without its lock, a process does not exist for SQLite: another one would remove the journal."""

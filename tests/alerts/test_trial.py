@@ -5,7 +5,7 @@ from typing import Any
 from stallwatch_alerts.trial import test_message as send_test_message
 
 
-def test_each_url_is_reported_by_itself(chat_server: Any, other_chat_server: Any) -> None:
+def test_each_url_is_reported_separately(chat_server: Any, other_chat_server: Any) -> None:
     other_chat_server.answers = [403]
     urls = [chat_server.url, other_chat_server.url, "gibberish", "json://127.0.0.1:1/s3cr3t-path"]
     good, refused, gibberish, unreachable = send_test_message(urls, "zh")

@@ -15,7 +15,7 @@ def test_order_is_kept_and_close_finishes_the_queue() -> None:
     assert not worker.put(1)
 
 
-def test_a_handler_that_raises_is_counted_and_the_next_item_is_handled() -> None:
+def test_failing_handler_is_counted_and_the_next_item_is_handled() -> None:
     seen: list[int] = []
 
     def handle(item: int, _: threading.Event) -> None:
@@ -30,7 +30,7 @@ def test_a_handler_that_raises_is_counted_and_the_next_item_is_handled() -> None
     assert (seen, worker.failed) == ([2], 1)
 
 
-def test_a_full_queue_drops_at_once_and_counts() -> None:
+def test_full_queue_drops_items_and_counts_them() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def handle(item: int, _: threading.Event) -> None:
@@ -47,7 +47,7 @@ def test_a_full_queue_drops_at_once_and_counts() -> None:
     assert worker.close(120)
 
 
-def test_close_gives_up_on_a_handler_that_waits() -> None:
+def test_close_gives_up_on_a_blocked_handler() -> None:
     entered = threading.Event()
 
     def handle(item: int, give_up: threading.Event) -> None:
@@ -63,7 +63,7 @@ def test_close_gives_up_on_a_handler_that_waits() -> None:
     assert worker.dropped == 2 + worker._abandoned
 
 
-def test_what_is_in_hand_when_close_gives_up_is_counted_once() -> None:
+def test_item_in_progress_at_close_is_counted_once() -> None:
     entered, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def handle(item: int, _: threading.Event) -> None:
@@ -83,7 +83,7 @@ def test_what_is_in_hand_when_close_gives_up_is_counted_once() -> None:
     assert (worker.dropped, worker.failed) == (1, 0)
 
 
-def test_it_begins_before_the_first_item_even_if_that_breaks() -> None:
+def test_worker_starts_before_the_first_item() -> None:
     seen: list[object] = []
 
     def begin() -> None:

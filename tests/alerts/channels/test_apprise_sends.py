@@ -73,7 +73,7 @@ def mail_url(port: int, password: str = "pa55word-1", to: str = "team@example.or
     return f"mailto://bob:{password}@127.0.0.1:{port}?mode=insecure&from=bob@example.org&to={to}"
 
 
-def test_a_mail_is_html_with_the_same_as_text(mailbox: tuple[Mailbox, int], notice: Notice) -> None:
+def test_email_contains_html_and_the_same_plain_text(mailbox: tuple[Mailbox, int], notice: Notice) -> None:
     box, port = mailbox
     AppriseChannel(mail_url(port)).send(notice)
     (mail,) = box.mails
@@ -97,7 +97,7 @@ def test_a_mail_is_html_with_the_same_as_text(mailbox: tuple[Mailbox, int], noti
         ("pa55word-1", "team@example.org", "552 too big", "smtp-552"),
     ],
 )
-def test_what_the_mail_server_refuses_has_its_code(
+def test_refusal_of_the_mail_server_has_its_code(
     mailbox: tuple[Mailbox, int], notice: Notice, password: str, to: str, answer: str, code: str
 ) -> None:
     box, port = mailbox
@@ -110,7 +110,7 @@ def test_what_the_mail_server_refuses_has_its_code(
     assert not box.mails
 
 
-def test_a_mail_server_that_does_not_listen(notice: Notice) -> None:
+def test_unreachable_mail_server_is_reported_as_refused(notice: Notice) -> None:
     with pytest.raises(ChannelError) as caught:
         AppriseChannel(mail_url(1)).send(notice)
     assert caught.value.code == "refused"
@@ -134,13 +134,13 @@ def test_ntfy_gets_a_priority_and_no_attachment(edge: Any, notice: Notice) -> No
     assert server.taken[1].json["message"].endswith("…")
 
 
-def test_ntfy_with_a_priority_of_the_users_keeps_it(edge: Any, notice: Notice) -> None:
+def test_priority_in_an_ntfy_url_is_kept(edge: Any, notice: Notice) -> None:
     server = edge.serve("ntfy.sh", ntfy)
     AppriseChannel("ntfy://s3cr3t-topic?priority=low").send(notice)
     assert server.taken[0].headers["X-Priority"] == "low"
 
 
-def test_ntfy_gives_the_time_of_the_next_attempt(edge: Any, notice: Notice) -> None:
+def test_ntfy_rate_limit_sets_the_time_of_the_next_attempt(edge: Any, notice: Notice) -> None:
     said = {"code": 42901, "http": 429, "error": "limit reached: too many requests"}
     edge.serve("ntfy.sh", ntfy).force = [reply(said, 429, retry_after="9")]
     with pytest.raises(ChannelError) as caught:
@@ -149,7 +149,7 @@ def test_ntfy_gives_the_time_of_the_next_attempt(edge: Any, notice: Notice) -> N
     assert "42901" in str(caught.value)
 
 
-def test_a_webhook_of_ones_own_gets_the_facts_and_no_decoration(edge: Any, notice: Notice) -> None:
+def test_custom_webhook_receives_facts_without_decoration(edge: Any, notice: Notice) -> None:
     server = edge.serve("monitor.example.org", lambda _: Reply(204))
     AppriseChannel("jsons://monitor.example.org/hooks/x?:team=infra").send(notice)
     body = server.calls[0].json

@@ -48,7 +48,7 @@ def example(stall: Callable[..., Incident], cache_folder: Path) -> Callable[[str
 
 
 @pytest.mark.parametrize(("chat", "language", "part", "form"), SHOWN, ids=[row[0] for row in SHOWN])
-def test_the_example_of_a_chat_is_what_it_gets(
+def test_documented_example_of_a_chat_equals_the_request(
     chat: str, language: str, part: Any, form: str, edge: Any, example: Any, root: Path
 ) -> None:
     given = CHATS[chat.lower()]
@@ -60,7 +60,7 @@ def test_the_example_of_a_chat_is_what_it_gets(
     assert expected in (root / "docs/chats.md").read_text(encoding="utf-8"), expected
 
 
-def test_the_example_of_a_mail_is_what_is_sent(example: Any, root: Path) -> None:
+def test_documented_example_of_an_email_equals_the_email(example: Any, root: Path) -> None:
     page = html_page(example("en").message.text).replace("</p><", "</p>\n<").replace("</pre>", "</pre>\n")
     expected = f"### Email\n\n`````html\n{page}\n`````\n"
     assert expected in (root / "docs/chats.md").read_text(encoding="utf-8"), expected

@@ -34,9 +34,7 @@ def closed(opened: Notice) -> Notice:
 
 
 @pytest.mark.parametrize("name", EDITABLE)
-def test_the_first_message_is_edited_in_each_target(
-    name: str, edge: Any, opened: Notice, more: Notice
-) -> None:
+def test_first_message_is_edited_in_each_target(name: str, edge: Any, opened: Notice, more: Notice) -> None:
     server = edge.serve(CHATS[name].host, CHATS[name].protocol)
     channel = AppriseChannel(CHATS[name].url)
     assert not channel.has_message(NAME)
@@ -50,7 +48,9 @@ def test_the_first_message_is_edited_in_each_target(
         assert call.path.endswith(("/chat.update", "/messages/1", "/editMessageText"))
 
 
-def test_the_end_answers_the_first_message(edge: Any, opened: Notice, closed: Notice) -> None:
+def test_message_about_the_end_replies_to_the_first_message(
+    edge: Any, opened: Notice, closed: Notice
+) -> None:
     for name in EDITABLE:
         server = edge.serve(CHATS[name].host, CHATS[name].protocol)
         channel = AppriseChannel(CHATS[name].url)
@@ -70,7 +70,7 @@ def test_the_end_answers_the_first_message(edge: Any, opened: Notice, closed: No
 
 
 @pytest.mark.parametrize("name", [name for name in CHATS if name not in EDITABLE])
-def test_other_chats_edit_nothing_and_get_the_end_as_before(
+def test_chats_without_edits_receive_the_end_as_a_new_message(
     name: str, edge: Any, opened: Notice, closed: Notice
 ) -> None:
     server = edge.serve(CHATS[name].host, CHATS[name].protocol)
@@ -81,7 +81,9 @@ def test_other_chats_edit_nothing_and_get_the_end_as_before(
     assert len(server.taken) == len(server.calls) == 2
 
 
-def test_a_thread_that_is_gone_does_not_keep_the_end_back(edge: Any, opened: Notice, closed: Notice) -> None:
+def test_deleted_thread_does_not_prevent_the_message_about_the_end(
+    edge: Any, opened: Notice, closed: Notice
+) -> None:
     server = edge.serve(CHATS["slack-bot"].host, CHATS["slack-bot"].protocol)
     channel = AppriseChannel(CHATS["slack-bot"].url)
     channel.send(opened)
@@ -92,7 +94,7 @@ def test_a_thread_that_is_gone_does_not_keep_the_end_back(edge: Any, opened: Not
     assert [call.json.get("thread_ts") for call in server.taken[2:]] == [None, None]
 
 
-def test_a_group_of_incidents_is_no_message_to_edit(edge: Any, opened: Notice) -> None:
+def test_grouped_message_is_not_edited(edge: Any, opened: Notice) -> None:
     edge.serve(CHATS["discord"].host, CHATS["discord"].protocol)
     channel = AppriseChannel(CHATS["discord"].url)
     channel.send(replace(opened, facts={**opened.facts, "count": 4}))

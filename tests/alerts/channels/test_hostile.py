@@ -35,7 +35,7 @@ def sent(name: str, edge: Any, notice: Notice) -> dict[str, Any]:
 
 @EVERY
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_an_incident_full_of_marks_does_nothing(
+def test_markup_in_an_incident_has_no_effect(
     name: str, language: str, edge: Any, stall: Callable[..., Incident]
 ) -> None:
     incident = stall(
@@ -78,7 +78,7 @@ def raw(notice: Notice) -> Notice:
     return Notice(RAW, "failure", notice.facts)
 
 
-def test_slack_reads_nothing_in_rich_text(edge: Any, raw: Notice) -> None:
+def test_slack_markup_is_not_interpreted(edge: Any, raw: Notice) -> None:
     body = sent("slack", edge, raw)
     assert not re.search(r"[<>]", body["text"])
     elements = [one for element in body["blocks"][1]["elements"] for one in element["elements"]]
@@ -101,7 +101,7 @@ class Tags(html.parser.HTMLParser):
         self.text += data
 
 
-def test_telegram_has_only_our_tags_and_makes_no_link_of_a_file(edge: Any, raw: Notice) -> None:
+def test_telegram_message_has_only_our_tags_and_no_links_to_files(edge: Any, raw: Notice) -> None:
     body = sent("telegram", edge, raw)
     tags = Tags()
     tags.feed(body["text"])
@@ -114,7 +114,7 @@ def test_telegram_has_only_our_tags_and_makes_no_link_of_a_file(edge: Any, raw: 
     assert body["link_preview_options"] == {"is_disabled": True}
 
 
-def test_discord_and_dingtalk_escape_marks(edge: Any, raw: Notice) -> None:
+def test_discord_and_dingtalk_markup_is_escaped(edge: Any, raw: Notice) -> None:
     discord = sent("discord", edge, raw)
     assert discord["allowed_mentions"] == {"parse": []}
     prose, code, links = re.fullmatch(
@@ -129,7 +129,7 @@ def test_discord_and_dingtalk_escape_marks(edge: Any, raw: Notice) -> None:
     assert not re.search(r"(?<!\\)[<|]", text)
 
 
-def test_wecom_and_feishu_have_no_tag_but_ours(edge: Any, raw: Notice) -> None:
+def test_wecom_and_feishu_messages_have_only_our_tags(edge: Any, raw: Notice) -> None:
     content = sent("wecom", edge, raw)["markdown"]["content"]
     assert re.findall("<[^>]*>", content) == ['<font color="warning">', "</font>"]
     assert re.findall(r"\]\(([^)]*)", content) == ["https://watch.example.org/run?run=a%28b%29&c=d"]
@@ -137,7 +137,7 @@ def test_wecom_and_feishu_have_no_tag_but_ours(edge: Any, raw: Notice) -> None:
         assert not re.search(r"[<>]|\]\(", element.get("content", ""))
 
 
-def test_teams_reads_nothing_in_text_runs(edge: Any, raw: Notice) -> None:
+def test_teams_markup_is_not_interpreted(edge: Any, raw: Notice) -> None:
     (attachment,) = sent("teams", edge, raw)["attachments"]
     card = json.dumps(attachment["content"], ensure_ascii=False)
     assert '"TextBlock"' not in card

@@ -28,7 +28,7 @@ LONG = [
 
 
 @EVERY
-def test_a_message_is_taken_by_each_target(name: str, edge: Any, notice: Notice) -> None:
+def test_each_target_accepts_a_message(name: str, edge: Any, notice: Notice) -> None:
     given = CHATS[name]
     server = edge.serve(given.host, given.protocol)
     AppriseChannel(given.url).send(notice)
@@ -40,7 +40,7 @@ def test_a_message_is_taken_by_each_target(name: str, edge: Any, notice: Notice)
 
 @EVERY
 @pytest.mark.parametrize("text", LONG, ids=range(len(LONG)))
-def test_whatever_the_length_the_chat_takes_it_and_the_link_stays(
+def test_messages_of_any_length_are_accepted_and_keep_the_link(
     name: str, text: str, edge: Any, notice: Notice
 ) -> None:
     given = CHATS[name]
@@ -53,7 +53,7 @@ def test_whatever_the_length_the_chat_takes_it_and_the_link_stays(
 
 
 @EVERY
-def test_a_wrong_secret_is_refused_by_its_code(name: str, edge: Any, notice: Notice) -> None:
+def test_wrong_secret_has_its_error_code(name: str, edge: Any, notice: Notice) -> None:
     given = CHATS[name]
     edge.serve(given.host, given.protocol)
     with pytest.raises(ChannelError) as caught:
@@ -64,7 +64,7 @@ def test_a_wrong_secret_is_refused_by_its_code(name: str, edge: Any, notice: Not
 @pytest.mark.parametrize(
     "name", [name for name in CHATS if name != "teams"]
 )  # a workflow may give any answer
-def test_html_in_a_200_is_no_delivery(name: str, edge: Any, notice: Notice) -> None:
+def test_html_answer_with_status_200_is_not_a_delivery(name: str, edge: Any, notice: Notice) -> None:
     """A captive portal or a proxy with a log-in page sends such an answer."""
     given = CHATS[name]
     server = edge.serve(given.host, given.protocol)
@@ -99,7 +99,7 @@ RATES = {
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_too_many_says_for_how_long(name: str, edge: Any, notice: Notice) -> None:
+def test_rate_limit_sets_the_waiting_time(name: str, edge: Any, notice: Notice) -> None:
     given = CHATS[name]
     said, seconds = RATES[name]
     edge.serve(given.host, given.protocol).force = [said]
@@ -111,7 +111,9 @@ def test_too_many_says_for_how_long(name: str, edge: Any, notice: Notice) -> Non
 
 
 @pytest.mark.parametrize("status", [429, 400])
-def test_feishus_gateway_says_it_in_a_header_of_its_own(status: int, edge: Any, notice: Notice) -> None:
+def test_rate_limit_of_the_feishu_gateway_is_read_from_its_header(
+    status: int, edge: Any, notice: Notice
+) -> None:
     said = json.dumps({"code": 99991400, "msg": "request trigger frequency limit"})
     given = CHATS["feishu"]
     edge.serve(given.host, given.protocol).force = [Reply(status, said, {"x-ogw-ratelimit-reset": "52"})]
@@ -120,7 +122,7 @@ def test_feishus_gateway_says_it_in_a_header_of_its_own(status: int, edge: Any, 
     assert caught.value.retry_after is not None and caught.value.retry_after >= 52
 
 
-def test_a_second_try_does_not_repeat_to_who_has_it(edge: Any, notice: Notice) -> None:
+def test_retry_skips_targets_that_have_the_message(edge: Any, notice: Notice) -> None:
     given = CHATS["telegram"]
     server = edge.serve(given.host, given.protocol)
     server.force = [None, Reply(502)]
@@ -133,7 +135,7 @@ def test_a_second_try_does_not_repeat_to_who_has_it(edge: Any, notice: Notice) -
 
 @EVERY
 @pytest.mark.parametrize("status", [404, 500, 503])
-def test_other_failures_of_http_are_named(name: str, status: int, edge: Any, notice: Notice) -> None:
+def test_other_http_errors_are_named(name: str, status: int, edge: Any, notice: Notice) -> None:
     given = CHATS[name]
     edge.serve(given.host, given.protocol).force = [Reply(status, "<html>gone</html>")]
     with pytest.raises(ChannelError) as caught:
@@ -153,7 +155,7 @@ def test_dingtalk_mentions_appear_in_the_text(edge: Any, notice: Notice) -> None
 @pytest.mark.parametrize(
     ("date", "seconds"), [("Fri, 20 Nov 2026 10:00:00 GMT", 30.0), ("", 0.0), ("yesterday", 0.0)]
 )
-def test_a_moment_to_wait_for_is_by_the_clock_of_the_server(
+def test_retry_after_date_is_relative_to_the_clock_of_the_server(
     monkeypatch: pytest.MonkeyPatch, date: str, seconds: float
 ) -> None:
     """The local clock may be a day ahead."""

@@ -13,7 +13,7 @@ from stallwatch_alerts.trial import test_message as send_test_message
 
 
 @pytest.mark.parametrize("name", CHATS)
-def test_a_wrong_secret_has_a_remedy(name: str, edge: Any) -> None:
+def test_wrong_secret_has_a_remedy(name: str, edge: Any) -> None:
     given = CHATS[name]
     edge.serve(given.host, given.protocol)
     for language, word in (("en", "URL"), ("zh", "URL")):
@@ -21,7 +21,7 @@ def test_a_wrong_secret_has_a_remedy(name: str, edge: Any) -> None:
         assert not delivery.delivered and word in delivery.remedy
 
 
-def test_feishus_signature_and_dingtalks_settings_are_told_apart(edge: Any) -> None:
+def test_remedies_distinguish_signature_and_keyword_errors(edge: Any) -> None:
     feishu = edge.serve(CHATS["feishu"].host, CHATS["feishu"].protocol)
     feishu.force = [reply({"code": 19024, "msg": "Key Words Not Found"})]
     first, second = send_test_message([CHATS["feishu"].url, CHATS["feishu"].wrong], "en")
@@ -35,7 +35,7 @@ def test_feishus_signature_and_dingtalks_settings_are_told_apart(edge: Any) -> N
         assert word in delivery.remedy, message
 
 
-def test_down_and_unreachable_have_remedies(edge: Any) -> None:
+def test_unavailable_and_unreachable_chats_have_remedies(edge: Any) -> None:
     server = edge.serve(CHATS["slack"].host, CHATS["slack"].protocol)
     server.force = [Reply(503)]
     (down,) = send_test_message([CHATS["slack"].url], "en")
@@ -45,5 +45,5 @@ def test_down_and_unreachable_have_remedies(edge: Any) -> None:
     assert "HTTPS_PROXY" in unknown.remedy
 
 
-def test_no_advice_is_better_than_a_wrong_one() -> None:
+def test_unknown_error_code_has_no_remedy() -> None:
     assert remedy("slack", "some_new_code", "en") == ""

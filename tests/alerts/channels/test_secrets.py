@@ -111,7 +111,7 @@ def failures(edge: Any, host: str) -> Iterator[str]:
 
 
 @EVERY
-def test_no_failing_send_tells_the_url(
+def test_failed_delivery_does_not_reveal_the_url(
     name: str, edge: Any, notice: Notice, heard: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     host, url, secrets = SECRETS[name]
@@ -133,7 +133,7 @@ def test_no_failing_send_tells_the_url(
 
 
 @EVERY
-def test_a_url_that_is_wrong_is_not_told_either(name: str, heard: list[str]) -> None:
+def test_invalid_url_is_not_revealed(name: str, heard: list[str]) -> None:
     _, url, secrets = SECRETS[name]
     wrong = url.replace("://", "://!!", 1) + "/%%?template=nowhere&mode=x&to=!"
     try:

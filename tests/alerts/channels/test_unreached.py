@@ -73,7 +73,9 @@ def port() -> Iterator[int]:
         ("s3cr3t", "not a URL: it has no scheme", "docs/chats.md", "docs/chats.md"),
     ],
 )
-def test_what_is_wrong_on_the_way(port: int, url: str, reason: str, remedy: str, chinese: str) -> None:
+def test_connection_error_has_a_short_reason_and_a_remedy(
+    port: int, url: str, reason: str, remedy: str, chinese: str
+) -> None:
     (found,) = send_test_message([url.format(port=port)], "en")
     assert not found.delivered and found.reason.startswith(reason)
     assert len(found.reason) < 120 and "s3cr3t" not in found.reason + found.remedy + found.url
@@ -107,10 +109,10 @@ def test_what_is_wrong_on_the_way(port: int, url: str, reason: str, remedy: str,
         ("[WinError 10061] the target machine actively refused it", "connection refused", "refused"),
     ],
 )
-def test_the_core_of_what_libraries_say(said: str, reason: str, code: str) -> None:
+def test_reason_is_extracted_from_library_errors(said: str, reason: str, code: str) -> None:
     assert reason_of(said) == (reason, code)
 
 
-def test_what_is_nothing_of_the_kind_stays_as_it_is() -> None:
+def test_other_errors_have_no_connection_reason() -> None:
     for said in ("535 Authentication failed", "all recipients were refused: 550", "the token was refused"):
         assert reason_of(said) is None

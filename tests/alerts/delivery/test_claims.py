@@ -20,7 +20,7 @@ sys.stdin.read()
 """
 
 
-def test_a_claim_is_held_until_its_process_has_ended() -> None:
+def test_claim_is_held_until_its_process_ends() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -31,7 +31,7 @@ def test_a_claim_is_held_until_its_process_has_ended() -> None:
     assert holder_is_gone(claim)
 
 
-def test_a_process_holds_its_own_and_who_got_its_number_does_not() -> None:
+def test_reused_process_id_does_not_hold_a_claim() -> None:
     one, other = new_claim(), new_claim()
     assert len(one) == 32 and one != other and not holder_is_gone(one)
     born = int(psutil.Process().create_time())
@@ -39,14 +39,14 @@ def test_a_process_holds_its_own_and_who_got_its_number_does_not() -> None:
     assert holder_is_gone(earlier)
 
 
-def test_nothing_is_said_of_holders_elsewhere_and_of_older_versions() -> None:
+def test_claims_of_other_hosts_and_versions_are_not_judged() -> None:
     nobody = f"{2**22 + 1:08x}{'0' * 8}{'0' * 8}"
     assert holder_is_gone(new_claim()[:8] + nobody)
     elsewhere = "0" * 8 if new_claim()[0] != "0" else "1" * 8
     assert not any(map(holder_is_gone, (elsewhere + nobody, "", "f" * 31)))
 
 
-def test_where_no_process_can_be_told_from_others_claims_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_expire_if_processes_cannot_be_identified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "_here", lambda: "")
     one = new_claim()
     assert len(one) == 32 and not holder_is_gone(one)

@@ -17,7 +17,7 @@ Make = Callable[..., Notice]
 HOUR = 3600.0
 
 
-def test_a_chat_that_is_down_for_an_hour_receives_each_message_once(
+def test_chat_that_was_down_for_an_hour_receives_each_message_once(
     mail: Any, chat: Any, notice: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Random pauses would make messages near the end of a pause look late.
@@ -47,7 +47,9 @@ def test_a_chat_that_is_down_for_an_hour_receives_each_message_once(
         (429, {}, b'{"message": "You are being rate limited.", "retry_after": 120.5}'),
     ],
 )
-def test_retry_after_is_obeyed_for_the_whole_chat(mail: Any, chat: Any, notice: Make, answer: Any) -> None:
+def test_retry_after_applies_to_all_messages_of_the_chat(
+    mail: Any, chat: Any, notice: Make, answer: Any
+) -> None:
     chat.script = [answer]
     mail.put(notice(id="a/1"))
     mail.pass_time(60)
@@ -63,7 +65,7 @@ def test_retry_after_is_obeyed_for_the_whole_chat(mail: Any, chat: Any, notice: 
     [500, 502, 504, 403, "hang", b"", b"HTTP/1.1 banana\r\n\r\n", b"\x16\x03\x01garbage", b"HTTP/1.1 200"],
     ids=str,
 )
-def test_errors_time_outs_and_malformed_answers(
+def test_messages_survive_errors_timeouts_and_malformed_answers(
     mail_of: Any, spool: Outbox, chat: Any, notice: Make, trouble: Any
 ) -> None:
     mail = mail_of(chat.url.replace("rto=60", "rto=2") if trouble == "hang" else chat.url, spool)
@@ -75,7 +77,7 @@ def test_errors_time_outs_and_malformed_answers(
     assert all("s3cr3t" not in one.reason for one in mail.outbox.deliveries())
 
 
-def test_a_name_that_does_not_resolve_for_a_while(
+def test_messages_survive_a_temporary_dns_failure(
     mail_of: Any, spool: Outbox, chat: Any, notice: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`.invalid` never resolves (RFC 6761); the test simulates the name server that recovers."""
@@ -96,7 +98,7 @@ def test_a_name_that_does_not_resolve_for_a_while(
     assert [body["id"] for body in chat.bodies] == ["a/1"]
 
 
-def test_a_clock_that_jumps_ahead_gives_nothing_up(mail: Any, chat: Any, notice: Make, clock: Any) -> None:
+def test_clock_that_jumps_ahead_drops_no_message(mail: Any, chat: Any, notice: Make, clock: Any) -> None:
     chat.always = 500
     mail.put(notice(id="a/1"))
     mail.pass_time(3)
@@ -107,7 +109,7 @@ def test_a_clock_that_jumps_ahead_gives_nothing_up(mail: Any, chat: Any, notice:
     assert [body["id"] for body in chat.bodies] == ["a/1"]
 
 
-def test_what_is_given_up_after_a_day_is_told_when_the_chat_is_back(
+def test_messages_dropped_after_a_day_are_mentioned_when_the_chat_is_back(
     mail: Any, chat: Any, notice: Make
 ) -> None:
     chat.always = 500
@@ -124,7 +126,7 @@ def test_what_is_given_up_after_a_day_is_told_when_the_chat_is_back(
     assert len(chat.bodies) == 2 and "given up" not in chat.bodies[1]["text"]
 
 
-def test_a_message_that_a_chat_never_takes_holds_up_the_others_for_a_while_only(
+def test_permanently_refused_message_delays_others_only_briefly(
     mail: Any, chat: Any, notice: Make, mail_of: Any, spool: Outbox
 ) -> None:
     class Picky:

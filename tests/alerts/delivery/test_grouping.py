@@ -21,12 +21,12 @@ def plain(number: int, severity: str = "critical", status: str = "open") -> Grou
     return group_of(Notice(Message(f"title {number}", "text"), "failure", facts))
 
 
-def test_one_message_stays_as_it_is(notice: Make) -> None:
+def test_single_message_is_unchanged(notice: Make) -> None:
     one = notice()
     assert grouped_message(group_of(one), "en") == one
 
 
-def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -> None:
+def test_most_severe_message_is_complete_and_others_are_titles(notice: Make) -> None:
     groups = [
         group_of(notice(id="w", run="weak", severity="warning")),
         group_of(notice(id="c", run="strong")),
@@ -40,13 +40,13 @@ def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -
     assert (whole.facts["incidents"], whole.facts["statuses"]) == ("w,c,r", "open,open,resolved")
 
 
-def test_what_an_older_version_joined_names_no_status(notice: Make) -> None:
+def test_group_of_an_older_version_has_empty_statuses(notice: Make) -> None:
     older = structs.replace(merged([group_of(notice(id="a")), group_of(notice(id="b"))]), statuses=[])
     whole = grouped_message(merged([older, group_of(notice(id="c"))]), "en")
     assert (whole.facts["incidents"], whole.facts["statuses"]) == ("a,b,c", ",,open")
 
 
-def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> None:
+def test_ten_thousand_incidents_fit_into_one_message(notice: Make) -> None:
     group = merged([group_of(notice(run="r" * 80))] * 10_000)
     for language, words in (("en", "10000 critical"), ("zh", "严重 10000 条")):
         message = grouped_message(group, language, late=7200, expired=3).message
@@ -55,7 +55,7 @@ def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> No
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_late_message_shows_its_time(notice: Make, language: str) -> None:
+def test_late_message_shows_its_time(notice: Make, language: str) -> None:
     now = 1_795_000_000.0
     then = datetime.fromtimestamp(now - 100).astimezone()
     one = group_of(notice())
@@ -66,7 +66,7 @@ def test_a_late_message_shows_its_time(notice: Make, language: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["critical", "warning"]), st.sampled_from(["open", "resolved"]))))
-def test_nothing_is_lost_in_whichever_order_groups_meet(kinds: list[tuple[str, str]]) -> None:
+def test_merging_groups_is_associative_and_loses_nothing(kinds: list[tuple[str, str]]) -> None:
     ones = [plain(number, *kind) for number, kind in enumerate(kinds)] or [plain(0)]
     at_once = merged(ones)
     bit_by_bit = ones[0]

@@ -36,19 +36,19 @@ INSERT INTO messages VALUES (1, 'abc', 'slack://****', 'old', 1.0,
 """
 
 
-def test_the_tables_are_those_that_the_code_thinks_of(engine: Engine) -> None:
+def test_migrated_tables_match_the_metadata(engine: Engine) -> None:
     migrate(engine)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
 
 
-def test_the_newest_migration_is_known_by_its_number() -> None:
+def test_head_constant_is_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
     assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
 
 
-def test_a_database_without_a_version_is_taken_over_with_what_is_in_it(
+def test_database_without_a_version_is_migrated_with_its_content(
     tmp_path: Path, stall: Callable[..., Any]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'incidents.db'}"
@@ -66,7 +66,7 @@ def test_a_database_without_a_version_is_taken_over_with_what_is_in_it(
     store.close()
 
 
-def test_many_come_at_once_to_an_empty_database(database: str) -> None:
+def test_concurrent_migrations_of_an_empty_database_succeed(database: str) -> None:
     engines = [open_engine(database) for _ in range(6)]
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(migrate, engines))
@@ -76,7 +76,7 @@ def test_many_come_at_once_to_an_empty_database(database: str) -> None:
         engine.dispose()
 
 
-def test_several_databases_are_made_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_databases_are_created_concurrently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent whose disk is full does this: it stores messages in a database in memory."""
     under_way = threading.Semaphore(1)
 
@@ -93,7 +93,7 @@ def test_several_databases_are_made_at_the_same_time(tmp_path: Path, monkeypatch
         list(pool.map(migrate, [*engines, memory_engine()]))
 
 
-def test_who_is_refused_without_waiting_asks_again() -> None:
+def test_locked_database_is_retried() -> None:
     """SQLite now and then refuses one of several clients that come at once."""
     refusals = ["database is locked"] * 3
 
@@ -109,7 +109,7 @@ def test_who_is_refused_without_waiting_asks_again() -> None:
         _keep_a_log(Cursor())  # type: ignore[arg-type]
 
 
-def test_a_newer_database_is_left_as_it_is(engine: Engine) -> None:
+def test_newer_database_is_not_changed(engine: Engine) -> None:
     migrate(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -118,7 +118,7 @@ def test_a_newer_database_is_left_as_it_is(engine: Engine) -> None:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
 
 
-def test_a_migration_that_fails_leaves_nothing_behind(engine: Engine) -> None:
+def test_failed_migration_is_rolled_back(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE silences (something INTEGER)"))
     try:

@@ -55,7 +55,7 @@ def mail(mail_of: Callable[..., Any], spool: Outbox, chat: Chat) -> Any:
 
 
 @pytest.mark.parametrize("up_after", range(1, 70, 9))
-def test_an_incident_that_comes_as_the_chat_is_up_again_does_not_overtake(
+def test_new_incident_does_not_overtake_waiting_messages(
     mail: Any, chat: Chat, notice: Callable[..., Notice], up_after: int
 ) -> None:
     """The order holds whatever the older messages wait for."""
@@ -73,9 +73,7 @@ def test_an_incident_that_comes_as_the_chat_is_up_again_does_not_overtake(
     assert mail.states() == ["sent"] * 4
 
 
-def test_after_a_pause_that_the_chat_asked_for_the_order_is_kept(
-    mail: Any, chat: Chat, notice: Callable[..., Notice]
-) -> None:
+def test_order_is_kept_after_a_requested_pause(mail: Any, chat: Chat, notice: Callable[..., Notice]) -> None:
     chat.error = Down(retry_after=30.0)
     for number in range(3):
         mail.put(notice(id=f"incident-{number}"))
@@ -86,7 +84,7 @@ def test_after_a_pause_that_the_chat_asked_for_the_order_is_kept(
     assert chat.taken == [f"incident-{number} open" for number in range(4)]
 
 
-def test_a_burst_is_one_message_behind_those_that_were_tried_before(
+def test_burst_is_grouped_after_messages_that_were_tried_before(
     mail: Any, chat: Chat, notice: Callable[..., Notice]
 ) -> None:
     chat.error = Down()
@@ -99,7 +97,7 @@ def test_a_burst_is_one_message_behind_those_that_were_tried_before(
     assert len(chat.taken) == 2 and all(f"new-{number}" in chat.taken[1] for number in range(20))
 
 
-def test_a_message_that_the_chat_does_not_like_holds_up_others_for_a_minute_at_most(
+def test_refused_message_delays_others_for_at_most_a_minute(
     mail: Any, chat: Chat, notice: Callable[..., Notice]
 ) -> None:
     chat.dislikes = "bad"
@@ -113,7 +111,7 @@ def test_a_message_that_the_chat_does_not_like_holds_up_others_for_a_minute_at_m
     assert chat.taken == ["good-1 open", "good-2 open"]
 
 
-def test_what_is_chosen_behind_messages_that_were_refused() -> None:
+def test_choice_of_the_next_message_after_refusals() -> None:
     old = Row(IN_ORDER, False, False, "old", created_at=0.0, tried_at=50.0)
     new = Row(0, True, False, "new", created_at=60.0)
     assert chosen([old, new], 70.0) == slice(0)  # the old message is due first

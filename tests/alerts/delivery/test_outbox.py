@@ -31,7 +31,7 @@ def put(outbox: Outbox, *drafts: Draft, now: float = NOW) -> None:
     outbox.put(lambda *_: drafts, now)
 
 
-def test_a_message_is_claimed_by_one_of_many(database: str, notice: Make) -> None:
+def test_message_is_claimed_by_only_one_process(database: str, notice: Make) -> None:
     outboxes = [Outbox(open_engine(database)) for _ in range(4)]
     for number in range(20):
         put(outboxes[0], draft(notice(id=f"a/{number}")))
@@ -49,9 +49,7 @@ def test_a_message_is_claimed_by_one_of_many(database: str, notice: Make) -> Non
     assert sent == Counter({f"a/{number}": 1 for number in range(20)})
 
 
-def test_a_claim_whose_holder_died_runs_out_and_its_ghost_changes_nothing(
-    outbox: Outbox, notice: Make
-) -> None:
+def test_expired_claim_no_longer_affects_the_message(outbox: Outbox, notice: Make) -> None:
     put(outbox, draft(notice(id="a")))
     lost = outbox.claim(CHAT, NOW)
     assert lost is not None
@@ -64,7 +62,7 @@ def test_a_claim_whose_holder_died_runs_out_and_its_ghost_changes_nothing(
     assert (delivery.state, delivery.reason, delivery.attempts) == ("sent", "", 1)
 
 
-def test_few_leave_one_by_one_and_many_together(outbox: Outbox, notice: Make) -> None:
+def test_few_messages_are_sent_singly_and_many_as_a_group(outbox: Outbox, notice: Make) -> None:
     put(outbox, *(draft(notice(id=f"a/{number}")) for number in range(3)))
     batch = outbox.claim(CHAT, NOW)
     assert batch is not None and len(batch.ids) == 1
@@ -74,7 +72,7 @@ def test_few_leave_one_by_one_and_many_together(outbox: Outbox, notice: Make) ->
     assert batch is not None and len(batch.ids) == 4
 
 
-def test_limits_hold_over_all_that_send(database: str, notice: Make) -> None:
+def test_rate_limits_apply_to_all_senders_together(database: str, notice: Make) -> None:
     one, other = (Outbox(open_engine(database)) for _ in range(2))
     limits = (Limit(2, 60.0),)
     for number in range(3):
@@ -87,7 +85,7 @@ def test_limits_hold_over_all_that_send(database: str, notice: Make) -> None:
     assert other.claim(CHAT, NOW + 61, limits) is not None
 
 
-def test_what_must_wait_holds_up_nothing(outbox: Outbox, notice: Make) -> None:
+def test_delayed_message_does_not_delay_others(outbox: Outbox, notice: Make) -> None:
     put(outbox, draft(notice(id="later"), not_before=NOW + 100), draft(notice(id="now")))
     batch = outbox.claim(CHAT, NOW)
     assert batch is not None and batch.groups[0].worst.facts["id"] == "now"
@@ -97,14 +95,14 @@ def test_what_must_wait_holds_up_nothing(outbox: Outbox, notice: Make) -> None:
     assert batch is not None and batch.groups[0].worst.facts["id"] == "later"
 
 
-def test_nothing_is_kept_where_one_of_it_cannot_be(outbox: Outbox, notice: Make) -> None:
+def test_messages_are_stored_all_or_none(outbox: Outbox, notice: Make) -> None:
     put(outbox, draft(notice(id="a")))
     with pytest.raises(Exception, match=r"UNIQUE|unique"):
         put(outbox, draft(notice(id="b")), draft(notice(id="a")))
     assert outbox.waiting() == 1
 
 
-def test_thousands_that_wait_take_bounded_room_and_none_is_forgotten(outbox: Outbox, notice: Make) -> None:
+def test_thousands_of_waiting_messages_take_bounded_space(outbox: Outbox, notice: Make) -> None:
     count = 3 * MOST_WAITING
     for begin in range(0, count, 500):
         put(outbox, *(draft(notice(id=f"a/{number}")) for number in range(begin, begin + 500)))
@@ -116,7 +114,7 @@ def test_thousands_that_wait_take_bounded_room_and_none_is_forgotten(outbox: Out
     assert found == count
 
 
-def test_old_messages_are_forgotten_but_none_that_waits_for_its_time(outbox: Outbox, notice: Make) -> None:
+def test_old_messages_are_deleted_except_scheduled_ones(outbox: Outbox, notice: Make) -> None:
     put(outbox, draft(notice(id="sent")))
     batch = outbox.claim(CHAT, NOW)
     assert batch is not None

@@ -100,7 +100,7 @@ def over(stall: Stall, **changes: Any) -> Incident:
     return stall(**{"status": "resolved", "resolution": "recovered", "resolved_at": 1100.0, **changes})
 
 
-def test_nobody_cares_so_others_are_called_and_hear_of_the_end(desk: Any, stall: Stall) -> None:
+def test_unacknowledged_incident_is_escalated_and_its_end_is_sent(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.tell(stall())
     at.pass_time(590)
@@ -114,7 +114,7 @@ def test_nobody_cares_so_others_are_called_and_hear_of_the_end(desk: Any, stall:
 
 
 @pytest.mark.parametrize("seconds", [7200.0, -7200.0])
-def test_an_escalation_waits_as_long_if_the_clock_is_set(
+def test_escalation_delay_is_independent_of_the_wall_clock(
     desk: Any, stall: Stall, set_wall_clock: Callable[[float], None], seconds: float
 ) -> None:
     at = desk(routes=ESCALATE)
@@ -126,7 +126,7 @@ def test_an_escalation_waits_as_long_if_the_clock_is_set(
     assert len(at.heard[BOSS]) == 1
 
 
-def test_an_acknowledged_incident_calls_no_other_person(desk: Any, stall: Stall) -> None:
+def test_acknowledged_incident_is_not_escalated(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.tell(stall())
     assert at.people.acknowledge(ID, "ann", at.clock.now)
@@ -141,7 +141,7 @@ def test_an_acknowledged_incident_calls_no_other_person(desk: Any, stall: Stall)
     ]
 
 
-def test_it_is_over_before_others_are_called(desk: Any, stall: Stall) -> None:
+def test_closed_incident_is_not_escalated(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.tell(stall())
     at.pass_time(60)
@@ -150,7 +150,7 @@ def test_it_is_over_before_others_are_called(desk: Any, stall: Stall) -> None:
     assert (len(at.heard[FIRST]), at.heard[BOSS]) == (2, [])
 
 
-def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(desk: Any, stall: Stall) -> None:
+def test_incident_of_a_lost_agent_is_escalated(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.tell(stall())
     at.pass_time(60)
@@ -161,7 +161,7 @@ def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(desk: Any
     assert "not acknowledged for 10 min" in called
 
 
-def test_who_is_called_reads_first_how_to_acknowledge(desk: Any, stall: Stall, clock: Any) -> None:
+def test_escalation_begins_with_the_command_to_acknowledge(desk: Any, stall: Stall, clock: Any) -> None:
     at = desk(routes=ESCALATE)
     incident = stall(evidence=["x" * 400] * 40)
     notice = incident_notice(incident, "en", None)
@@ -172,7 +172,7 @@ def test_who_is_called_reads_first_how_to_acknowledge(desk: Any, stall: Stall, c
     assert "ack" not in first.notice.message.text
 
 
-def test_an_acknowledgement_is_for_one_episode(desk: Any, stall: Stall) -> None:
+def test_acknowledgement_applies_to_one_episode(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.store.upsert(stall())
     at.people.acknowledge(ID, "ann", 1.0)
@@ -182,7 +182,7 @@ def test_an_acknowledgement_is_for_one_episode(desk: Any, stall: Stall) -> None:
     assert not at.people.acknowledge("no/such/1", "ann", 1.0)
 
 
-def test_silence_holds_what_fits_and_ends(desk: Any, stall: Stall) -> None:
+def test_silence_suppresses_matching_messages_until_it_ends(desk: Any, stall: Stall) -> None:
     at = desk()
     now = at.clock.now
     number = at.people.silence(Silence(now, now + 3600, run="my*", severity="critical", comment="known"))
@@ -200,7 +200,7 @@ def test_silence_holds_what_fits_and_ends(desk: Any, stall: Stall) -> None:
     assert len(at.store.list()) == 4
 
 
-def test_what_came_in_quiet_hours_comes_in_the_morning_in_its_order(
+def test_messages_of_quiet_hours_are_sent_in_order_in_the_morning(
     desk: Any, stall: Stall, clock: Any
 ) -> None:
     from datetime import datetime
@@ -220,9 +220,7 @@ def test_what_came_in_quiet_hours_comes_in_the_morning_in_its_order(
     assert "stalled" in opened and "recovered" in ended
 
 
-def test_a_database_that_is_away_silences_nothing_and_calls_in_doubt(
-    stall: Stall, spool: Outbox, clock: Any
-) -> None:
+def test_unreachable_database_silences_nothing_and_escalates(stall: Stall, spool: Outbox, clock: Any) -> None:
     def away() -> OperatorActions:
         raise OSError("no database")
 
@@ -231,7 +229,7 @@ def test_a_database_that_is_away_silences_nothing_and_calls_in_doubt(
     assert len(planner.drafts([letter], lambda *_: set(), lambda _: set(), clock.now)) == 1
 
 
-def test_notes_appear_in_the_history(engine: Engine, stall: Stall, database: str) -> None:
+def test_notes_are_part_of_the_history(engine: Engine, stall: Stall, database: str) -> None:
     store, people = IncidentStore(database), OperatorActions(engine)
     store.upsert(stall())
     assert people.note(ID, "bob", "looked at it", 7.0)
@@ -269,9 +267,7 @@ def taken_over(spool: Outbox, catalogue: Catalogue, clock: Any) -> Iterator[Take
     made.sink.close(5)
 
 
-def test_who_takes_over_calls_whom_the_host_that_is_lost_would_have_called(
-    taken_over: TakenOver, stall: Stall
-) -> None:
+def test_new_coordinator_escalates_for_the_lost_host(taken_over: TakenOver, stall: Stall) -> None:
     at = taken_over
     found = stall(opened_at=at.clock.now - 100)
     at.sink.adopt(found)
@@ -281,7 +277,7 @@ def test_who_takes_over_calls_whom_the_host_that_is_lost_would_have_called(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_an_escalation_is_given_back_if_the_other_host_merges_again(
+def test_escalation_is_returned_if_the_other_host_merges_again(
     taken_over: TakenOver, stall: Stall, ends: bool
 ) -> None:
     at = taken_over
@@ -298,7 +294,7 @@ def test_an_escalation_is_given_back_if_the_other_host_merges_again(
         wait_until(lambda: sorted(at.calls()) == [("waiting", 510.0), ("withdrawn", 510.0)])
 
 
-def test_a_host_leaves_a_call_that_it_planned_to_one_that_has_planned_it_too(
+def test_only_one_of_two_hosts_escalates_a_planned_escalation(
     taken_over: TakenOver, stall: Stall, spool: Outbox, catalogue: Catalogue
 ) -> None:
     at = taken_over
@@ -317,7 +313,7 @@ def test_a_host_leaves_a_call_that_it_planned_to_one_that_has_planned_it_too(
     assert not at.sink.escalates(found.id)
 
 
-def test_two_hosts_that_cannot_reach_each_other_call_once_if_a_database_shows_it(
+def test_separated_hosts_escalate_once_with_a_shared_database(
     taken_over: TakenOver, stall: Stall, tmp_path: Path, catalogue: Catalogue
 ) -> None:
     at, shared = taken_over, IncidentStore(f"sqlite:///{tmp_path / 'shared.db'}")
@@ -347,7 +343,7 @@ def test_two_hosts_that_cannot_reach_each_other_call_once_if_a_database_shows_it
     shared.close()
 
 
-def test_who_was_called_before_the_takeover_is_not_called_again(taken_over: TakenOver, stall: Stall) -> None:
+def test_escalation_before_a_takeover_is_not_repeated(taken_over: TakenOver, stall: Stall) -> None:
     at = taken_over
     found = stall(opened_at=at.clock.now - 700)
     at.sink.adopt(found)

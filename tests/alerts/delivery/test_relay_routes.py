@@ -122,7 +122,7 @@ def test_routes_by_run_severity_and_family(relayed: Any, stall: Stall) -> None:
     assert "50% longer" in at.heard[FIRST][0]
 
 
-def test_nobody_acknowledged_so_others_are_called_and_hear_of_the_end(relayed: Any, stall: Stall) -> None:
+def test_unacknowledged_incident_is_escalated_and_its_end_is_sent(relayed: Any, stall: Stall) -> None:
     at = relayed(ESCALATE)
     at.store.upsert(stall(opened_at=at.clock.now))
     assert [at.alert(incident="stall"), at.alert(incident="stall")] == ["1 new", "1 repeated"]
@@ -138,7 +138,7 @@ def test_nobody_acknowledged_so_others_are_called_and_hear_of_the_end(relayed: A
     assert counts(at) == (2, 2, 0)
 
 
-def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed: Any, stall: Stall) -> None:
+def test_acknowledgement_end_or_agents_escalation_cancels_the_relays(relayed: Any, stall: Stall) -> None:
     at = relayed(ESCALATE)
     began = at.clock.now
     acknowledged, over, called = (
@@ -160,7 +160,7 @@ def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed
     assert reasons == {"acknowledged": "acknowledged", "over": "over", "called": "sent by another process"}
 
 
-def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(relayed: Any, stall: Stall) -> None:
+def test_incident_of_a_lost_agent_is_escalated(relayed: Any, stall: Stall) -> None:
     at = relayed(ESCALATE)
     began = at.clock.now
     lost = {"status": "resolved", "resolution": "unknown", "resolved_at": began, "opened_at": began}
@@ -175,7 +175,7 @@ def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(relayed: 
     assert len(at.heard[BOSS]) == 2 and all("not acknowledged" in one for one in at.heard[BOSS])
 
 
-def test_an_alert_without_an_incident_is_escalated_and_acknowledged_too(relayed: Any) -> None:
+def test_alert_without_an_incident_can_be_escalated_and_acknowledged(relayed: Any) -> None:
     at = relayed(ESCALATE)
     for run in ("lost", "cared-for"):
         at.alert(alertname="StallwatchAgentGone", run=run)
@@ -186,7 +186,7 @@ def test_an_alert_without_an_incident_is_escalated_and_acknowledged_too(relayed:
     assert "[lost]" in called
 
 
-def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it(
+def test_quiet_hours_delay_messages_that_the_agent_did_not_send(
     relayed: Any, stall: Stall, clock: Any
 ) -> None:
     clock.now = datetime(2026, 11, 21, 23, 59, tzinfo=timezone.utc).timestamp()
@@ -233,7 +233,7 @@ def test_a_kept_group_is_sent_without_what_agents_already_sent(
     assert set(states.values()) == {("withdrawn", "sent by another process")} and len(states) == 4
 
 
-def test_silences_hold_here_too(relayed: Any) -> None:
+def test_silences_apply_to_the_relay(relayed: Any) -> None:
     at = relayed()
     at.people.silence(Silence(at.clock.now - 1, at.clock.now + 3600, run="my*"))
     assert at.alert() == "1 silenced"

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(600)  # a server start, two waits and a stop
 PROGRAM = "from stallwatch.cli import main; main()"
 
 
-def test_incidents_wait_in_the_agent_while_postgresql_is_away(postgres: Any, stall: Stall) -> None:
+def test_incidents_wait_in_the_agent_while_postgresql_is_down(postgres: Any, stall: Stall) -> None:
     url = postgres.new_database()
     complained = threading.Event()
     sink = StoreSink(lambda: IncidentStore(url), lambda _: complained.set(), url)
@@ -48,7 +48,7 @@ def test_incidents_wait_in_the_agent_while_postgresql_is_away(postgres: Any, sta
     store.close()
 
 
-def test_an_agent_that_starts_while_postgresql_is_away(postgres: Any, stall: Stall) -> None:
+def test_agent_can_start_while_postgresql_is_down(postgres: Any, stall: Stall) -> None:
     url = postgres.new_database()
     postgres.stop()
     complained = threading.Event()
@@ -156,9 +156,7 @@ def heard(chat: Any) -> Counter[str]:
     )
 
 
-def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_killed(
-    postgres: Any, chat: Any, tmp_path: Path
-) -> None:
+def test_two_relays_on_one_postgresql_send_each_alert_once(postgres: Any, chat: Any, tmp_path: Path) -> None:
     database = postgres.new_database()
     one, other = (RealRelay(tmp_path, name, database, chat.url) for name in ("one", "other"))
     try:

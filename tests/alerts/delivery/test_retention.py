@@ -24,7 +24,7 @@ def rows(engine: Engine) -> list[int]:
         return [int(connection.scalar(select(func.count()).select_from(table)) or 0) for table in TABLES]
 
 
-def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: Stall) -> None:
+def test_closed_incident_is_pruned_with_its_records(database: str, stall: Stall) -> None:
     store = IncidentStore(database)
     people, ledger = OperatorActions(store.engine), Outbox(store.engine)
     begin = 100 * DAY
@@ -49,9 +49,7 @@ def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: St
     store.close()
 
 
-def test_without_incidents_beside_it_who_heard_only_of_a_beginning_stays_told_for_longer(
-    database: str, stall: Stall
-) -> None:
+def test_notified_chats_without_an_end_are_kept_longer(database: str, stall: Stall) -> None:
     """The spool of a host looks like this if the incidents are in a remote database."""
     store = IncidentStore(database)
     ledger = Outbox(store.engine)

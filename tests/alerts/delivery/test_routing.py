@@ -27,11 +27,11 @@ def where(
     ("now", "until"),
     [(at(21), at(21)), (at(22), at(7, 22)), (at(3), at(7)), (at(7), at(7)), (at(12), at(12))],
 )
-def test_quiet_hours_over_midnight(now: float, until: float) -> None:
+def test_quiet_hours_can_include_midnight(now: float, until: float) -> None:
     assert NIGHT.until(now) == until
 
 
-def test_quiet_hours_follow_the_clocks_of_the_place() -> None:
+def test_quiet_hours_follow_daylight_saving_time() -> None:
     """On 25 October 2026, the night in Berlin is an hour longer."""
     night = QuietHours(time(23), time(6), BERLIN)
     begin = at(23, 24, BERLIN, 10)
@@ -48,7 +48,7 @@ def test_quiet_hours_follow_the_clocks_of_the_place() -> None:
         Route(urls=("x",)),
     ],
 )
-def test_a_route_that_fits_decides(route: Route) -> None:
+def test_matching_route_selects_the_chats(route: Route) -> None:
     assert where([route, Route(urls=("never",))]) == [RoutedChat("x")]
 
 
@@ -62,34 +62,34 @@ def test_a_route_that_fits_decides(route: Route) -> None:
         Route(runs=("sft",), families=("network",), urls=("x",)),
     ],
 )
-def test_a_route_that_does_not_leaves_it_to_the_others(route: Route) -> None:
+def test_route_that_does_not_match_is_skipped(route: Route) -> None:
     assert where([route]) == [RoutedChat("default")]
 
 
-def test_a_route_without_urls_has_the_common_ones_and_one_with_none_is_silent() -> None:
+def test_route_without_urls_uses_the_defaults_and_an_empty_list_sends_nothing() -> None:
     assert where([Route(runs=("sft",))]) == [RoutedChat("default")]
     assert where([Route(runs=("sft",), urls=())]) == []
 
 
-def test_a_continuing_route_adds_chats_and_each_is_notified_once() -> None:
+def test_continuing_routes_add_chats_without_duplicates() -> None:
     routes = [Route(urls=("x", "default"), go_on=True)]
     assert {stop.url for stop in where(routes)} == {"x", "default"}
     assert len(where([*routes, Route(urls=("x",))])) == 2
 
 
-def test_what_is_not_urgent_waits_for_the_morning() -> None:
+def test_warnings_wait_for_the_end_of_quiet_hours() -> None:
     routes = [Route(quiet=NIGHT)]
     assert where(routes, severity="warning", now=at(23)) == [RoutedChat("default", at(7, 22))]
     assert where(routes, severity="critical", now=at(23)) == [RoutedChat("default")]
     assert where(routes, severity="warning", now=at(12)) == [RoutedChat("default")]
 
 
-def test_only_what_is_critical_is_escalated() -> None:
+def test_only_critical_incidents_are_escalated() -> None:
     routes = [Route(escalate_after=600, escalate_urls=("boss",))]
     assert where(routes) == [RoutedChat("default"), RoutedChat("boss", NOW + 600, True, 600)]
     assert where(routes, severity="warning") == [RoutedChat("default")]
 
 
-def test_all_chats_are_known_before_anything_happens() -> None:
+def test_urls_of_all_routes_are_listed_without_duplicates() -> None:
     routes = [Route(urls=("a",), escalate_urls=("b",)), Route(urls=("a",))]
     assert all_urls(["c", "c"], routes) == ("c", "a", "b")

@@ -20,7 +20,7 @@ set_by = pytest.mark.parametrize("seconds", [7200.0, -7200.0])
 
 
 @set_by
-def test_a_pause_that_a_chat_requested(
+def test_requested_pause_is_independent_of_the_wall_clock(
     mail: Any, chat: Any, notice: Make, set_wall_clock: Set, seconds: float
 ) -> None:
     chat.script = [(429, {"Retry-After": "120"}, b"")]
@@ -35,7 +35,7 @@ def test_a_pause_that_a_chat_requested(
 
 
 @set_by
-def test_the_wait_for_the_next_try(
+def test_retry_delay_is_independent_of_the_wall_clock(
     mail: Any, chat: Any, notice: Make, set_wall_clock: Set, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "random", SimpleNamespace(random=lambda: 1.0))
@@ -53,7 +53,7 @@ def test_the_wait_for_the_next_try(
 
 
 @set_by
-def test_the_limits_of_a_chat(
+def test_rate_limits_are_independent_of_the_wall_clock(
     mail_of: Any, chat: Any, spool: Outbox, notice: Make, set_wall_clock: Set, seconds: float
 ) -> None:
     mail = mail_of(chat.url, spool, limits=(Limit(2, 60.0),))
@@ -67,7 +67,7 @@ def test_the_limits_of_a_chat(
 
 
 @set_by
-def test_a_message_that_another_process_is_sending(
+def test_claims_are_independent_of_the_wall_clock(
     mail: Any, chat: Any, notice: Make, set_wall_clock: Set, seconds: float
 ) -> None:
     mail.put(notice(id="a/1"))
@@ -82,7 +82,7 @@ def test_a_message_that_another_process_is_sending(
 
 
 @set_by
-def test_a_message_does_not_look_late(
+def test_message_does_not_look_late_after_a_clock_change(
     mail: Any, chat: Any, notice: Make, set_wall_clock: Set, seconds: float
 ) -> None:
     chat.script = [503]
@@ -96,7 +96,7 @@ def test_a_message_does_not_look_late(
 
 @pytest.mark.parametrize("answer", [503, (429, {"Retry-After": "60"}, b"")])
 @set_by
-def test_what_an_earlier_process_left_waits_no_longer_than_it_was_meant_to(
+def test_delays_left_by_an_earlier_process_are_bounded(
     mail: Any, mail_of: Any, chat: Any, notice: Make, answer: Any, seconds: float
 ) -> None:
     chat.script = [answer]
@@ -109,9 +109,7 @@ def test_what_an_earlier_process_left_waits_no_longer_than_it_was_meant_to(
     assert len(chat.bodies) == 1
 
 
-def test_a_claim_that_an_earlier_process_left_runs_out(
-    mail: Any, mail_of: Any, chat: Any, notice: Make
-) -> None:
+def test_claim_left_by_an_earlier_process_expires(mail: Any, mail_of: Any, chat: Any, notice: Make) -> None:
     mail.put(notice(id="a/1"))
     assert mail.outbox.claim(mail.channel, mail.clock.now) is not None
     mail.clock.now -= 86400
@@ -120,7 +118,7 @@ def test_a_claim_that_an_earlier_process_left_runs_out(
     assert len(chat.bodies) == 1
 
 
-def test_a_claim_of_a_process_that_died_long_ago_holds_nothing(mail: Any, chat: Any, notice: Make) -> None:
+def test_claim_of_a_dead_process_is_released(mail: Any, chat: Any, notice: Make) -> None:
     mail.put(notice(id="a/1"))
     other = Outbox(open_engine(mail.outbox._engine.url.render_as_string()))
     assert other.claim(mail.channel, mail.clock.now) is not None

@@ -69,7 +69,7 @@ threading.Event().wait()
 
 
 @pytest.mark.parametrize(("where", "copies"), [("before", 1), ("after", 2)])
-def test_killed_between_store_and_send(
+def test_message_of_a_killed_agent_arrives_at_most_twice(
     tmp_path: Path, chat: Any, mail_of: Any, clock: Any, where: str, copies: int
 ) -> None:
     """A message arrives once if the agent dies before the chat had it, and at most twice otherwise."""
@@ -93,7 +93,7 @@ def test_killed_between_store_and_send(
     assert later.states() == ["sent", "sent"]
 
 
-def test_what_one_agent_leaves_behind_the_next_one_sends(
+def test_unsent_messages_are_sent_by_the_next_agent(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
 ) -> None:
     chat.always = 503
@@ -110,7 +110,7 @@ def test_what_one_agent_leaves_behind_the_next_one_sends(
     assert [body["id"] for body in chat.bodies] == ["myrun/stall/silent-hang-no-error/1"]
 
 
-def test_an_episode_is_told_once_whichever_agent_tells_it_again(
+def test_episode_is_sent_once_by_several_agents(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
 ) -> None:
     for _ in range(2):
@@ -149,7 +149,7 @@ class Editing:
         self.came.set()
 
 
-def test_what_is_learnt_of_an_open_incident_is_edited_and_sends_nothing(
+def test_new_facts_of_an_open_incident_edit_its_message(
     spool: Outbox, stall: Stall, catalogue: Catalogue
 ) -> None:
     chat = Editing()
@@ -166,7 +166,7 @@ def test_what_is_learnt_of_an_open_incident_is_edited_and_sends_nothing(
     assert len(chat.edited) == 1 and "rank 1 holds up the run" in chat.edited[0]
 
 
-def test_a_full_disk_delays_nothing(
+def test_full_disk_does_not_delay_messages(
     chat: Any,
     spool: Outbox,
     stall: Stall,
@@ -185,7 +185,7 @@ def test_a_full_disk_delays_nothing(
     assert any("cannot be kept on disk" in line for line in said)
 
 
-def test_an_end_follows_its_beginning_though_the_disk_fills_up_between_them(
+def test_end_follows_its_beginning_if_the_disk_fills_up_between_them(
     chat: Any,
     spool: Outbox,
     stall: Stall,
@@ -217,7 +217,7 @@ class FullDisk:
         return self._writing(engine)
 
 
-def test_what_waits_on_a_disk_that_is_full_by_now_is_sent_once_and_before_its_end(
+def test_message_on_a_full_disk_is_sent_once_and_before_its_end(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch)
@@ -292,7 +292,7 @@ def test_an_end_in_memory_waits_for_its_beginning_on_a_full_disk(
     assert picky.taken == ["a/1 open", "a/1 resolved"]
 
 
-def test_news_in_memory_waits_for_no_other_incident(
+def test_message_in_memory_does_not_wait_for_other_incidents(
     sink_of: Sink, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, picky = FullDisk(monkeypatch), Picky(dislikes="a/1")
@@ -307,7 +307,7 @@ def test_news_in_memory_waits_for_no_other_incident(
     sink.close(1)
 
 
-def test_news_in_memory_does_not_wait_for_a_disk_that_stays_broken(
+def test_message_in_memory_does_not_wait_for_a_broken_disk(
     sink_of: Sink, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, picky = FullDisk(monkeypatch, "database disk image is malformed"), Picky()
@@ -321,7 +321,7 @@ def test_news_in_memory_does_not_wait_for_a_disk_that_stays_broken(
     sink.close(1)
 
 
-def test_a_letter_that_cannot_be_written_costs_no_other(
+def test_message_that_cannot_be_stored_does_not_affect_others(
     chat: Any, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue)
@@ -366,7 +366,7 @@ def test_an_end_follows_its_beginning_that_waits_in_memory(
     assert [one.run for one in spool.deliveries()] == [stall().run]  # the disk stores the other message
 
 
-def test_what_not_even_memory_takes_is_kept_with_the_next_news_in_order(
+def test_message_that_memory_refuses_is_kept_in_order(
     chat: Any, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, refused, calls = engine_module.memory_engine, threading.Event(), itertools.count(1)
@@ -387,7 +387,7 @@ def test_what_not_even_memory_takes_is_kept_with_the_next_news_in_order(
     assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
 
 
-def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
+def test_unavailable_spool_is_replaced_by_memory_until_it_opens(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
 ) -> None:
     broken = threading.Event()
@@ -425,7 +425,7 @@ class Robot:
 
 
 @pytest.mark.timeout(600)
-def test_a_burst_is_grouped_within_the_chats_limits_and_all_of_it_is_in_the_store(
+def test_burst_is_grouped_within_rate_limits_and_stored_completely(
     tmp_path: Path, stall: Stall, catalogue: Catalogue
 ) -> None:
     count = 2500

@@ -19,7 +19,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 Stall = Callable[..., Incident]
 
 
-def test_a_message_is_on_disk_before_alertmanager_gets_an_answer(
+def test_message_is_stored_before_alertmanager_gets_a_response(
     start: Any, store: IncidentStore, chat_server: Any, tmp_path: Path, catalogue: Catalogue
 ) -> None:
     chat_server.answers = [503] * 1000
@@ -35,7 +35,7 @@ def test_a_message_is_on_disk_before_alertmanager_gets_an_answer(
     assert again.answer(group(alert("StallwatchRankGone")))[1] == "stored: 1 repeated\n"
 
 
-def test_a_database_that_does_not_take_it_makes_alertmanager_come_again(
+def test_alertmanager_retries_if_the_database_fails(
     start: Any, store: IncidentStore, chat_server: Any
 ) -> None:
     post = start()
@@ -78,9 +78,7 @@ def test_two_relays_on_one_database_notify_once(
     assert len(chat_server.bodies) == 1
 
 
-def test_what_is_old_is_forgotten_while_alertmanager_has_its_answer_already(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_does_not_delay_the_response(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, over = threading.Event(), threading.Event()
 
     def prune(*_: Any) -> int:
@@ -100,7 +98,7 @@ def test_what_is_old_is_forgotten_while_alertmanager_has_its_answer_already(
         over.set()
 
 
-def test_who_was_told_is_kept_by_a_name_that_is_no_secret(store: IncidentStore) -> None:
+def test_notified_chats_are_stored_by_fingerprint(store: IncidentStore) -> None:
     ledger = Outbox(store.engine)
     url = "slack://TokenA/TokenB"
     assert fingerprint(url) == fingerprint(f" {url} ") != fingerprint("slack://TokenA/TokenC")

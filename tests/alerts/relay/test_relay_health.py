@@ -10,7 +10,7 @@ import pytest
 from alertmanager import alert, group
 
 
-def test_the_log_of_deliveries_and_the_numbers_hold_no_secret(start: Any, chat_server: Any) -> None:
+def test_log_and_metrics_of_deliveries_contain_no_secret(start: Any, chat_server: Any) -> None:
     chat_server.answers = [500]
     post = start()
     post(group(alert("StallwatchRankGone")))
@@ -28,7 +28,7 @@ def vars_of(delivery: Any) -> dict[str, Any]:
     return dataclasses.asdict(delivery)
 
 
-def test_the_numbers(start: Any, chat_server: Any) -> None:
+def test_metrics_count_alerts_and_deliveries(start: Any, chat_server: Any) -> None:
     post = start()
     post(group(alert("StallwatchRankGone"), alert("StallwatchWatchdog")))
     post(b"nonsense")
@@ -40,7 +40,7 @@ def test_the_numbers(start: Any, chat_server: Any) -> None:
     assert "stallwatch_relay_watchdog_timestamp_seconds 1." in text
 
 
-def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(start: Any) -> None:
+def test_relay_is_blind_without_the_watchdog_alert(start: Any) -> None:
     post = start(watchdog_seconds=300)
     relay = post.relay
     assert "does not fire here" in relay.blind()
@@ -59,9 +59,7 @@ def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(star
         assert relay.blind() == ""
 
 
-def test_the_silence_of_the_watchdog_and_of_a_sender_is_measured_with_the_steady_clock(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blindness_is_measured_with_the_monotonic_clock(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wall clock is set back by the same time that passes."""
     relay = start(watchdog_seconds=300).relay
     relay._intake.receive(group(alert("StallwatchWatchdog")))

@@ -18,7 +18,7 @@ from stallwatch_rules.stacks.records import StallStacks
 Stall = Callable[..., Incident]
 
 
-def test_all_alerts_of_one_incident_are_one_message_and_repeats_are_none(
+def test_alerts_of_one_incident_are_one_message(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     store.upsert(stall())
@@ -49,7 +49,7 @@ def test_alerts_of_three_hosts_of_a_run_are_one_message(
     assert chat_server.bodies[0]["id"] == "myrun/stall/silent-hang-no-error/1"
 
 
-def test_a_host_that_is_gone_is_a_message_of_its_own_if_no_stall_knows_of_it(
+def test_lost_host_is_a_separate_message_unless_a_stall_mentions_it(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     store.upsert(stall(stacks=StallStacks(1000.0, 0.1, silent=["n9"])))
@@ -60,7 +60,7 @@ def test_a_host_that_is_gone_is_a_message_of_its_own_if_no_stall_knows_of_it(
     assert chat_server.bodies[0]["title"].startswith("[myrun] 主机 n3 失联")
 
 
-def test_the_end_of_an_incident_goes_only_to_notified_chats(
+def test_end_of_an_incident_goes_only_to_notified_chats(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     store.upsert(stall())
@@ -104,7 +104,7 @@ def test_a_second_episode_is_reported_again(
     ],
     ids=["over", "of an earlier run of this name"],
 )
-def test_an_alert_is_not_taken_for_one_side_of_an_incident_of_the_past(
+def test_alert_is_not_matched_with_a_past_incident(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any, earlier: dict[str, Any]
 ) -> None:
     store.upsert(stall(id="myrun/x/y/1", **earlier))
@@ -112,7 +112,7 @@ def test_an_alert_is_not_taken_for_one_side_of_an_incident_of_the_past(
     assert told(chat_server, 1) == [("alert", "StallwatchRunFailed", "open")]
 
 
-def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
+def test_relay_does_not_repeat_messages_of_the_agent(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any, other_chat_server: Any
 ) -> None:
     store.upsert(stall())
@@ -127,7 +127,7 @@ def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
     assert chat_server.requests == 0
 
 
-def test_a_run_of_the_same_name_after_the_first_was_pruned_is_another_one(
+def test_later_run_of_the_same_name_is_another_run(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     post = start()
@@ -138,7 +138,7 @@ def test_a_run_of_the_same_name_after_the_first_was_pruned_is_another_one(
     assert [body["episode"] for body in chat_server.bodies] == [1, 1]
 
 
-def test_a_young_alert_waits_for_its_incident(
+def test_new_alert_waits_for_its_incident(
     store: IncidentStore, stall: Stall, catalogue: Catalogue, chat_server: Any
 ) -> None:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -167,7 +167,7 @@ def test_a_young_alert_waits_for_its_incident(
     assert 5 <= now[0] - began < 6
 
 
-def test_what_the_run_died_of_closes_its_incident_by_whichever_alert_says_so(
+def test_failure_closes_its_incident_for_any_of_its_alerts(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     """The alert of the final rule or of the first rule may still fire beside the alert of the run's end."""

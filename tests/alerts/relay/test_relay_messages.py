@@ -32,7 +32,7 @@ def crashed(stall: Stall, primary: Primary) -> Incident:
     )
 
 
-def test_an_alert_is_told_with_the_diagnosis_of_its_incident(
+def test_message_contains_the_diagnosis_of_the_incident(
     start: Any, store: IncidentStore, stall: Stall, oom_primary: Primary, chat_server: Any
 ) -> None:
     store.upsert(crashed(stall, oom_primary))
@@ -48,7 +48,7 @@ def test_an_alert_is_told_with_the_diagnosis_of_its_incident(
     assert page == "Page: https://dash.example/run?run=myrun"
 
 
-def test_where_the_ranks_stand_is_in_the_first_message(
+def test_first_message_contains_the_locations_of_the_ranks(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     groups = [
@@ -67,7 +67,7 @@ def test_where_the_ranks_stand_is_in_the_first_message(
     assert body["odd_ranks"] == "1"
 
 
-def test_several_incidents_of_a_group_are_one_message_the_worst_first(
+def test_incidents_of_a_group_are_one_message_with_the_worst_first(
     start: Any, store: IncidentStore, stall: Stall, oom_primary: Primary, chat_server: Any
 ) -> None:
     store.upsert(
@@ -89,7 +89,7 @@ def test_several_incidents_of_a_group_are_one_message_the_worst_first(
     assert "degrading: slow" in body["text"]
 
 
-def test_an_alert_without_an_incident_is_told_by_its_own_words(start: Any, chat_server: Any) -> None:
+def test_message_without_an_incident_uses_the_text_of_the_alert(start: Any, chat_server: Any) -> None:
     post = start()
     post(group(alert("StallwatchAgentGone")))
     post(group(alert("StallwatchAgentGone", firing=False)))
@@ -103,7 +103,7 @@ def test_an_alert_without_an_incident_is_told_by_its_own_words(start: Any, chat_
     assert over["title"] == "[myrun] over: StallwatchAgentGone of myrun"
 
 
-def test_what_our_own_files_hold_instead_of_an_address_is_shown(start: Any, chat_server: Any) -> None:
+def test_runbook_without_a_url_is_shown_as_text(start: Any, chat_server: Any) -> None:
     gone = alert("StallwatchAgentGone")
     gone["annotations"] = {"summary": "gone", "runbook": "docs/alerts.md#stallwatchagentgone"}
     hostile = alert("StallwatchHostGone", run="other")
@@ -118,7 +118,7 @@ def test_what_our_own_files_hold_instead_of_an_address_is_shown(start: Any, chat
     assert "Rule:" not in second["text"]
 
 
-def test_in_chinese_too(start: Any, chat_server: Any) -> None:
+def test_relay_message_can_be_chinese(start: Any, chat_server: Any) -> None:
     post = start(alerts={"language": "zh"})
     post(group(alert("StallwatchStragglerRank", rank="3")))
     chat_server.wait_for_requests(1)
@@ -126,7 +126,7 @@ def test_in_chinese_too(start: Any, chat_server: Any) -> None:
     assert body["title"] == "[myrun] rank 3 落后于其他 rank"
 
 
-def test_the_text_of_an_alert_mentions_no_user(start: Any, chat_server: Any) -> None:
+def test_text_of_an_alert_mentions_no_user(start: Any, chat_server: Any) -> None:
     hostile = alert("StallwatchRankGone", run="<!channel> @all")
     hostile["annotations"] = {"summary": "<@U1> [x](http://evil)", "runbook_url": "javascript:alert(1)"}
     start()(group(hostile))
@@ -136,7 +136,7 @@ def test_the_text_of_an_alert_mentions_no_user(start: Any, chat_server: Any) -> 
     assert not any(part in said for part in ("<", "@", "](", "http://evil", "javascript:"))
 
 
-def test_min_severity_holds_here_too(start: Any, chat_server: Any) -> None:
+def test_minimum_severity_applies_to_the_relay(start: Any, chat_server: Any) -> None:
     post = start(alerts={"min_severity": "critical"})
     post(group(alert("StallwatchSlowdown", severity="warning")))
     post(group(alert("StallwatchTest", severity="info")))  # a test alert is always sent

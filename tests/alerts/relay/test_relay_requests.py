@@ -24,7 +24,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
         (group(newKey="of a later version"), 200),
     ],
 )
-def test_what_is_no_notification_is_refused_for_good(start: Any, body: bytes, status: int) -> None:
+def test_invalid_notification_is_refused_permanently(start: Any, body: bytes, status: int) -> None:
     assert start()(body) == status
 
 
@@ -37,7 +37,7 @@ def test_what_is_no_notification_is_refused_for_good(start: Any, body: bytes, st
         ({"labels": {"run": 7}}, "Expected `str`, got `int`"),
     ],
 )
-def test_one_alert_that_is_not_understood_does_not_take_the_others_with_it(
+def test_invalid_alert_does_not_affect_the_others(
     start: Any, chat_server: Any, changes: dict[str, Any], wrong: str
 ) -> None:
     post = start()
@@ -49,7 +49,7 @@ def test_one_alert_that_is_not_understood_does_not_take_the_others_with_it(
     assert 'outcome="refused"} 1.0' in post.answer(None, "/metrics")[1]
 
 
-def test_a_severity_that_we_do_not_know_is_a_warning_and_said_once(
+def test_unknown_severity_counts_as_warning_and_is_reported_once(
     store: IncidentStore, catalogue: Catalogue, chat_server: Any
 ) -> None:
     said: list[str] = []
@@ -71,7 +71,7 @@ def test_a_severity_that_we_do_not_know_is_a_warning_and_said_once(
         relay.close()
 
 
-def test_a_token_is_asked_for(start: Any, chat_server: Any) -> None:
+def test_token_is_required(start: Any, chat_server: Any) -> None:
     post = start(token="s3cr3t")
     body = group(alert("StallwatchRankGone"))
     assert post(body) == 401
