@@ -30,7 +30,7 @@ SLOW = (
     "cli/test_demo.py",
     "cli/test_run_command.py",
     "cluster/",
-    "dashboard/test_access.py::test_streamlit_gets_the_secrets_and_no_file_holds_them",
+    "dashboard/test_access.py::test_secrets_reach_streamlit_without_a_file",
     "dashboard/test_launch.py",
     "dashboard/test_pages.py",
     "dashboard/test_uploads.py",

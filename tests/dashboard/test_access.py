@@ -45,15 +45,15 @@ LOGIN = Login(
         ({}, None),
     ],
 )
-def test_roles(claims: dict[str, object], role: str | None) -> None:
+def test_roles_follow_the_claims(claims: dict[str, object], role: str | None) -> None:
     assert role_of(LOGIN, claims) == role
 
 
-def test_a_star_admits_every_signed_in_user() -> None:
+def test_star_admits_every_signed_in_user() -> None:
     assert role_of(replace(LOGIN, viewers=("*",)), {"sub": "1"}) == "viewer"
 
 
-def test_groups_may_have_another_name() -> None:
+def test_claim_with_the_groups_is_configurable() -> None:
     claims = {"roles": ["oncall"], "groups": ["nothing"]}
     assert role_of(replace(LOGIN, groups_claim="roles"), claims) == "operator"
 
@@ -70,7 +70,7 @@ def test_groups_may_have_another_name() -> None:
         ({"viewers": ("group:",)}, "cannot tell who 'group:' is"),
     ],
 )
-def test_an_impossible_login_is_reported_before_the_start(
+def test_invalid_login_is_reported_before_the_start(
     changes: dict[str, object], words: str, home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     login = replace(LOGIN, **changes)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_an_impossible_login_is_reported_before_the_start(
     assert words in found and LOGIN.client_secret not in found
 
 
-def test_the_cookie_secret_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+def test_cookie_secret_is_private_and_stable(tmp_path: Path) -> None:
     made = kept_cookie_secret(tmp_path)
     (path,) = tmp_path.iterdir()
     assert len(made) >= 32 and kept_cookie_secret(tmp_path) == made
@@ -89,7 +89,7 @@ def test_the_cookie_secret_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_streamlit_gets_the_secrets_and_no_file_holds_them(tmp_path: Path) -> None:
+def test_secrets_reach_streamlit_without_a_file(tmp_path: Path) -> None:
     program = (
         "import asyncio\n"
         "from stallwatch_dashboard.entry.application import app\n"
@@ -117,7 +117,7 @@ def test_streamlit_gets_the_secrets_and_no_file_holds_them(tmp_path: Path) -> No
     assert not [path for path in tmp_path.iterdir() if found in path.read_bytes()]
 
 
-def test_settings_cross_to_the_serving_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_reach_the_serving_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = DashboardSettings(home=tmp_path, login=LOGIN, targets=("a:1",), url="https://x.example")
     settings = replace(settings, server=ServerSettings(("a.example",), token_file=tmp_path / "token"))
     for name, value in to_environment(settings).items():

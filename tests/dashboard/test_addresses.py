@@ -27,7 +27,7 @@ from stallwatch_dashboard.middleware import Redirects, redirect_target
         ("//example.org/x", "", "/example.org"),
     ],
 )
-def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
+def test_misspelled_address_is_redirected(path: str, query: str, there: str) -> None:
     assert redirect_target(path, query) == there
     assert (
         redirect_target(there.partition("?")[0], there.partition("?")[2]) is None
@@ -41,12 +41,14 @@ def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
         *("/component/stallwatch_dashboard.pages.board.board/index.html", "/media/x.html", "/auth/login"),
     ],
 )
-def test_pages_and_what_streamlit_serves_are_left_alone(path: str) -> None:
+def test_valid_addresses_are_not_redirected(path: str) -> None:
     assert redirect_target(path) is None
 
 
 @pytest.mark.parametrize(("accept", "status"), [("text/html,*/*;q=0.8", 307), ("*/*", 200)])
-def test_only_a_persons_browser_is_led(ask_app: Callable[..., Any], accept: str, status: int) -> None:
+def test_only_page_requests_of_browsers_are_redirected(
+    ask_app: Callable[..., Any], accept: str, status: int
+) -> None:
     async def application(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 

@@ -25,14 +25,14 @@ def shown(store: MetricStore, run: str = "run") -> list[tuple[float, float]]:
     return list(zip(frame["t"], frame["v"], strict=True))
 
 
-def test_what_is_written_after_the_first_look_is_seen_at_the_next() -> None:
+def test_new_points_appear_at_the_next_query() -> None:
     store = MetricStore()
     for second in range(5):
         write(store, second, second)
         assert shown(store) == [(float(n), float(n)) for n in range(second + 1)]
 
 
-def test_a_rank_that_comes_later_is_seen_with_its_first_point() -> None:
+def test_new_rank_appears_with_its_first_point() -> None:
     store = MetricStore()
     write(store, 0, 1.0)
     assert len(shown(store)) == 1
@@ -40,7 +40,7 @@ def test_a_rank_that_comes_later_is_seen_with_its_first_point() -> None:
     assert sorted(value for _, value in shown(store)) == [1.0, 7.0]
 
 
-def test_a_metric_without_queries_is_kept_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metric_without_queries_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MOST_FRESH", 20)
     store = MetricStore()
     for second in range(120):
@@ -53,7 +53,7 @@ def test_a_metric_without_queries_is_kept_thinned(monkeypatch: pytest.MonkeyPatc
     assert len(store.series("run", "stallwatch_loss")) == 120
 
 
-def test_a_restart_shows_the_same(tmp_path: Path) -> None:
+def test_restart_shows_the_same_data(tmp_path: Path) -> None:
     store = MetricStore(tmp_path / "m.duckdb")
     for second, value in enumerate([1.0, 1.0, math.inf, 3.0]):
         write(store, second, value)
@@ -64,7 +64,7 @@ def test_a_restart_shows_the_same(tmp_path: Path) -> None:
     again.close()
 
 
-def test_pruned_points_are_gone_also_for_a_run_that_is_looked_at() -> None:
+def test_pruned_points_disappear_from_the_cache() -> None:
     store = MetricStore()
     for second in range(10):
         write(store, second, second)
@@ -73,7 +73,7 @@ def test_pruned_points_are_gone_also_for_a_run_that_is_looked_at() -> None:
     assert [time for time, _ in shown(store)] == [5, 6, 7, 8, 9]
 
 
-def test_only_so_many_runs_are_kept() -> None:
+def test_number_of_cached_runs_is_bounded() -> None:
     store = MetricStore()
     for number in range(cache._MOST_RUNS + 5):
         write(store, 0, number, run=f"run-{number}")
@@ -101,7 +101,7 @@ def readings(second: int) -> list[Reading]:
     return found
 
 
-def test_after_many_refreshes_the_frames_are_those_of_a_store_that_is_opened_anew(
+def test_frames_after_many_refreshes_equal_those_of_a_new_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cached data were read, thinned, extended and thinned again."""

@@ -35,9 +35,7 @@ def answer(ask_app: Callable[..., Any]) -> Answer:
     return ask
 
 
-def test_the_script_is_sent_once_and_again_with_its_next_version(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_is_cached_until_its_version_changes(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "version", lambda _name: "6.1")
     status, headers, body = answer(SCRIPT)
     assert (status, body, headers[b"content-type"]) == (200, b"x", b"text/javascript")
@@ -50,12 +48,12 @@ def test_the_script_is_sent_once_and_again_with_its_next_version(
 
 
 @pytest.mark.parametrize(("path", "status"), [(SCRIPT, 404), (OURS, 200)])
-def test_everything_else_stays_as_it_is(answer: Answer, path: str, status: int) -> None:
+def test_other_responses_are_unchanged(answer: Answer, path: str, status: int) -> None:
     headers = {b"cache-control": b"public", b"content-type": b"text/javascript"}
     assert answer(path, status, has=b'W/"other"') == (status, headers, b"x")
 
 
-def test_the_name_is_that_of_plotlys_script() -> None:
+def test_cached_script_is_that_of_plotly() -> None:
     from pathlib import Path
 
     import plotly

@@ -65,7 +65,7 @@ def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, lo
 
 @pytest.mark.parametrize("key", CHARTS)
 @pytest.mark.parametrize("dark", [False, True])
-def test_every_chart_keeps_its_zoom_and_spans_the_same_time(key: str, dark: bool, stalled: RunFrames) -> None:
+def test_charts_keep_their_zoom_and_share_a_time_range(key: str, dark: bool, stalled: RunFrames) -> None:
     chart = draw(key, stalled, look=DARK if dark else LIGHT)
     assert chart.layout.uirevision == "keep"
     # Plotly fails if axes appear or disappear during a transition
@@ -75,7 +75,7 @@ def test_every_chart_keeps_its_zoom_and_spans_the_same_time(key: str, dark: bool
     assert chart.data
 
 
-def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
+def test_distant_threshold_is_mentioned_in_text() -> None:
     """A drawn threshold would flatten the steps."""
     steps = RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(600, 600))
     chart = draw("step_time", steps, live=False)
@@ -89,17 +89,17 @@ def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize("key", CHARTS)
-def test_no_chart_minds_that_there_is_nothing(key: str) -> None:
+def test_charts_without_data_are_empty(key: str) -> None:
     assert not CHARTS[key].drawable(RunFrames())
     assert not draw(key, RunFrames()).data
 
 
-def test_a_run_without_invalidations_has_no_chart_of_them(stalled: RunFrames) -> None:
+def test_run_without_invalidations_has_no_chart_of_them(stalled: RunFrames) -> None:
     assert CHARTS["progress"].drawable(stalled) and "progress" in OPTIONAL
     assert not CHARTS["progress"].drawable(RunFrames(steps=stalled.steps, loss=stalled.loss))
 
 
-def test_the_picture_of_the_failure(stalled: RunFrames) -> None:
+def test_steps_and_invalidations_share_one_chart(stalled: RunFrames) -> None:
     """Two lines on two axes differ in more than color."""
     steps, invalidations = draw("progress", stalled).data
     assert (steps.yaxis, invalidations.yaxis) == ("y", "y2")
@@ -107,25 +107,25 @@ def test_the_picture_of_the_failure(stalled: RunFrames) -> None:
     assert list(steps.y)[-1] == 3 and list(invalidations.y)[-1] == 90
 
 
-def test_while_a_run_waits_the_open_step_grows_past_the_threshold(stalled: RunFrames) -> None:
+def test_unfinished_step_grows_beyond_the_threshold(stalled: RunFrames) -> None:
     traces = {trace.name: trace for trace in draw("step_time", stalled).data}
     assert list(traces["since the last step"].y) == [0, 50]
     assert "since the last step" not in {t.name for t in draw("step_time", stalled, live=False).data}
 
 
-def test_the_generous_first_threshold_does_not_flatten_the_steps(stalled: RunFrames) -> None:
+def test_large_initial_threshold_does_not_flatten_the_steps(stalled: RunFrames) -> None:
     assert top(stalled, 0.0) == pytest.approx(33.0)
     beginning = RunFrames(step_seconds=frame(1.0), threshold=frame(1800.0))
     assert top(beginning, 0.0) == pytest.approx(1.1)
 
 
-def test_ranks_are_lines_of_their_own_and_a_nan_is_a_gap(stalled: RunFrames) -> None:
+def test_each_rank_is_a_line_and_nan_is_a_gap(stalled: RunFrames) -> None:
     zero, one = draw("loss", stalled).data
     assert (zero.name, one.name) == ("rank 0", "rank 1")
     assert pd.isna(list(one.y)[1]) and not one.connectgaps
 
 
-def test_a_chart_shows_the_number_of_omitted_ranks() -> None:
+def test_chart_shows_the_number_of_omitted_ranks() -> None:
     many = RunFrames(loss=pd.concat([frame(float(rank), rank=rank) for rank in range(64)]))
     chart = draw("loss", many)
     assert [trace.name for trace in chart.data] == ["rank 0", "rank 32", "rank 63 (3 of 64 ranks shown)"]
@@ -163,7 +163,7 @@ def test_incidents_are_bands_on_every_chart(
         (0.0, ["stall"]),
     ],
 )
-def test_the_names_of_bands_do_not_run_into_each_other(
+def test_labels_of_bands_do_not_overlap(
     stalled: RunFrames, make_incident: Callable[..., Incident], between: float, names: list[str]
 ) -> None:
     stall = make_incident(opened_at=NOW - 20)  # the stall began with the last step, 30 s before
@@ -177,14 +177,14 @@ def test_the_names_of_bands_do_not_run_into_each_other(
     assert [note.text for note in notes] == names
 
 
-def test_figures_travel_as_json(stalled: RunFrames) -> None:
+def test_figures_are_serialized_as_json(stalled: RunFrames) -> None:
     for key in CHARTS:
         drawing = CHARTS[key].draw(stalled, (), Span(NOW - 100, NOW), LOOK, Reader("en").say)
         report = json.loads(drawing.to_json())
         assert report["data"] and report["layout"]["xaxis"]["range"]
 
 
-def test_arrays_travel_as_their_bytes_and_nan_with_them() -> None:
+def test_arrays_are_serialized_as_bytes_including_nan() -> None:
     values = np.array([[1.5, np.nan], [-2.0, np.inf]], dtype="float32")
     report = json.loads(Drawing([{"z": values, "zmin": np.float64(0.5)}]).to_json())["data"][0]
     assert (report["z"]["dtype"], report["z"]["shape"], report["zmin"]) == ("f4", "2, 2", 0.5)
@@ -192,14 +192,14 @@ def test_arrays_travel_as_their_bytes_and_nan_with_them() -> None:
     np.testing.assert_array_equal(back, values)
 
 
-def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
+def test_phase_lasts_until_the_next_phase(stalled: RunFrames) -> None:
     found = {trace.name: trace for trace in draw("phases", stalled).data}
     assert list(found) == ["training", "starting up", "saving"]
     assert found["training"].base[0] == milliseconds(NOW - 90) and found["training"].x[0] == 30_000
     assert found["saving"].x[0] == 60_000
 
 
-def test_no_phase_goes_on_during_a_stall(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
+def test_phase_ends_when_a_stall_begins(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
     stall = make_incident(opened_at=NOW - 20)
     *_, last = draw("phases", stalled, stall, make_incident(kind="finding", rule="slow")).data  # drawn on top
     assert (last.name, list(last.base), list(last.x)) == ("stalled", [milliseconds(NOW - 50)], [50_000])
@@ -208,7 +208,7 @@ def test_no_phase_goes_on_during_a_stall(stalled: RunFrames, make_incident: Call
     assert list(last.x) == [40_000]
 
 
-def test_a_straggler_is_a_stripe_but_a_late_scrape_is_not() -> None:
+def test_straggler_is_visible_and_a_late_scrape_is_not() -> None:
     steps = pd.concat([frame(*range(100), rank=0, every=1.0), frame(*range(100), rank=2, every=1.0)])
     late = frame(*range(100), rank=1, every=1.0).assign(v=lambda rows: rows["v"] // 2)
     behind = lag(pd.concat([steps, late]), moments=10)
@@ -220,13 +220,13 @@ def test_a_straggler_is_a_stripe_but_a_late_scrape_is_not() -> None:
     assert lag(shifted, moments=10).to_numpy().max() <= 1
 
 
-def test_a_rank_that_came_late_is_not_behind_before_it_was_there() -> None:
+def test_late_rank_is_not_behind_before_its_first_point() -> None:
     steps = pd.concat([frame(1, 2, 3, 4, rank=0), frame(4, rank=1).assign(t=NOW - 70)])
     behind = lag(steps, moments=4)
     assert behind.loc[1].isna().sum() == 3 and behind.loc[1].iloc[-1] == 0
 
 
-def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None:
+def test_gaps_without_data_are_grey(stalled: RunFrames) -> None:
     span = Span(NOW - 100, NOW, live=True, seen_at=NOW - 40)
     chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, Reader("en").say))
     (grey,) = chart.layout.shapes
@@ -235,7 +235,7 @@ def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None
     assert "since the last step" not in [trace.name for trace in chart.data]
 
 
-def test_incidents_names_lead_to_them(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
+def test_labels_of_incidents_are_links(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
     (name,) = draw("loss", stalled, make_incident()).layout.annotations
     assert name.name == "stuck/stall/silent-hang-no-error/1" and name.captureevents
 
@@ -254,7 +254,7 @@ def test_two_runs_are_compared_by_step() -> None:
     assert compared(("a", "b"), own, RunFrames(), LOOK, Reader("en").say) == []
 
 
-def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
+def test_charts_of_a_failed_run_mark_the_step_of_its_cause() -> None:
     loss = Series("loss", 0, [1, 2, 3], [1.0, None, 0.5])
     primary = Primary("r", "t", "cause", "fatal", 0.9, 0, "a.log", 7, None, 2, [], {}, "", [])
     found = Diagnosis("failed", primary, series=[loss])
@@ -264,7 +264,7 @@ def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]
 
 
-def test_a_chart_of_a_log_without_steps_is_over_epochs() -> None:
+def test_chart_of_a_log_without_steps_uses_epochs() -> None:
     epochs = Diagnosis("healthy", series=[Series("loss", 0, [0.5, 1.0], [1.0, 0.5], by="epoch")])
     ((_, _, drawing),) = of_diagnosis(epochs, LOOK, Reader("en").say)
     assert checked(drawing).layout.xaxis.title.text == "Epoch"
@@ -280,7 +280,7 @@ def hosts_of_two(ranks: int = 16) -> RunFrames:
     )
 
 
-def test_ranks_of_several_hosts_are_folded_to_a_row_a_host() -> None:
+def test_ranks_of_several_hosts_are_folded_by_host() -> None:
     found = hosts_of_two()
     chart = draw("lag", found)
     (heat,) = chart.data
@@ -290,7 +290,7 @@ def test_ranks_of_several_hosts_are_folded_to_a_row_a_host() -> None:
     assert alone.data[0].z.shape[0] == 16 and alone.layout.yaxis.ticktext[0] == "rank 0"
 
 
-def test_the_ranks_of_the_open_host_have_rows_of_their_own() -> None:
+def test_ranks_of_the_expanded_host_have_separate_rows() -> None:
     span = Span(NOW - 100, NOW, True)
     chart = checked(ranks_of_host("n2").draw(hosts_of_two(), (), span, LOOK, Reader("en").say))
     (heat,) = chart.data
@@ -298,7 +298,7 @@ def test_the_ranks_of_the_open_host_have_rows_of_their_own() -> None:
     assert list(np.nanmax(heat.z, axis=1)) == [0, 0, 0, 2, 0, 0, 0, 0]
 
 
-def test_who_holds_up_the_run_is_framed_while_the_incident_lasts(
+def test_blamed_rank_is_framed_during_the_incident(
     make_incident: Callable[..., Incident],
 ) -> None:
     stacks = StallStacks(NOW - 30, 1.0, [StackGroup([11], "code")], odd=[11], why="elsewhere")
@@ -322,7 +322,7 @@ def test_who_holds_up_the_run_is_framed_while_the_incident_lasts(
     ]
 
 
-def test_a_host_that_is_silent_is_grey_from_its_last_word_on(make_incident: Callable[..., Incident]) -> None:
+def test_silent_host_is_grey_since_its_last_report(make_incident: Callable[..., Incident]) -> None:
     found = hosts_of_two()
     (grey,) = [shape for shape in draw("lag", found).layout.shapes if shape.fillcolor == LOOK.grey]
     assert (grey.y0, grey.y1, grey.x0) == (0.5, 1.5, milliseconds(NOW - 90))
@@ -331,7 +331,7 @@ def test_a_host_that_is_silent_is_grey_from_its_last_word_on(make_incident: Call
     assert silent_hosts(["n1", "n2"], found, [named]) == ["n1", "n2"]
 
 
-def test_a_thousand_ranks_on_many_hosts_have_names_that_do_not_run_into_each_other(
+def test_labels_of_a_thousand_ranks_do_not_overlap(
     make_incident: Callable[..., Incident],
 ) -> None:
     lines = [frame(1, 2, rank=rank) for rank in range(1024)]
@@ -353,7 +353,7 @@ def test_a_thousand_ranks_on_many_hosts_have_names_that_do_not_run_into_each_oth
         ([2e-5, 1e-5], "normal"),
     ],
 )
-def test_a_small_or_constant_number_can_be_read_on_every_axis(values: list[float | None], mode: str) -> None:
+def test_axes_are_readable_for_small_and_constant_values(values: list[float | None], mode: str) -> None:
     """Plotly draws a constant on an axis from 1 below to 1 above it, so that 1e-05 looks like 0."""
     steps = [float(step) for step, _ in enumerate(values)]
     found = Diagnosis("healthy", series=[Series("learning_rate", 0, steps, values)])
@@ -365,6 +365,6 @@ def test_a_small_or_constant_number_can_be_read_on_every_axis(values: list[float
     assert [(axis.rangemode, axis.exponentformat) for axis in axes] == [(mode, "e")] * 3
 
 
-def test_a_learning_rate_is_drawn_from_zero() -> None:
+def test_axis_of_the_learning_rate_starts_at_zero() -> None:
     axis = draw("learning_rate", RunFrames(learning_rate=frame(2e-5, 1e-5, rank=0))).layout.yaxis
     assert (axis.rangemode, axis.exponentformat, axis.showexponent) == ("tozero", "e", "all")

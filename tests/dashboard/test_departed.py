@@ -71,7 +71,7 @@ def server() -> Server:
     return Server()
 
 
-def test_the_end_of_a_run_is_known_though_nobody_looked_then(server: Server) -> None:
+def test_end_of_a_run_is_known_without_a_viewer(server: Server) -> None:
     server.scrape("a", 95_000, 112_000, 999)
     server.now = 100_000.0
     store = server.store()
@@ -85,7 +85,7 @@ def test_the_end_of_a_run_is_known_though_nobody_looked_then(server: Server) -> 
     assert store.summaries(["a"], server.now)["a"].step == 1999
 
 
-def test_while_somebody_looks_an_end_is_asked_for_once(server: Server) -> None:
+def test_end_of_a_run_is_queried_once(server: Server) -> None:
     server.scrape("a", 95_000, 100_010, 999)
     store = server.store()
     for _ in range(20):
@@ -98,9 +98,7 @@ def test_while_somebody_looks_an_end_is_asked_for_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize("before", [7.0, None])
-def test_a_run_that_comes_back_has_its_last_numbers_once_it_ended(
-    server: Server, before: float | None
-) -> None:
+def test_returned_run_has_its_last_numbers_after_its_end(server: Server, before: float | None) -> None:
     """The run missed a scrape, or was listed before its first scrape."""
     if before is not None:
         server.scrape("a", 99_000, 99_900, before)
@@ -129,7 +127,7 @@ def test_an_answer_does_not_hide_that_another_question_has_none(server: Server) 
     assert store.problem is None
 
 
-def test_a_problem_of_a_query_that_is_not_repeated_is_dropped(server: Server) -> None:
+def test_problem_of_an_unrepeated_query_is_dropped(server: Server) -> None:
     store, server.silent = server.store(), "stallwatch_"
     store.latest("a", "stallwatch_step")
     assert store.problem is not None

@@ -39,12 +39,12 @@ def source(home: Path) -> Iterator[Source]:
     made.close()
 
 
-def test_nothing_at_all(source: Source) -> None:
+def test_empty_state_folder_has_no_runs(source: Source) -> None:
     assert source.rows() == [] and source.run_names() == []
     assert source.row("x") is None and source.incidents("x") == [] and source.frames("x").nothing
 
 
-def test_an_incident_that_a_stopped_tail_left_open_gets_no_longer(
+def test_duration_of_an_incident_ends_with_its_stopped_tail(
     source: Source, home: Path, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     make_run("stuck", state="finished", ended_at=NOW - 100, ending=Ending("unknown", None))
@@ -56,7 +56,7 @@ def test_an_incident_that_a_stopped_tail_left_open_gets_no_longer(
     assert source.newest_incidents(10) == [left]
 
 
-def test_a_stalled_run_from_agent_json_to_its_row(
+def test_row_of_a_stalled_run_combines_record_and_metrics(
     source: Source,
     home: Path,
     make_run: MakeRun,
@@ -78,13 +78,13 @@ def test_a_stalled_run_from_agent_json_to_its_row(
     assert source.frames("stuck").last_step_at == NOW - 30
 
 
-def test_an_agent_that_died_without_a_word_is_stale(source: Source, make_run: MakeRun) -> None:
+def test_run_of_a_dead_agent_is_stale(source: Source, make_run: MakeRun) -> None:
     make_run("lost", pid=2**22 + 1)
     make_run("quiet", updated_at=NOW - 60)
     assert {row.run: row.state for row in source.rows()} == {"lost": "stale", "quiet": "stale"}
 
 
-def test_a_run_without_scrapes_shows_the_last_record_of_its_agent(source: Source, make_run: MakeRun) -> None:
+def test_run_without_scrapes_shows_the_record_of_its_agent(source: Source, make_run: MakeRun) -> None:
     """This holds for watched runs too: an agent may serve its metrics only on a loopback address."""
     known = {"state": "training", "step": 7, "total_steps": 900, "loss": 0.25}
     make_run("lost", pid=2**22 + 1, **known)
@@ -93,7 +93,7 @@ def test_a_run_without_scrapes_shows_the_last_record_of_its_agent(source: Source
     assert found == {"lost": ("stale", 7, 900, 0.25), "far": ("training", 7, 900, 0.25)}
 
 
-def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
+def test_run_over_hosts_has_the_same_step_and_cause_on_both_pages(
     source: Source, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     """Without a database, the coordinator's journal counts, not the incidents of single hosts."""
@@ -113,7 +113,7 @@ def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
     assert of_run(whole, {}, Reader(now=NOW), None).rule == "nccl-collective-timeout"
 
 
-def test_what_an_agent_recorded_and_no_coordinator_merged_is_shown_beside_what_was_merged(
+def test_unmerged_incidents_are_shown_with_merged_ones(
     source: Source, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     """It was alone, or the folder of the host that merged is not here."""
@@ -134,7 +134,7 @@ def test_what_an_agent_recorded_and_no_coordinator_merged_is_shown_beside_what_w
     assert sorted(one.id for one in source.incidents("sft")) == [merged.id, alone.id]
 
 
-def test_a_run_that_ended_unseen_shows_its_diagnosis(source: Source, make_run: MakeRun) -> None:
+def test_run_that_ended_without_scrapes_shows_its_diagnosis(source: Source, make_run: MakeRun) -> None:
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending)
     folder.write_json("diagnosis.json", Diagnosis("failed", progress=Progress(1, 400, 800, 0.5)))
@@ -148,9 +148,7 @@ def test_a_run_that_ended_unseen_shows_its_diagnosis(source: Source, make_run: M
     )
 
 
-def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
-    source: Source, make_run: MakeRun
-) -> None:
+def test_failed_run_has_the_same_cause_and_step_on_both_pages(source: Source, make_run: MakeRun) -> None:
     """The log copies show every second step of those that the probe counted."""
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending, lines={0: ["step 148/400"]})
@@ -172,7 +170,7 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     assert "gloo-collective-timeout" in shown["cells"] and "gloo-collective-timeout" in shown["found"]
 
 
-def test_a_run_that_ended_after_its_last_scrape_shows_its_end(
+def test_run_that_ended_after_its_last_scrape_shows_its_end(
     source: Source, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
     metrics = RunMetrics("done")
@@ -191,7 +189,7 @@ def test_a_run_that_ended_after_its_last_scrape_shows_its_end(
 @pytest.mark.parametrize(
     ("verdict", "state"), [("healthy", "unwatched"), ("unknown-failure", "failed")], ids=["well", "failed"]
 )
-def test_a_log_that_is_followed_no_more_is_not_taken_for_a_run_that_finished(
+def test_log_that_is_no_longer_followed_is_not_a_finished_run(
     source: Source, make_run: MakeRun, verdict: str, state: str
 ) -> None:
     ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
@@ -202,7 +200,7 @@ def test_a_log_that_is_followed_no_more_is_not_taken_for_a_run_that_finished(
     ]
 
 
-def test_its_page_has_charts_from_the_log_copies(source: Source, make_run: MakeRun) -> None:
+def test_page_of_an_ended_run_has_charts_from_its_log(source: Source, make_run: MakeRun) -> None:
     make_run(
         "done", state="finished", ended_at=NOW - 60, lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]}
     )
@@ -212,7 +210,7 @@ def test_its_page_has_charts_from_the_log_copies(source: Source, make_run: MakeR
     assert row is not None and (row.step, row.loss, row.step_seconds) == (8, 1.5, 1.0)
 
 
-def test_a_dashboard_opened_in_mid_run_shows_the_run_from_its_start(
+def test_dashboard_opened_later_shows_the_run_from_its_start(
     source: Source, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
     metrics = RunMetrics("late")
@@ -224,7 +222,7 @@ def test_a_dashboard_opened_in_mid_run_shows_the_run_from_its_start(
     assert steps["t"].is_monotonic_increasing
 
 
-def test_incidents_come_from_the_journal_where_no_database_has_them(
+def test_incidents_come_from_the_journal_without_a_database(
     source: Source, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     folder = make_run("stuck")
@@ -238,7 +236,7 @@ def test_incidents_come_from_the_journal_where_no_database_has_them(
     assert journal(folder.path / "nowhere") == []
 
 
-def test_a_stall_that_a_start_left_open_is_not_one_of_the_next_start(
+def test_open_stall_of_an_earlier_start_is_not_shown_for_the_next(
     source: Source, home: Path, make_incident: MakeIncident
 ) -> None:
     identity = RunIdentity(key="5f" * 8, job="sft", origin="command")
@@ -251,7 +249,7 @@ def test_a_stall_that_a_start_left_open_is_not_one_of_the_next_start(
     assert (row.state, row.open_incidents, source.incidents(row.run)) == ("training", (), [])
 
 
-def test_a_broken_database_of_incidents_breaks_no_page(
+def test_corrupt_incident_database_does_not_break_pages(
     source: Source, home: Path, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
     make_run("stuck").append_incident(make_incident())
@@ -262,13 +260,13 @@ def test_a_broken_database_of_incidents_breaks_no_page(
     assert [row.run for row in source.rows()] == ["stuck"]
 
 
-def test_a_broken_agent_file_hides_only_its_own_run(source: Source, make_run: MakeRun) -> None:
+def test_corrupt_record_hides_only_its_own_run(source: Source, make_run: MakeRun) -> None:
     make_run("fine")
     (make_run("odd").path / "agent.json").write_bytes(b"{")
     assert [row.run for row in source.rows()] == ["fine"]
 
 
-def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..., str]) -> None:
+def test_runs_of_other_hosts_are_listed(home: Path, serve_metrics: Callable[..., str]) -> None:
     metrics = RunMetrics("far")
     metrics.progress(3, None)
     target = serve_metrics(metrics)
@@ -281,7 +279,7 @@ def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..
         source.close()
 
 
-def test_a_run_elsewhere_is_stale_if_neither_its_answer_nor_its_record_is_recent(
+def test_remote_run_is_stale_without_a_recent_scrape_or_record(
     home: Path, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
     """The record has the time of another clock, here one that is 4 s behind."""
@@ -313,7 +311,7 @@ def test_a_run_elsewhere_is_stale_if_neither_its_answer_nor_its_record_is_recent
         source.close()
 
 
-def test_a_run_that_prometheus_asks_every_30_seconds_is_not_stale_between(home: Path) -> None:
+def test_run_scraped_every_30_seconds_is_not_stale_between_scrapes(home: Path) -> None:
     source = Source(DashboardSettings(home=home, prometheus_url="http://127.0.0.1:9"), clock=lambda: NOW)
     try:
         for age, state in ((59.0, "training"), (101.0, "stale")):
@@ -331,7 +329,7 @@ def test_settings_reach_the_serving_process(
     assert shared() is shared()
 
 
-def test_settings_survive_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_round_trip_through_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from stallwatch_dashboard.settings import from_environment, to_environment
 
     settings = replace(
@@ -357,7 +355,7 @@ def on_hosts(make_run: MakeRun, home: Path, *hosts: dict[str, Any]) -> list[Path
     return folders
 
 
-def test_a_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: MakeRun, home: Path) -> None:
+def test_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: MakeRun, home: Path) -> None:
     on_hosts(make_run, home, {}, {"state": "stalled"}, {})
     assert source.run_names() == ["sft-1"]
     (row,) = source.rows()
@@ -375,7 +373,7 @@ def test_a_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: Ma
         (("failed", "finished", "finished"), "failed"),
     ],
 )
-def test_a_run_is_over_when_all_its_hosts_are_or_one_failed(
+def test_run_ends_when_all_hosts_ended_or_one_failed(
     source: Source, make_run: MakeRun, home: Path, endings: tuple[EndingKind | None, ...], state: str
 ) -> None:
     def facts(at: int, kind: EndingKind | None) -> dict[str, Any]:
@@ -391,15 +389,13 @@ def test_a_run_is_over_when_all_its_hosts_are_or_one_failed(
     assert source.ended() == ({"sft-1"} if row.ended_at else set())
 
 
-def test_a_run_without_its_first_host_continues_on_another(
-    source: Source, make_run: MakeRun, home: Path
-) -> None:
+def test_run_without_its_first_host_continues(source: Source, make_run: MakeRun, home: Path) -> None:
     on_hosts(make_run, home, {"pid": 1}, {})
     (row,) = source.rows()
     assert row.state == "training"
 
 
-def test_logs_and_numbers_of_all_hosts_are_read(source: Source, make_run: MakeRun, home: Path) -> None:
+def test_logs_and_metrics_of_all_hosts_are_read(source: Source, make_run: MakeRun, home: Path) -> None:
     lines = {0: ["step 5/900 loss 2.0", "step 6/900 loss 1.9"]}
     on_hosts(make_run, home, {"lines": lines}, {"lines": {8: ["step 6/900 loss 1.8"], None: ["said by n2"]}})
     copies = source.copies("sft-1")
@@ -409,7 +405,7 @@ def test_logs_and_numbers_of_all_hosts_are_read(source: Source, make_run: MakeRu
     assert [(copy.rank, copy.host) for copy in source.copies("alone")] == [(0, "")]
 
 
-def test_what_several_hosts_tell_of_an_incident_is_one(
+def test_incident_reported_by_several_hosts_is_shown_once(
     source: Source, make_run: MakeRun, make_incident: MakeIncident, home: Path
 ) -> None:
     folders = on_hosts(make_run, home, {}, {}, {})

@@ -13,7 +13,7 @@ from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.records import Sample
 
 
-def test_the_agents_own_page_is_read() -> None:
+def test_metrics_page_of_an_agent_is_read() -> None:
     metrics = RunMetrics("grpo")
     metrics.progress(12, 900)
     metrics.step_took(2.0, 3)
@@ -29,7 +29,7 @@ def test_the_agents_own_page_is_read() -> None:
     assert not [one for one in found if one.metric.endswith("_bucket")]
 
 
-def test_other_programs_numbers_are_left_alone() -> None:
+def test_metrics_of_other_programs_are_ignored() -> None:
     assert parse('# TYPE python_info gauge\npython_info{run="x"} 1\n') == []
 
 
@@ -42,19 +42,19 @@ def test_other_programs_numbers_are_left_alone() -> None:
         '{"json": true}',
     ],
 )
-def test_anything_else_is_told_apart(text: str) -> None:
+def test_invalid_metrics_page_is_refused(text: str) -> None:
     with pytest.raises(ScrapeError):
         parse(text)
 
 
-def test_a_page_of_too_many_numbers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_page_with_too_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_page, "MOST_READINGS", 10)
     with pytest.raises(ScrapeError, match="more than 10"):
         parse("\n".join(f'stallwatch_loss{{run="x",rank="{rank}"}} 1' for rank in range(11)) + "\n")
 
 
 @given(st.text() | st.text(alphabet='stallwatch_{}="\\\n# 10'))
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         parse(text)
     except ScrapeError:

@@ -58,11 +58,11 @@ def server() -> Iterator[str]:
     httpd.server_close()
 
 
-def test_a_page_comes_back_as_text(server: str) -> None:
+def test_page_is_returned_as_text(server: str) -> None:
     assert fetch(f"{server}/metrics") == "stallwatch_step 1\n"
 
 
-def test_a_proxy_in_the_environment_is_not_used(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_variables_are_ignored(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert fetch(f"{server}/metrics") == "stallwatch_step 1\n"
 
@@ -78,7 +78,7 @@ def test_a_proxy_in_the_environment_is_not_used(server: str, monkeypatch: pytest
         ("/garbage", "does not answer", 60.0),
     ],
 )
-def test_bad_answers_are_told_in_words(server: str, path: str, expected: str, seconds: float) -> None:
+def test_bad_responses_are_described(server: str, path: str, expected: str, seconds: float) -> None:
     with pytest.raises(ScrapeError, match=expected):
         fetch(server + path, most_bytes=4000, most_seconds=seconds)
 
@@ -89,7 +89,7 @@ def test_only_http_is_fetched(url: str) -> None:
         fetch(url)
 
 
-def test_nobody_there(server: str) -> None:
+def test_unreachable_server_is_an_error(server: str) -> None:
     with pytest.raises(ScrapeError, match="does not answer"):
         fetch("http://127.0.0.1:9/metrics")
 
@@ -102,11 +102,11 @@ def test_nobody_there(server: str) -> None:
         ("https://node7/agent/metrics", "https://node7/agent/metrics"),
     ],
 )
-def test_targets_are_written_short_or_long(target: str, url: str) -> None:
+def test_targets_can_be_short_or_complete_urls(target: str, url: str) -> None:
     assert endpoint(target) == url
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "http://", "ssh://node7"])
-def test_targets_that_are_none(target: str) -> None:
+def test_invalid_targets_are_refused(target: str) -> None:
     with pytest.raises(ScrapeError):
         endpoint(target)

@@ -32,26 +32,26 @@ def pairs(found: pd.DataFrame) -> list[tuple[float, float]]:
     return list(zip(found["t"], found["v"], strict=True))
 
 
-def test_totals_add_ranks_that_are_scraped_at_other_times() -> None:
+def test_totals_add_ranks_scraped_at_different_times() -> None:
     found = total(labelled((0, 0, 1), (0, 2, 3), (1, 1, 10), (1, 3, 20)))
     assert pairs(found) == [(0, 1), (1, 11), (2, 13), (3, 23)]
 
 
-def test_progress_is_that_of_the_furthest_rank() -> None:
+def test_progress_is_that_of_the_most_advanced_rank() -> None:
     assert pairs(highest(labelled((0, 0, 1), (0, 1, 3), (1, 0, 2)))) == [(0, 2), (1, 3)]
 
 
-def test_step_time_is_what_the_counted_steps_took() -> None:
+def test_step_time_is_the_mean_of_counted_steps() -> None:
     sums = labelled((None, 0, 2.0), (None, 4, 2.0), (None, 5, 8.0), (None, 9, 8.0), (None, 10, 9.0))
     counts = labelled((None, 0, 1), (None, 4, 1), (None, 5, 3), (None, 9, 3), (None, 10, 4))
     assert pairs(durations(sums, counts)) == [(5, 3.0), (10, 1.0)]
 
 
-def test_step_time_of_a_run_without_steps() -> None:
+def test_step_time_without_steps_is_empty() -> None:
     assert durations(labelled(), labelled()).empty
 
 
-def test_thinning_keeps_lowest_highest_and_last() -> None:
+def test_thinning_keeps_minimum_maximum_and_last_point() -> None:
     rows = [(0, float(t), 5.0) for t in range(1000)]
     rows[500] = (0, 500.0, 50.0)
     rows[700] = (0, 700.0, -5.0)
@@ -61,12 +61,12 @@ def test_thinning_keeps_lowest_highest_and_last() -> None:
 
 
 @pytest.mark.parametrize("ranks", [8, 64])
-def test_many_ranks_are_shown_by_three(ranks: int) -> None:
+def test_many_ranks_are_represented_by_three(ranks: int) -> None:
     shown = limit_ranks(frame(*((rank, 0.0, float(rank)) for rank in range(ranks))))
     assert set(shown["rank"]) == (set(range(8)) if ranks == 8 else {0, 32, 63})
 
 
-def test_everything_of_a_run_from_the_store() -> None:
+def test_frames_contain_all_metrics_of_a_run() -> None:
     store = MetricStore()
     for second in range(4):
         store.write(
@@ -95,7 +95,7 @@ def test_everything_of_a_run_from_the_store() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, None])
-def test_a_number_that_never_changed_is_a_line_to_the_last_step(rank: int | None) -> None:
+def test_constant_value_is_a_line_up_to_the_last_step(rank: int | None) -> None:
     """The store keeps two points: the first one and, long after the last step, the newest one."""
     store = MetricStore()
     for second in range(100):
@@ -109,7 +109,7 @@ def test_a_number_that_never_changed_is_a_line_to_the_last_step(rank: int | None
     assert pairs(frames.from_store(store, "r").grad_norm) == [(1000, 1), (1030, 1)]
 
 
-def test_a_loss_is_not_extended_through_a_stall() -> None:
+def test_loss_is_not_extended_through_a_stall() -> None:
     store = MetricStore()
     for second in range(100):
         store.write(
@@ -122,7 +122,7 @@ def test_a_loss_is_not_extended_through_a_stall() -> None:
     assert frames.from_store(store, "r").loss["t"].max() <= 1008
 
 
-def test_what_was_before_the_page_was_opened_is_put_in_front() -> None:
+def test_rebuilt_history_precedes_scraped_points() -> None:
     early = RunFrames(steps=frame((None, 0, 1), (None, 5, 2), (None, 20, 9)), notes=("cut",), rebuilt=True)
     late = RunFrames(steps=frame((None, 10, 3)), last_step_at=10.0)
     found = joined(early, late, 10.0)

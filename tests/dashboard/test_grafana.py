@@ -97,7 +97,7 @@ def grafana() -> Iterator[FakeGrafana]:
     made.server.server_close()
 
 
-def test_a_push_makes_everything_and_a_second_one_nothing(
+def test_push_creates_everything_and_a_second_push_nothing(
     grafana: FakeGrafana, make_incident: Callable[..., Incident]
 ) -> None:
     found, incident = boards(), make_incident()
@@ -111,9 +111,7 @@ def test_a_push_makes_everything_and_a_second_one_nothing(
     assert [done.how for done in again] == ["kept"] * 5
 
 
-def test_what_changed_is_brought_up_to_date(
-    grafana: FakeGrafana, make_incident: Callable[..., Incident]
-) -> None:
+def test_push_updates_changed_items(grafana: FakeGrafana, make_incident: Callable[..., Incident]) -> None:
     opened = make_incident(opened_at=100.0, updated_at=100.0)
     list(push(Grafana(grafana.url, TOKEN), boards(), "http://a:9090", [opened]))
     ended = make_incident(opened_at=100.0, updated_at=160.0, status="resolved", resolved_at=160.0)
@@ -124,23 +122,23 @@ def test_what_changed_is_brought_up_to_date(
     assert (mark["time"], mark["timeEnd"]) == (100_000, 160_000) and TAG in mark["tags"]
 
 
-def test_a_wrong_token_is_told_without_the_token(grafana: FakeGrafana) -> None:
+def test_wrong_token_is_reported_without_the_token(grafana: FakeGrafana) -> None:
     with pytest.raises(PushError, match="STALLWATCH_GRAFANA_TOKEN") as caught:
         list(push(Grafana(grafana.url, "glsa_wr0ngT0ken"), boards()))
     assert "glsa" not in str(caught.value)
 
 
-def test_an_unreachable_grafana_is_reported() -> None:
+def test_unreachable_grafana_is_reported() -> None:
     with pytest.raises(PushError, match="does not answer"):
         list(push(Grafana("http://127.0.0.1:9", TOKEN), boards()))
 
 
-def test_an_address_without_its_scheme_is_told() -> None:
+def test_address_without_a_scheme_is_reported() -> None:
     with pytest.raises(PushError, match="begins with http"):
         list(push(Grafana("localhost:3000", TOKEN), boards()))
 
 
-def test_a_page_of_another_server_than_grafana_is_reported(grafana: FakeGrafana) -> None:
+def test_response_of_another_server_is_reported(grafana: FakeGrafana) -> None:
     """Another page is the sign-in page of a proxy, for example, or another server at that port."""
     grafana.things[f"/api/folders/{FOLDER}"] = "<html>"
     grafana.kind = "text/html"
@@ -206,7 +204,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.server
 @pytest.mark.parametrize(("uid", "query"), ALL)
-def test_a_real_prometheus_takes_every_query(prometheus: str, uid: str, query: str) -> None:
+def test_prometheus_accepts_every_query(prometheus: str, uid: str, query: str) -> None:
     plain = query.replace("$run", "a-run").replace("$__range", "1h")
     address = f"{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": plain})
     try:
@@ -216,7 +214,7 @@ def test_a_real_prometheus_takes_every_query(prometheus: str, uid: str, query: s
     assert answer["status"] == "success"
 
 
-def test_queries_name_only_what_is_published(root: Path) -> None:
+def test_queries_use_only_published_metrics(root: Path) -> None:
     published = set(re.findall(r"`(stallwatch_\w+)", (root / "docs/metrics.md").read_text()))
     recorded = set(re.findall(r"record: (\S+)", (root / "rules/prometheus/recording.yml").read_text()))
     for uid, query in ALL:
@@ -226,13 +224,13 @@ def test_queries_name_only_what_is_published(root: Path) -> None:
             assert re.sub(r"_(bucket|sum|count)$", "", name) in published, f"{uid}: {name}"
 
 
-def test_the_files_of_the_compose_stack_are_current(root: Path) -> None:
+def test_boards_of_the_compose_stack_are_current(root: Path) -> None:
     folder = root / "docs/compose/grafana/boards"
     stored = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
     assert stored == boards(), "stallwatch grafana boards docs/compose/grafana/boards"
 
 
-def test_links_between_the_boards_hold() -> None:
+def test_links_between_boards_are_valid() -> None:
     text = json.dumps(boards())
     assert set(re.findall(r"/d/([\w-]+)", text)) <= {RUNS, RUN}
     for board in boards().values():

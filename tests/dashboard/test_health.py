@@ -27,7 +27,7 @@ class Told:
         raise AssertionError("no history is needed")
 
 
-def test_sources_in_trouble_come_first() -> None:
+def test_failing_sources_are_listed_first() -> None:
     targets = [
         TargetStatus("http://a", "good", answered=NOW - 1, scrapes=9),
         TargetStatus("http://b", "late", answered=NOW - 60, scrapes=9, failures=3, error="refused"),
@@ -42,12 +42,12 @@ def test_sources_in_trouble_come_first() -> None:
     ]
 
 
-def test_only_runs_that_lost_something_are_named() -> None:
+def test_only_runs_with_losses_are_listed() -> None:
     found = health.losses(Told(a=0, b=3, c=12), ["a", "b", "c", "d"])
     assert list(found.items()) == [("c", 12), ("b", 3)]
 
 
-def test_the_disk_and_the_versions(tmp_path: Path) -> None:
+def test_disk_usage_and_versions_are_shown(tmp_path: Path) -> None:
     (tmp_path / "metrics.duckdb").write_bytes(b"x" * 100)
     found = health.disk(tmp_path)
     assert found is not None and found[0] == 100 and found[1] > 0

@@ -212,25 +212,25 @@ def run(make_run: Callable[..., RunFolder], incident: Incident) -> str:
     return other
 
 
-def test_the_runs_page(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_page_shows_hostile_text_as_text(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = TargetStatus(url=f"http://{TEXT}", run=None, error=LONG)
     monkeypatch.setattr(shared(), "targets", lambda: [failing])
     app = checked(page("runs"))
     assert any("alert(1)" in one["Phase"] for one in runs_shown(app))
 
 
-def test_the_run_page_of_hostile_lines(run: str) -> None:
+def test_run_page_shows_hostile_lines_as_text(run: str) -> None:
     app = page("run", run="stuck", **{"with": run})
     app.toggle(key="around-stuck").set_value(True).run()
     checked(app)
 
 
-def test_the_run_page_of_a_hostile_name(run: str) -> None:
+def test_run_page_shows_a_hostile_name_as_text(run: str) -> None:
     checked(page("run", run=run))
     checked(page("run", run=f"unknown {TEXT}"))
 
 
-def test_the_incidents_pages(run: str, incident: Incident) -> None:
+def test_incidents_page_shows_hostile_text_as_text(run: str, incident: Incident) -> None:
     checked(page("incidents"))
     app = checked(page("incidents", incident=incident.id))
     app.text_input(key="person").input(TEXT[:80]).run()
@@ -241,7 +241,7 @@ def test_the_incidents_pages(run: str, incident: Incident) -> None:
     checked(page("incidents", incident=f"none {TEXT}"))
 
 
-def test_the_post_mortem_page_and_its_reports(home: Path) -> None:
+def test_post_mortem_shows_hostile_text_as_text(home: Path) -> None:
     log = [
         TEXT,
         LONG,
@@ -266,7 +266,7 @@ def test_the_post_mortem_page_and_its_reports(home: Path) -> None:
     checked(page("postmortem", report=TEXT))
 
 
-def test_a_rule_page_of_ones_own(
+def test_custom_rule_page_shows_hostile_text_as_text(
     page_settings: DashboardSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "rules" / "house"
@@ -287,7 +287,7 @@ def test_a_rule_page_of_ones_own(
     assert not any(one.allow_html for one in app.markdown)
 
 
-def test_the_rules_page_takes_hostile_words() -> None:
+def test_rules_page_accepts_hostile_search_text() -> None:
     app = page("rules", q=TEXT, rule=TEXT)
     app.text_input(key="pattern").input(r"(?P<what>.*)bold").run()
     app.text_area(key="trial_lines").input(TEXT).run()
@@ -295,13 +295,15 @@ def test_the_rules_page_takes_hostile_words() -> None:
     checked(app)
 
 
-def test_the_health_page(run: str, page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_page_shows_hostile_text_as_text(
+    run: str, page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing = TargetStatus(url=f"http://{TEXT}", run=TEXT, error=LONG)
     monkeypatch.setattr(shared(), "targets", lambda: [failing])
     checked(page("health"))
 
 
-def test_words_of_a_rule_page_keep_their_markdown_only() -> None:
+def test_text_of_a_rule_page_keeps_only_its_markdown() -> None:
     own = "Set `$A:red[x]` or $HOME at 10:30, see https://x.example/a:b, **n** :red[x] ![i](u)\n```\n$B\n```"
     told = escaped_page(own)
     assert "`$A:red[x]`" in told and "```\n$B\n```" in told and "**n**" in told
@@ -309,7 +311,7 @@ def test_words_of_a_rule_page_keep_their_markdown_only() -> None:
     assert escaped_page(told) == told
 
 
-def test_what_is_shown_as_it_stands_has_an_end_and_nothing_that_acts() -> None:
+def test_verbatim_text_is_bounded_and_inactive() -> None:
     shown = verbatim(f"{TEXT}\n{LONG}\n" + "line\n" * 5000)
     assert len(shown.split("\n")) <= 2000 and max(map(len, shown.split("\n"))) <= 2000
     assert verbatim("\x1b[31ma\x1b[0m\u202eb\x00\ud800") == "ab?"

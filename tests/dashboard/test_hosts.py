@@ -47,12 +47,12 @@ def three(second: float, *steps: float) -> list[Reading]:
     return [told(f"n{n}:1", "step", step) for n, step in enumerate(steps, 1)]
 
 
-def test_a_page_tells_the_host_of_a_run_that_may_have_several_and_of_no_other() -> None:
+def test_metrics_page_names_the_host_only_of_runs_over_hosts() -> None:
     assert {one.agent for one in page(metrics_of("n2", range(2)))} == {"n2:19400"}
     assert {one.agent for one in page(metrics_of("n2", range(2), job=""))} == {""}
 
 
-def test_what_hosts_report_of_a_run_is_kept_apart_and_read_as_one() -> None:
+def test_reports_of_hosts_are_stored_separately_and_read_together() -> None:
     store = MetricStore()
     for second in range(5):
         store.write(three(second, second, second + 2, second + 1), 100.0 + second)
@@ -65,12 +65,12 @@ def test_what_hosts_report_of_a_run_is_kept_apart_and_read_as_one() -> None:
     assert list(series[series["agent"] == "n1:1"]["v"]) == [0, 1, 2, 3, 4]
 
 
-def test_numbers_that_stay_the_same_on_each_host_cost_no_points_although_they_differ() -> None:
+def test_constant_values_of_several_hosts_need_no_new_points() -> None:
     store = MetricStore()
     assert [store.write(three(second, 1, 2, 3), second) for second in (0.0, 1.0, 2.0)] == [3, 0, 0]
 
 
-def test_ranks_have_a_host_and_one_that_moved_has_the_one_that_reported_it_last() -> None:
+def test_rank_belongs_to_the_host_that_reported_it_last() -> None:
     store = MetricStore()
     store.write([told("n1:1", "rank_step", 1, rank=0), told("n2:1", "rank_step", 1, rank=8)], 100.0)
     store.write([told("n1:1", "rank_step", 2, rank=0), told("n3:1", "rank_step", 2, rank=8)], 200.0)
@@ -80,7 +80,7 @@ def test_ranks_have_a_host_and_one_that_moved_has_the_one_that_reported_it_last(
     assert store.hosts(RUN) == {"n1": 200.0, "n2": 100.0, "n3": 200.0}
 
 
-def test_what_a_host_that_is_gone_said_last_counts_no_more() -> None:
+def test_values_of_a_lost_host_expire() -> None:
     store = MetricStore()
     store.write([told("n1:1", "stalled", 0), told("n2:1", "stalled", 1)], 100.0)
     assert store.latest(RUN, "stallwatch_stalled") == {(None, ""): 1.0}
@@ -98,7 +98,7 @@ def test_what_a_host_that_is_gone_said_last_counts_no_more() -> None:
         ({"n2": "failed"}, "failed"),
     ],
 )
-def test_a_run_is_over_when_all_hosts_ended_or_one_failed(endings: dict[str, str], ended_as: str) -> None:
+def test_run_ends_when_all_hosts_ended_or_one_failed(endings: dict[str, str], ended_as: str) -> None:
     store = MetricStore()
     ends = {"n1": 150.0, "n2": 140.0}
     store.write(three(0, 5, 5), 151.0)
@@ -112,7 +112,7 @@ def test_a_run_is_over_when_all_hosts_ended_or_one_failed(endings: dict[str, str
     assert store.summaries([RUN], 151.0)[RUN].ended_as == ended_as
 
 
-def test_one_host_speaks_for_phases_and_step_times_and_the_next_one_when_it_is_gone() -> None:
+def test_phases_and_step_times_come_from_one_host_at_a_time() -> None:
     store = MetricStore()
 
     def write(at: float, agent: str, phase: str, seconds: float, steps: float) -> None:
@@ -142,7 +142,7 @@ def test_one_host_speaks_for_phases_and_step_times_and_the_next_one_when_it_is_g
     assert store.summaries([RUN], 200.0)[RUN].step_seconds == 3.0
 
 
-def test_a_file_of_an_older_version_is_continued(tmp_path: Path) -> None:
+def test_file_of_an_older_version_is_continued(tmp_path: Path) -> None:
     file = tmp_path / "metrics.duckdb"
     with duckdb.connect(str(file)) as old:
         old.execute(
@@ -163,7 +163,7 @@ def test_a_file_of_an_older_version_is_continued(tmp_path: Path) -> None:
     again.close()
 
 
-def test_trends_of_several_hosts_are_read_back_as_those_of_one(tmp_path: Path) -> None:
+def test_trends_of_several_hosts_are_combined_after_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "metrics.duckdb"
     store = MetricStore(file)
     for step in range(30):
@@ -184,7 +184,7 @@ def test_trends_of_several_hosts_are_read_back_as_those_of_one(tmp_path: Path) -
     again.close()
 
 
-def test_every_configured_target_of_a_run_is_a_host_of_it(tmp_path: Path) -> None:
+def test_configured_targets_of_a_run_are_its_hosts(tmp_path: Path) -> None:
     pages = {
         f"http://{host}:19400/metrics": generate_latest(metrics_of(host, ranks).registry).decode()
         for host, ranks in (("n1", range(4)), ("n2", range(4, 8)))

@@ -33,7 +33,7 @@ def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
     return found
 
 
-def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..., RunFolder]) -> None:
+def test_back_link_leads_to_the_run(incident: Incident, make_run: Callable[..., RunFolder]) -> None:
     """The browser's back button opens the run page at an address that names the incident."""
     now = time.time()
     for name, began in (("stuck", now), ("newer", now + 60)):
@@ -45,7 +45,7 @@ def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..
     assert page("run", incident="gone/1").query_params == {"run": "newer"}
 
 
-def test_a_viewer_learns_that_actions_are_denied(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_viewer_is_told_that_actions_are_denied(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_dashboard.pages.incident.may_operate", lambda: False)
     app = page("incidents", incident=incident.id)
     assert "Only operators can acknowledge" in texts(app, "caption")
@@ -53,7 +53,7 @@ def test_a_viewer_learns_that_actions_are_denied(incident: Incident, monkeypatch
     assert "Only operators" not in texts(page("incidents", incident="gone/1"), "caption")
 
 
-def test_what_became_of_each_message_is_told_in_the_readers_language(incident: Incident, home: Path) -> None:
+def test_deliveries_are_shown_in_the_selected_language(incident: Incident, home: Path) -> None:
     notice = incident_notice(incident, "en", None)
     store = IncidentStore.at_home(home)
     outbox = Outbox(store.engine)
@@ -73,7 +73,7 @@ def test_what_became_of_each_message_is_told_in_the_readers_language(incident: I
         assert " ".join(table.iloc[:, 1]) == words
 
 
-def test_an_id_under_which_a_host_reported_an_incident_leads_to_what_it_became(
+def test_id_of_a_merged_incident_leads_to_the_merged_one(
     home: Path, make_incident: Callable[..., Incident]
 ) -> None:
     store = IncidentStore.at_home(home)
@@ -89,7 +89,7 @@ def test_an_id_under_which_a_host_reported_an_incident_leads_to_what_it_became(
     source.close()
 
 
-def test_an_episode_is_one_row_with_its_history(home: Path, make_incident: Callable[..., Incident]) -> None:
+def test_episode_is_one_row_with_its_history(home: Path, make_incident: Callable[..., Incident]) -> None:
     began = time.time() - 100
     history = [
         Event(began, "opened", "finding", "step-time-rising", "warning"),

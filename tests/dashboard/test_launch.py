@@ -50,7 +50,7 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psu
         starter.communicate()  # a remaining process would hold standard error open
 
 
-def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
+def test_dashboard_scrapes_without_a_viewer_and_ends_with_ctrl_c(
     started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]], home: Path
 ) -> None:
     starter, port, family = started
@@ -69,7 +69,7 @@ def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
     assert not [process for process in family if runs(process)]
 
 
-def test_it_ends_when_its_starter_is_killed(
+def test_server_ends_when_its_parent_is_killed(
     started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]],
 ) -> None:
     starter, _, family = started
@@ -80,7 +80,7 @@ def test_it_ends_when_its_starter_is_killed(
     assert not left
 
 
-def test_a_hanging_server_ends_with_ctrl_c(
+def test_hanging_server_ends_with_ctrl_c(
     started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]],
 ) -> None:
     starter, _, family = started
@@ -91,7 +91,7 @@ def test_a_hanging_server_ends_with_ctrl_c(
     assert not [process for process in family if runs(process)]
 
 
-def test_a_port_in_use_is_reported(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_port_in_use_is_reported(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -101,7 +101,9 @@ def test_a_port_in_use_is_reported(home: Path, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
-def test_other_addresses_are_refused(host: str, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_public_addresses_are_refused_without_login(
+    host: str, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert serve(DashboardSettings(home=home, host=host)) == 2
     assert "no login" in capfd.readouterr().err
 
@@ -125,13 +127,13 @@ def test_streamlit_knows_every_option(home: Path) -> None:
     assert found <= known
 
 
-def test_addresses_for_people(home: Path) -> None:
+def test_printed_url_can_be_opened(home: Path) -> None:
     assert url(DashboardSettings(home=home)) == "http://127.0.0.1:8501"
     assert url(DashboardSettings(home=home, host="::1")) == "http://[::1]:8501"
     assert url(DashboardSettings(home=home, host="0.0.0.0")) == "http://127.0.0.1:8501"
 
 
-def test_streamlit_is_imported_by_pages_alone() -> None:
+def test_only_pages_import_streamlit() -> None:
     """The other modules can be tested, and started, without Streamlit."""
     program = (
         "import sys, pkgutil, importlib, stallwatch_dashboard as d\n"

@@ -29,19 +29,19 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Context:
     return output
 
 
-def test_the_same_page_again_keeps_what_it_refreshes(context: Context) -> None:
+def test_same_page_keeps_its_refreshes(context: Context) -> None:
     common.leave_last_page()
     assert context.fragment_storage and set(common.CLICKED) <= context.state.keys()
 
 
-def test_another_page_answers_for_nothing_of_the_last_one(context: Context) -> None:
+def test_next_page_drops_the_state_of_the_last_page(context: Context) -> None:
     context.page_script_hash = "second"
     common.leave_last_page()
     assert not context.fragment_storage
     assert not set(common.CLICKED) & context.state.keys() and context.state["chosen_language"] == "zh"
 
 
-def test_what_the_address_holds_is_not_put_into_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_url_parameters_are_not_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     put: list[str] = []
 
     class Address(dict[str, str]):
