@@ -257,6 +257,7 @@ class RunEpisodes(Episodes):
         to end. It is also kept if a silent host posts again while its ranks, possibly together with other
         ranks, wait in a collective, because the connections between the ranks are broken. It is also kept if
         only hosts that had posted their stacks are silent now: they lost their connection during the stall.
+        It is also kept if the host of the blamed rank no longer posts.
         """
         reported, now = episode.reported, view.stacks
         before = reported.stacks if reported is not None else None
@@ -292,7 +293,7 @@ class RunEpisodes(Episodes):
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:
     """Return the snapshot whose location is more certain: the reported one, or the newer one."""
-    is_lost_later = is_same_stall and _is_lost_later(before, now)
+    is_lost_later = is_same_stall and (_is_lost_later(before, now) or _is_out_of_sight(before, now))
     if is_lost_later and before.why != "unreachable":
         return msgspec.structs.replace(before, silent=now.silent)
     is_back = before.why == "unreachable" and (
@@ -310,6 +311,16 @@ def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
     blamed = {*before.silent} if before.why == "unreachable" else set()
     silenced = {*now.silent} - blamed
     return bool(before.odd and silenced) and now.why == "unreachable" and silenced <= before.hosts.keys()
+
+
+def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
+    """Return whether hosts are blamed now for being silent, and the blamed ranks do not respond either.
+
+    This is the view of a coordinator whose hosts leave it for another one, as after a partition.
+    """
+    if before.why == "unreachable" or now.why != "unreachable" or not before.odd:
+        return False
+    return {host_of(rank, before.hosts) for rank in before.odd}.isdisjoint(now.hosts)
 
 
 def _blamed(stacks: StallStacks | None) -> object:

@@ -935,20 +935,22 @@ def test_returned_host_stays_blamed_while_its_ranks_wait(
 
 
 @pytest.mark.parametrize(
-    ("first", "why", "had_posted", "silent", "blamed"),
+    ("first", "why", "had_posted", "silent", "posts", "blamed"),
     [
-        ([1], "elsewhere", "n0 n1 n2", [], [1]),
-        ([1], "elsewhere", "n0 n1", [], [2]),
-        ([1], "elsewhere", "n0 n1", ["n2"], [2]),
-        ([], "", "n0 n1 n2", [], [2]),
+        ([1], "elsewhere", "n0 n1 n2", [], "n0 n1", [1]),
+        ([1], "elsewhere", "n0 n1", [], "n0 n1", [2]),
+        ([1], "elsewhere", "n0 n1", ["n2"], "n0 n1", [2]),
+        ([1], "elsewhere", "n0 n1", ["n2"], "n0", [1]),
+        ([], "", "n0 n1 n2", [], "n0 n1", [2]),
+        ([], "", "n0 n1", [], "n0", [2]),
     ],
 )
 def test_host_that_falls_silent_during_a_stall_does_not_replace_the_blame(
-    first: list[int], why: Why, had_posted: str, silent: list[str], blamed: list[int]
+    first: list[int], why: Why, had_posted: str, silent: list[str], posts: str, blamed: list[int]
 ) -> None:
-    hosts = {name: name[1] for name in had_posted.split()}
+    hosts, now = ({name: name[1] for name in names.split()} for names in (had_posted, posts))
     whole = StallStacks(0.0, 1.0, odd=first, why=why, silent=silent, hosts=hosts, confidence=0.6)
-    cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], confidence=0.85)
+    cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], hosts=now, confidence=0.85)
     found = reported(whole, cut)
     assert [one.odd for one in found] == [first, blamed]
     assert found[-1].silent == ["n2"]
