@@ -51,7 +51,7 @@ def state(given: AgentInfo | None, incidents: list[Incident] | None = None, **ch
     return state_of(given, incidents=incidents or [], **options)
 
 
-def test_plain_states() -> None:
+def test_state_follows_record_and_metrics() -> None:
     assert state(info()) == "training"
     assert state(info(state="starting"), step=None) == "starting"
     assert state(info(state="starting"), step=0.0) == "starting"
@@ -62,7 +62,7 @@ def test_plain_states() -> None:
     assert state(info(state="failed", ended_at=NOW)) == "failed"
 
 
-def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
+def test_secret_in_the_name_of_a_host_is_masked() -> None:
     found = info(host="hf_" + "aBcDeFgHiJ" * 3 + "kLmN")
     row = make_row("r", found, Numbers(step=5.0), [], alive=True, answers=True, seen=NOW, now=NOW)
     assert row.host == "hf_***"
@@ -79,21 +79,21 @@ def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
         ("finished", None, "finished", "finished"),
     ],
 )
-def test_a_run_that_was_stopped_from_outside_is_interrupted_unless_it_had_failed(
+def test_run_stopped_from_outside_is_interrupted_unless_it_had_failed(
     kind: EndingKind, sign: str | None, recorded: str, shown: str
 ) -> None:
     ending = Ending(kind=kind, exit_code=143, signal=sign)
     assert state(info(state=recorded, ended_at=NOW, ending=ending)) == shown
 
 
-def test_a_scraped_run_that_was_stopped_by_hand_did_not_fail() -> None:
+def test_interrupted_scraped_run_did_not_fail() -> None:
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="interrupted")
     assert (
         make_row("far", None, numbers, [], alive=True, answers=True, seen=NOW, now=NOW).state == "interrupted"
     )
 
 
-def test_an_unwatched_run_neither_finished_nor_failed() -> None:
+def test_unwatched_run_neither_finished_nor_failed() -> None:
     ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
     assert state(info(state="finished", ended_at=NOW, ending=ending)) == "unwatched"
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="unknown")
@@ -115,20 +115,18 @@ def test_an_unwatched_run_neither_finished_nor_failed() -> None:
         ("", False, "unwatched"),
     ],
 )
-def test_of_what_is_watched_no_more_its_log_tells_the_end(
-    verdict: str, finished: bool, expected: str
-) -> None:
+def test_end_of_an_unwatched_run_comes_from_its_log(verdict: str, finished: bool, expected: str) -> None:
     assert state_from_log(verdict, Progress(1, 50, 500, 1.4, finished=finished)) == expected
 
 
-def test_an_open_stall_is_a_stall_also_where_only_the_incident_tells(
+def test_open_stall_incident_makes_the_run_stalled(
     make_incident: Callable[..., Incident],
 ) -> None:
     assert state(None, [make_incident()]) == "stalled"
     assert state(info(), [make_incident(status="resolved")]) == "training"
 
 
-def test_a_degrading_finding_degrades(make_incident: Callable[..., Incident]) -> None:
+def test_degrading_finding_makes_the_run_degraded(make_incident: Callable[..., Incident]) -> None:
     slower = make_incident(kind="finding", harm="degrading", severity="warning")
     assert state(info(), [slower]) == "degraded"
     assert state(info(), [make_incident(kind="finding", harm="harmless", severity="info")]) == "training"
@@ -138,12 +136,12 @@ def test_a_degrading_finding_degrades(make_incident: Callable[..., Incident]) ->
     ("age", "changes"),
     [(101, {"answers": False}), (0, {"alive": False}), (0, {"alive": False, "answers": False})],
 )
-def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(age: float, changes: dict[str, Any]) -> None:
+def test_run_without_recent_reports_is_stale(age: float, changes: dict[str, Any]) -> None:
     assert state(info(state="stalled", updated_at=NOW - age), **changes) == "stale"
     assert state(info(state="failed", ended_at=NOW - 500, updated_at=NOW - age), **changes) == "failed"
 
 
-def test_the_incident_that_lost_its_agent_stays_with_the_run(make_incident: Callable[..., Incident]) -> None:
+def test_incident_of_a_lost_agent_stays_with_the_run(make_incident: Callable[..., Incident]) -> None:
     lost = make_incident(status="resolved", resolution="unknown")
     found = make_row(
         "r", info(state="stalled"), Numbers(), [lost], alive=False, answers=False, seen=NOW - 60, now=NOW
@@ -151,7 +149,7 @@ def test_the_incident_that_lost_its_agent_stays_with_the_run(make_incident: Call
     assert (found.state, found.incident) == ("stale", lost)
 
 
-def test_a_record_of_this_host_is_out_of_date_sooner_than_one_whose_clock_may_differ() -> None:
+def test_records_of_this_host_become_stale_sooner() -> None:
     def by_record(host: str, age: float) -> str:
         return state(info(host=host, updated_at=NOW - age), answers=False)
 
@@ -160,19 +158,19 @@ def test_a_record_of_this_host_is_out_of_date_sooner_than_one_whose_clock_may_di
     assert [by_record("node", age) for age in (99.0, 101.0)] == ["training", "stale"]
 
 
-def test_an_agent_that_answers_is_not_stale_whatever_the_age_of_its_record() -> None:
+def test_responding_agent_is_not_stale() -> None:
     assert state(info(updated_at=NOW - 500)) == state(None) == "training"
     assert state(None, answers=False) == "stale"
 
 
-def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Incident]) -> None:
+def test_stall_is_the_most_important_incident(make_incident: Callable[..., Incident]) -> None:
     stall = make_incident(opened_at=NOW - 50)
     warning = make_incident(kind="finding", severity="warning", opened_at=NOW)
     assert newest([warning, stall]) is stall
     assert newest([make_incident(status="resolved")]) is None
 
 
-def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
+def test_total_steps_come_from_the_incident_if_metrics_lack_them(
     make_incident: Callable[..., Incident],
 ) -> None:
     row = make_row(
@@ -197,7 +195,7 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
         (95.0, {"step_seconds": None}, "training"),
     ],
 )
-def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
+def test_quiet_run_without_a_learned_threshold_is_waiting(
     silent: float, changes: dict[str, Any], state: str
 ) -> None:
     few: dict[str, Any] = {
@@ -213,7 +211,7 @@ def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
     assert (row.seconds_left is not None) == (state == "training" and row.step_seconds is not None)
 
 
-def test_how_it_ended_and_how_long_it_took() -> None:
+def test_row_shows_ending_and_duration() -> None:
     ending = Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="the kernel killed it")
     found = info(state="failed", ended_at=NOW - 40, ending=ending)
     row = make_row("r", found, Numbers(), [], alive=False, answers=False, seen=NOW - 40, now=NOW)
@@ -221,7 +219,7 @@ def test_how_it_ended_and_how_long_it_took() -> None:
 
 
 @pytest.mark.parametrize(("harm", "cause"), [("degrading", ""), ("fatal", "straggler-slow-node")])
-def test_a_warning_that_was_open_as_a_run_failed_is_not_its_cause(
+def test_open_warning_is_not_the_cause_of_a_failure(
     make_incident: Callable[..., Incident], harm: str, cause: str
 ) -> None:
     open_then = make_incident(kind="finding", rule="straggler-slow-node", harm=harm, severity="warning")
@@ -230,7 +228,7 @@ def test_a_warning_that_was_open_as_a_run_failed_is_not_its_cause(
     assert (row.incident, row.cause) == (open_then, cause)
 
 
-def test_a_job_that_was_started_anew_under_its_label_is_not_failed_any_more() -> None:
+def test_restarted_job_is_no_longer_failed() -> None:
     died = {"ended_at": NOW - 60, "state": "failed", "ending": Ending(kind="failed", exit_code=1), "step": 90}
     agents = [
         Agent(Path("r"), info(key="k", host="n1", started_at=NOW - 900, **died)),
@@ -245,7 +243,7 @@ def test_a_job_that_was_started_anew_under_its_label_is_not_failed_any_more() ->
     assert (found.state, found.step, found.ended_at, found.started_at) == ("training", 3, None, NOW - 50)
 
 
-def test_those_that_need_someone_come_first() -> None:
+def test_runs_that_need_attention_are_listed_first() -> None:
     rows = [
         RunRow("old", "failed", started_at=1.0, ended_at=2.0),
         RunRow("fine", "training", started_at=5.0),
@@ -266,7 +264,7 @@ def test_those_that_need_someone_come_first() -> None:
         (Numbers(step=5.0, ended_at=NOW - 1, ended_as="oom-killed"), "failed"),
     ],
 )
-def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expected: str) -> None:
+def test_state_of_a_remote_run_comes_from_its_metrics(numbers: Numbers, expected: str) -> None:
     row = make_row("far", None, numbers, [], alive=True, answers=True, seen=NOW, now=NOW)
     assert row.state == expected and row.ended_at == numbers.ended_at
 
@@ -276,9 +274,7 @@ def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expec
     [(0.0, False), (1.0, True), (None, True)],
     ids=["patient", "stalled", "an old agent"],
 )
-def test_whether_a_quiet_run_is_stalled_is_what_its_agent_publishes(
-    stalled: float | None, overdue: bool
-) -> None:
+def test_stalled_state_is_that_published_by_the_agent(stalled: float | None, overdue: bool) -> None:
     """An agent of version 0.1 publishes only its threshold."""
     latest: dict[str, dict[tuple[int | None, str], float]] = {
         "last_progress_timestamp_seconds": {(None, ""): NOW - 60},
@@ -323,7 +319,7 @@ STALL = Event(1060.0, "opened", "stall", "silent-hang-no-error", "critical")
         "finding that the run died of",
     ],
 )
-def test_an_incident_lasts_from_the_last_step_as_its_message_says(
+def test_duration_of_an_incident_starts_at_the_last_step(
     make_incident: Callable[..., Incident], changes: dict[str, Any], seconds: float | None
 ) -> None:
     assert lasted(make_incident(**changes), 1100.0) == seconds
@@ -333,12 +329,12 @@ def test_an_incident_lasts_from_the_last_step_as_its_message_says(
     ("run", "later"),
     [("sft", "sft-5"), ("sft-3", "sft-5"), ("sft-5", None), ("exp-2", None), ("other", None), ("gone", None)],
 )
-def test_the_newest_attempt_of_a_name_is_found(run: str, later: str | None) -> None:
+def test_newest_attempt_of_a_name_is_found(run: str, later: str | None) -> None:
     names = ["exp-3", "sft-5", "sft-05", "sft-x", "exp-2", "sft-3", "other", "sft-2", "sft"]  # newest first
     assert later_attempt(run, names) == later
 
 
-def test_goodput_headroom_and_time_left_of_a_row() -> None:
+def test_row_shows_goodput_headroom_and_remaining_time() -> None:
     row = RunRow(
         "r",
         "training",

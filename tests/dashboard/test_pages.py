@@ -66,7 +66,7 @@ def test_without_runs_each_page_shows_the_next_step() -> None:
     assert not post.exception and "stallwatch diagnose" in texts(post, "code")
 
 
-def test_the_runs_page_has_a_row_a_run(stuck: RunFolder, make_run: Callable[..., RunFolder]) -> None:
+def test_runs_page_has_one_row_per_run(stuck: RunFolder, make_run: Callable[..., RunFolder]) -> None:
     make_run("done", now=time.time(), state="finished", ended_at=time.time())
     app = page("runs")
     assert not app.exception
@@ -80,7 +80,7 @@ def test_the_runs_page_has_a_row_a_run(stuck: RunFolder, make_run: Callable[...,
     )
 
 
-def test_the_run_page_starts_with_the_verdict(stuck: RunFolder) -> None:
+def test_run_page_starts_with_the_verdict(stuck: RunFolder) -> None:
     app = page("run", run="stuck")
     assert not app.exception
     headings = texts(app, "markdown")
@@ -93,7 +93,7 @@ def test_the_run_page_starts_with_the_verdict(stuck: RunFolder) -> None:
     assert app.query_params["run"] in ("stuck", ["stuck"])
 
 
-def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
+def test_page_of_an_ended_run_shows_the_end_of_its_training(
     home: Path,
     make_run: Callable[..., RunFolder],
     make_incident: Callable[..., Incident],
@@ -130,7 +130,7 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     assert not {"Phase", "Memory"} & shown.keys()  # no run has any
 
 
-def test_metrics_that_no_dashboard_reads_are_reported_with_the_reason(
+def test_unread_metrics_are_reported_with_the_reason(
     make_run: Callable[..., RunFolder],
 ) -> None:
     """A dashboard on another host sees the run, but not a loopback address."""
@@ -155,7 +155,7 @@ def test_log_text_is_shown_as_text(stuck: RunFolder) -> None:
     assert all("alert" not in str(element.value) for element in app.get("html"))
 
 
-def test_a_missing_run_is_awaited(make_run: Callable[..., RunFolder]) -> None:
+def test_page_of_a_missing_run_waits_for_it(make_run: Callable[..., RunFolder]) -> None:
     make_run("other", now=time.time())
     app = page("run", run="soon")
     assert not app.exception and not app.metric
@@ -177,7 +177,7 @@ def test_another_run_can_be_chosen(stuck: RunFolder, make_run: Callable[..., Run
     assert app.selectbox(key="chosen_run").value == "stuck"
 
 
-def test_the_page_of_a_name_s_first_run_leads_to_its_newest(make_run: Callable[..., RunFolder]) -> None:
+def test_page_of_an_old_attempt_links_to_the_newest(make_run: Callable[..., RunFolder]) -> None:
     now = time.time()
     make_run("sft", now=now - 60)
     make_run("sft-2", now=now)
@@ -186,13 +186,13 @@ def test_the_page_of_a_name_s_first_run_leads_to_its_newest(make_run: Callable[.
     assert not page("run", run="sft-2").get("page_link")
 
 
-def test_without_a_name_in_the_address_the_newest_run_is_shown(make_run: Callable[..., RunFolder]) -> None:
+def test_newest_run_is_shown_by_default(make_run: Callable[..., RunFolder]) -> None:
     make_run("first", now=time.time() - 50)
     make_run("second", now=time.time())
     assert page("run").selectbox(key="chosen_run").value == "second"
 
 
-def test_the_log_around_the_incident_is_folded_and_searched(stuck: RunFolder) -> None:
+def test_log_around_an_incident_is_folded_and_searchable(stuck: RunFolder) -> None:
     app = page("run", run="stuck")
     app.toggle(key="around-stuck").set_value(True).run()
     app.selectbox(key="moment-stuck-en").select_index(1).run()  # a time: the end of the data
@@ -203,14 +203,14 @@ def test_the_log_around_the_incident_is_folded_and_searched(stuck: RunFolder) ->
     assert HOSTILE not in app.get("code")[-1].value
 
 
-def test_two_runs_beside_each_other(stuck: RunFolder, make_run: Callable[..., RunFolder]) -> None:
+def test_two_runs_can_be_compared(stuck: RunFolder, make_run: Callable[..., RunFolder]) -> None:
     make_run("other", now=time.time(), lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]})
     app = page("run", run="stuck", **{"with": "other"})
     assert not app.exception and app.selectbox(key="compare-stuck").value == "other"
     assert "no metric in common" in texts(app, "caption")
 
 
-def test_the_incidents_page_lists_and_filters(stuck: RunFolder) -> None:
+def test_incidents_page_lists_and_filters(stuck: RunFolder) -> None:
     app = page("incidents")
     assert not app.exception and list(app.dataframe[0].value["Run"]) == ["stuck"]
     assert "No incident matches" in texts(page("incidents", show="resolved"), "info")
@@ -218,7 +218,7 @@ def test_the_incidents_page_lists_and_filters(stuck: RunFolder) -> None:
     assert "No incident matches" in texts(page("incidents", q="elsewhere"), "info")
 
 
-def test_without_incidents_the_page_says_what_comes_up_there() -> None:
+def test_incidents_page_without_incidents_explains_itself() -> None:
     app = page("incidents")
     assert not app.exception and "No incidents yet" in texts(app, "markdown")
     app = page("incidents", incident="../../etc/passwd")
@@ -226,7 +226,7 @@ def test_without_incidents_the_page_says_what_comes_up_there() -> None:
 
 
 @pytest.mark.parametrize(("language", "word"), [("en", "cannot be read"), ("zh", "无法读取事件")])
-def test_incidents_that_cannot_be_read_are_not_called_none(home: Path, language: str, word: str) -> None:
+def test_unreadable_incidents_are_reported(home: Path, language: str, word: str) -> None:
     home.mkdir(parents=True, exist_ok=True)
     (home / "incidents.db").write_text("not a database, and longer than the head of one. " * 20)
     for asked in ({}, {"incident": "stuck/1"}):
@@ -238,7 +238,7 @@ def test_incidents_that_cannot_be_read_are_not_called_none(home: Path, language:
 
 
 @pytest.mark.parametrize("with_run", [True, False])
-def test_the_runs_page_says_that_incidents_cannot_be_read(
+def test_runs_page_reports_unreadable_incidents(
     with_run: bool, home: Path, request: pytest.FixtureRequest
 ) -> None:
     if with_run:
@@ -262,7 +262,7 @@ def test_the_runs_page_says_that_incidents_cannot_be_read(
         (None, {}, "No incidents yet"),
     ],
 )
-def test_a_chinese_browser_is_answered_in_chinese(
+def test_language_follows_the_browser(
     monkeypatch: pytest.MonkeyPatch, locale: str | None, asked: dict[str, str], word: str
 ) -> None:
     monkeypatch.setattr(ContextProxy, "locale", property(lambda _: locale))
@@ -278,7 +278,7 @@ def test_a_chinese_browser_is_answered_in_chinese(
         ("<b>", {}, "还没有事件"),
     ],
 )
-def test_a_chosen_language_is_kept_for_addresses_that_are_opened_anew(
+def test_selected_language_is_kept(
     monkeypatch: pytest.MonkeyPatch, kept: str, asked: dict[str, str], word: str
 ) -> None:
     monkeypatch.setattr(ContextProxy, "locale", property(lambda _: "zh"))
@@ -292,7 +292,7 @@ def test_a_chosen_language_is_kept_for_addresses_that_are_opened_anew(
     assert "stallwatch_language=en; path=/" in texts(app, "html")
 
 
-def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(
+def test_incident_page_shows_the_problem_and_accepts_actions(
     stuck: RunFolder, home: Path, make_incident: Callable[..., Incident]
 ) -> None:
     ranks = [
@@ -323,7 +323,7 @@ def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(
     assert "时间线" in texts(page("incidents", incident=key, lang="zh"), "markdown")
 
 
-def test_chinese(stuck: RunFolder) -> None:
+def test_pages_are_available_in_chinese(stuck: RunFolder) -> None:
     app = page("run", run="stuck", lang="zh")
     assert not app.exception and "卡住" in texts(app, "markdown")
     assert [row["状态"] for row in runs_shown(page("runs", lang="zh"))] == ["■ 卡住"]
@@ -334,7 +334,7 @@ def test_chinese(stuck: RunFolder) -> None:
     assert "选择文件" in box and "每个文件最多 1 GiB" in box
 
 
-def test_a_locked_store_is_reported_on_every_page(
+def test_locked_store_is_reported_on_every_page(
     page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared().store, "problem", "Another dashboard holds the file.")
@@ -342,7 +342,7 @@ def test_a_locked_store_is_reported_on_every_page(
         assert "Another dashboard" in texts(page(name), "warning").replace("\\", "")
 
 
-def test_a_rule_is_found_by_words_and_read_by_its_link() -> None:
+def test_rule_is_found_by_words_and_opened_by_its_link() -> None:
     app = page("rules", q="trace cache", rule="zero3-trace-cache-invalidated")
     assert not app.exception
     assert app.dataframe[0].value["Rule"][0] == "zero3-trace-cache-invalidated"
@@ -353,7 +353,7 @@ def test_a_rule_is_found_by_words_and_read_by_its_link() -> None:
     assert not app.exception and "no\\-such\\-rule" in texts(app, "info")
 
 
-def test_a_pattern_is_tried_and_a_page_drafted_on_the_rules_page() -> None:
+def test_rules_page_tests_a_pattern_and_drafts_a_page() -> None:
     app = page("rules")
     app.text_input(key="pattern").input(r"(?P<what>\w+) lost")
     app.text_area(key="trial_lines").input(f"{HOSTILE}\nheart lost").run()
@@ -366,7 +366,7 @@ def test_a_pattern_is_tried_and_a_page_drafted_on_the_rules_page() -> None:
     assert not app.exception and "status: incubating" in texts(app, "code")
 
 
-def test_the_health_page_names_its_sources(stuck: RunFolder) -> None:
+def test_health_page_lists_its_sources(stuck: RunFolder) -> None:
     app = page("health")
     assert not app.exception
     assert list(app.dataframe[0].value["Run"]) == ["stuck"]
@@ -374,7 +374,7 @@ def test_the_health_page_names_its_sources(stuck: RunFolder) -> None:
     assert "stallwatch" in texts(app, "text") and "No chat is configured" in texts(app, "caption")
 
 
-def test_a_chat_is_tried_and_its_secret_never_shown(
+def test_test_message_does_not_reveal_the_secret(
     page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "s3cr3tw0rd"
@@ -388,7 +388,7 @@ def test_a_chat_is_tried_and_its_secret_never_shown(
     assert secret not in texts(app, "error", "text", "markdown", "caption")
 
 
-def test_the_run_page_shows_where_the_ranks_were(
+def test_run_page_shows_the_locations_of_the_ranks(
     stuck: RunFolder, home: Path, make_incident: Callable[..., Incident]
 ) -> None:
     groups = [

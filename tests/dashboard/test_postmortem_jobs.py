@@ -48,7 +48,7 @@ def table(app: AppTest) -> list[list[str]]:
     return rows
 
 
-def test_each_job_has_a_row_and_the_newest_in_trouble_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_job_has_a_row_and_the_newest_failed_job_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Any] = []
     real = reading.read_uploads
 
@@ -82,7 +82,7 @@ def test_each_job_has_a_row_and_the_newest_in_trouble_its_report(monkeypatch: py
     assert not app.exception and app.selectbox(key=CHOICE).value == "7002"
 
 
-def test_the_report_of_the_chosen_job_is_kept(page_settings: DashboardSettings) -> None:
+def test_report_of_the_selected_job_is_kept(page_settings: DashboardSettings) -> None:
     app = upload(page("postmortem"), *FILES)
     app.button(key="keep_report").click().run()
     assert not app.exception
@@ -91,7 +91,7 @@ def test_the_report_of_the_chosen_job_is_kept(page_settings: DashboardSettings) 
     assert kept.diagnosis.verdict == "failed"
 
 
-def test_an_archive_of_several_jobs_and_one_in_chinese() -> None:
+def test_archive_can_contain_several_jobs() -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, data in FILES:
@@ -104,7 +104,7 @@ def test_an_archive_of_several_jobs_and_one_in_chinese() -> None:
     assert not app.exception and "CUDA" not in texts(app, "code")
 
 
-def test_one_job_has_no_table_and_names_are_shown_as_text() -> None:
+def test_single_job_has_no_table() -> None:
     app = upload(page("postmortem"), *FILES[1:3])
     assert not app.exception and not [one for one in app.selectbox if one.key == CHOICE]
     log = f"Traceback (most recent call last):\nOddError: {HOSTILE}\n".encode()
@@ -113,7 +113,7 @@ def test_one_job_has_no_table_and_names_are_shown_as_text() -> None:
     assert all("<script>" not in str(element.value).replace("\\<", "") for element in app.markdown)
 
 
-def test_a_reader_that_dies_leaves_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_remains_if_reading_a_job_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     app = upload(page("postmortem"), *FILES)
 
     def dies(*_: Any, **__: Any) -> reading.Answer:

@@ -30,7 +30,7 @@ def recorded(root: Path) -> list[tuple[str, bytes]]:
     return [(path.name, path.read_bytes()) for path in sorted(folder.glob("*.log"))]
 
 
-def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None:
+def test_uploaded_logs_are_diagnosed_and_bad_files_reported(root: Path) -> None:
     app = upload(page("postmortem"), *recorded(root), ("junk.bin", bytes(range(256)) * 20))
     assert not app.exception
     output = texts(app, "markdown")
@@ -43,7 +43,7 @@ def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None
     assert [chart["key"] for chart in json.loads(board.proto.json_args)["charts"]] == ["loss", "step_seconds"]
 
 
-def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
+def test_unknown_traceback_is_shown_as_text() -> None:
     frames = '  File "train.py", line 3, in <module>\n    f()\n'
     log = f"Traceback (most recent call last):\n{frames}OddError: {HOSTILE}\n"
     app = upload(page("postmortem"), ("a.log", log.encode()))
@@ -54,14 +54,14 @@ def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
     assert "×" not in texts(app, "caption") and "Ranks  " not in texts(app, "caption")
 
 
-def test_only_bad_files_leave_a_page_that_says_so() -> None:
+def test_upload_without_readable_files_is_reported() -> None:
     app = upload(page("postmortem"), ("empty.log", b""), ("broken.gz", b"\x1f\x8b\x08\x00" + b"x" * 50))
     assert not app.exception
     warned = texts(app, "warning")
     assert "empty" in warned and "broken" in warned
 
 
-def test_the_same_files_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_uploads_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from stallwatch_dashboard.uploads import reading
 
     reads: list[Any] = []
@@ -72,7 +72,7 @@ def test_the_same_files_are_read_once(root: Path, monkeypatch: pytest.MonkeyPatc
     assert len(reads) == 1
 
 
-def test_the_whole_upload_may_be_one_archive(root: Path) -> None:
+def test_upload_can_be_one_archive(root: Path) -> None:
     import zipfile
 
     packed = io.BytesIO()
@@ -83,7 +83,7 @@ def test_the_whole_upload_may_be_one_archive(root: Path) -> None:
     assert not app.exception and "ZeRO" in texts(app, "markdown") and "▶" in texts(app, "code")
 
 
-def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
+def test_report_can_be_kept_opened_and_deleted(root: Path) -> None:
     app = upload(page("postmortem"), *recorded(root))
     app.button(key="keep_report").click().run()
     assert not app.exception
@@ -98,7 +98,7 @@ def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
     assert "deleted" in texts(page("postmortem", report=wanted), "info")
 
 
-def test_a_comparison_and_ranks_with_other_endings_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_and_differing_endings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     from stallwatch_dashboard.uploads import reading
 
     place = Place(0, "rank0.log", 31, None, 30, "")
@@ -119,7 +119,7 @@ def test_a_comparison_and_ranks_with_other_endings_are_reported(monkeypatch: pyt
     assert "not healthy itself" in texts(app, "info") and "no new line" in texts(app, "caption")
 
 
-def test_of_many_kept_reports_the_older_ones_are_a_click_away(page_settings: DashboardSettings) -> None:
+def test_older_reports_are_folded(page_settings: DashboardSettings) -> None:
     reports = Reports(page_settings.home)
     for _ in range(22):
         reports.keep(Diagnosis("healthy"), ["a.log"], "en")

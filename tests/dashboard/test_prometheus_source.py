@@ -72,7 +72,7 @@ def server(numbers: RunMetrics, tmp_path_factory: pytest.TempPathFactory) -> Ite
         thread.join()
 
 
-def test_a_run_over_hosts_is_one_run_with_hosts(tmp_path: Path, wait_for: Callable[..., None]) -> None:
+def test_run_over_hosts_is_one_run_with_hosts(tmp_path: Path, wait_for: Callable[..., None]) -> None:
     from prometheus_client import start_http_server
 
     hosts = {host: RunMetrics("moe") for host in ("n1", "n2")}
@@ -139,7 +139,7 @@ def store(server: str, wait_for: Callable[..., None]) -> PrometheusStore:
     return made
 
 
-def test_a_row_equals_that_of_the_embedded_store(store: PrometheusStore) -> None:
+def test_row_equals_that_of_the_embedded_store(store: PrometheusStore) -> None:
     assert set(store.last_seen()) == {RUN}
     found = store.summaries([RUN], time.time())[RUN]
     assert (found.step, found.total_steps, found.phase) == (57, 900, "train")
@@ -151,7 +151,7 @@ def test_a_row_equals_that_of_the_embedded_store(store: PrometheusStore) -> None
     assert store.problem is None
 
 
-def test_the_run_page_has_its_frames(store: PrometheusStore) -> None:
+def test_frames_of_a_run_are_complete(store: PrometheusStore) -> None:
     found = frames.from_store(store, RUN)
     assert found.steps["v"].iloc[-1] == 57 and found.total_steps == 900
     assert sorted(found.loss["rank"].unique()) == [0, 1]
@@ -160,14 +160,14 @@ def test_the_run_page_has_its_frames(store: PrometheusStore) -> None:
     assert set(found.rank_steps.groupby("rank")["v"].last()) == {57, 50}
 
 
-def test_an_unknown_run_is_empty(store: PrometheusStore) -> None:
+def test_unknown_run_is_empty(store: PrometheusStore) -> None:
     assert store.series("nobody", "stallwatch_step").empty and store.first_seen("nobody") is None
     assert store.latest("nobody", "stallwatch_step") == {}
     assert store.summaries(["nobody"], time.time())["nobody"].step is None
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
-def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
+def test_runs_that_are_no_longer_scraped_keep_their_last_values(
     tmp_path: Path, wait_for: Callable[..., None]
 ) -> None:
     """The times are exact to a second, and two queries suffice for any number of runs."""
@@ -204,7 +204,7 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
         store.close()
 
 
-def test_a_run_page_sends_four_queries(store: PrometheusStore, server: str) -> None:
+def test_run_page_sends_four_queries(store: PrometheusStore, server: str) -> None:
     """Two queries return a line per rank, one all other lines, and one the current values.
 
     Once a minute, a further query returns the hosts of the run.
@@ -219,7 +219,7 @@ def test_a_run_page_sends_four_queries(store: PrometheusStore, server: str) -> N
     assert len(asked) == 4 and all(question.startswith("{__name__=~") for question in asked)
 
 
-def test_a_moment_that_is_now_is_one_point(store: PrometheusStore, server: str) -> None:
+def test_range_that_ends_now_has_one_last_point(store: PrometheusStore, server: str) -> None:
     now = float(int(time.time()) + 1)  # a multiple of the width, as all times of a young run are
     still = PrometheusStore(server, clock=lambda: now)
     found = still.series(RUN, "stallwatch_rank_step")
@@ -240,13 +240,13 @@ def noted(store: PrometheusStore) -> list[str]:
     return asked
 
 
-def test_a_lost_server_is_reported_without_its_password() -> None:
+def test_unreachable_server_is_reported_without_its_password() -> None:
     store = PrometheusStore(f"http://user:s3cr3t@127.0.0.1:{free_port()}")
     assert store.last_seen() == {} and store.series("run", "stallwatch_step").empty
     assert "Prometheus" in (problem := render(store.problem or "")) and "s3cr3t" not in problem
 
 
-def test_the_pages_work_with_prometheus(
+def test_pages_work_with_prometheus(
     store: PrometheusStore, server: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app_test = pytest.importorskip("streamlit.testing.v1")
@@ -269,9 +269,7 @@ def test_the_pages_work_with_prometheus(
         close_shared()
 
 
-def test_its_runs_are_rows_though_no_folder_of_them_is_here(
-    store: PrometheusStore, server: str, home: Path
-) -> None:
+def test_runs_without_a_local_folder_are_listed(store: PrometheusStore, server: str, home: Path) -> None:
     source = Source(DashboardSettings(home=home, prometheus_url=server))
     try:
         (row,) = source.rows()

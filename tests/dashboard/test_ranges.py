@@ -30,7 +30,7 @@ class Server:
 
 
 @pytest.mark.parametrize("hours", [0.1, 1, 24])
-def test_a_refresh_queries_new_points_and_returns_all(hours: float) -> None:
+def test_refresh_queries_only_new_points(hours: float) -> None:
     server, whole, start = Server(), Server(), NOW - 3600 * hours
     ranges = Ranges(server)
     for second in range(0, 600, 2):
@@ -43,7 +43,7 @@ def test_a_refresh_queries_new_points_and_returns_all(hours: float) -> None:
     assert sorted(server.asked)[len(server.asked) // 2] <= 62
 
 
-def test_missed_points_are_queried_from_a_server_that_is_back() -> None:
+def test_missed_points_are_queried_after_an_outage() -> None:
     server = Server()
     ranges = Ranges(server)
     before = ranges.points("loss", NOW - 300, NOW, 400)
@@ -54,7 +54,7 @@ def test_missed_points_are_queried_from_a_server_that_is_back() -> None:
     assert len(times) == len(next(iter(before.values()))[0]) + 90
 
 
-def test_the_same_question_within_a_moment_is_asked_once() -> None:
+def test_repeated_query_is_sent_once() -> None:
     server = Server()
     ranges = Ranges(server)
     for later in (0.0, 0.01, 0.4, 0.6, 0.9):
@@ -62,7 +62,7 @@ def test_the_same_question_within_a_moment_is_asked_once() -> None:
     assert len(server.asked) == 2
 
 
-def test_another_beginning_or_a_clock_that_went_back_asks_for_all_of_it() -> None:
+def test_changed_range_or_clock_queries_everything() -> None:
     server = Server()
     ranges = Ranges(server)
     ranges.points("loss", NOW - 300, NOW, 400)

@@ -18,7 +18,7 @@ os._exit(0)  # the scraper would go on
 """
 
 
-def test_what_pages_want_is_loaded_before_anybody_reads_and_without_a_word(tmp_path):
+def test_pages_are_preloaded_silently(tmp_path):
     env = {**os.environ, "STALLWATCH_HOME": str(tmp_path), "STALLWATCH_CONFIG": os.devnull}
     done = subprocess.run(
         [sys.executable, "-c", _ONCE_LOADED], env=env, capture_output=True, text=True, timeout=300
@@ -27,7 +27,7 @@ def test_what_pages_want_is_loaded_before_anybody_reads_and_without_a_word(tmp_p
     assert "readiness" not in done.stderr  # Streamlit's warnings contain the name of the thread
 
 
-def test_it_settles_once_for_the_modules_that_came(monkeypatch):
+def test_garbage_collector_is_frozen_once_per_new_modules(monkeypatch):
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
     monkeypatch.setattr(readiness, "_settled_modules", 0)

@@ -22,7 +22,7 @@ def recorded(root: Path) -> RunFrames:
     return rebuild(copies(root / "tests" / "recordings" / "zero3-stall"))
 
 
-def test_the_recorded_stall_has_the_shape_of_the_failure(recorded: RunFrames, root: Path) -> None:
+def test_rebuilt_metrics_show_the_recorded_stall(recorded: RunFrames, root: Path) -> None:
     """Invalidations occur, become more frequent, and the steps end before the log does."""
     steps, invalidations = recorded.steps, recorded.invalidations
     assert recorded.rebuilt and not recorded.nothing
@@ -36,12 +36,12 @@ def test_the_recorded_stall_has_the_shape_of_the_failure(recorded: RunFrames, ro
     assert recorded.last_step_at is not None and recorded.last_step_at < invalidations["t"].max() + 60
 
 
-def test_the_recorded_numbers_are_plausible(recorded: RunFrames) -> None:
+def test_rebuilt_values_are_plausible(recorded: RunFrames) -> None:
     assert 0 < recorded.step_seconds["v"].median() < 10
     assert set(recorded.loss["rank"].dropna()) <= {0, 1} and recorded.loss["v"].between(0, 20).all()
 
 
-def test_an_evaluations_progress_bar_is_no_step(make_run: Callable[..., RunFolder]) -> None:
+def test_progress_bar_of_an_evaluation_is_no_step(make_run: Callable[..., RunFolder]) -> None:
     lines = [f"step {step} loss {9 - step}.5" for step in range(1, 6)]
     lines += [f"Evaluating: {n}/50 [00:0{n}<00:10,  1.0it/s]" for n in range(9)] + ["step 6 loss 0.4"]
     found = rebuild(copies(make_run("r", lines={0: lines}).path))
@@ -49,14 +49,14 @@ def test_an_evaluations_progress_bar_is_no_step(make_run: Callable[..., RunFolde
     assert found.step_seconds["v"].iloc[-1] == 10.0
 
 
-def test_every_number_of_the_log_that_has_a_chart_is_read(make_run: Callable[..., RunFolder]) -> None:
+def test_every_charted_value_of_the_log_is_read(make_run: Callable[..., RunFolder]) -> None:
     lines = [f"{{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 1e-05, 'step': {n}}}" for n in range(1, 6)]
     found = rebuild(copies(make_run("r", lines={0: lines}).path))
     numbers = (found.loss, found.grad_norm, found.learning_rate)
     assert [list(frame["v"]) for frame in numbers] == [[2.5] * 5, [1.25] * 5, [1e-05] * 5]
 
 
-def test_only_a_limited_part_is_read_and_this_is_reported(root: Path) -> None:
+def test_limited_reading_is_reported(root: Path) -> None:
     found = rebuild(copies(root / "tests" / "recordings" / "zero3-stall"), most_bytes=20_000)
     assert found.notes and not found.steps.empty
 
@@ -81,7 +81,7 @@ def test_files_are_read_again_only_when_they_changed(
     assert rebuilt_frames(folder, before=5.0) is past
 
 
-def test_baseline_is_the_runs_own_early_pace() -> None:
+def test_baseline_is_the_early_step_time_of_the_run() -> None:
     times = [30.0] + [1.0] * 20 + [2.0] * 10
     frame = pd.DataFrame({"rank": pd.NA, "t": range(len(times)), "v": times})
     for rows, pace in ((frame, (2.0, 1.0)), (frame.head(3), (1.0, None)), (frame.head(0), (None, None))):

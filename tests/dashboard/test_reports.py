@@ -10,7 +10,7 @@ from stallwatch_dashboard.uploads.reports import Reports
 from stallwatch_rules.records import Diagnosis, Series
 
 
-def test_a_report_is_kept_whole_and_found_again(tmp_path: Path) -> None:
+def test_stored_report_round_trips(tmp_path: Path) -> None:
     reports = Reports(tmp_path, clock=lambda: 1_795_000_000.0)
     found = Diagnosis("failed", notes=["x"], series=[Series("loss", 0, [1, 2], [0.5, None])])
     kept = reports.keep(found, ["a.log"], "en", "lines")
@@ -22,14 +22,14 @@ def test_a_report_is_kept_whole_and_found_again(tmp_path: Path) -> None:
     assert reports.load(kept.id) is None and reports.all() == []
 
 
-def test_no_secret_is_kept(tmp_path: Path) -> None:
+def test_stored_report_contains_no_secret(tmp_path: Path) -> None:
     token = "hf_" + "aB3" * 12
     reports = Reports(tmp_path)
     reports.keep(Diagnosis("failed", notes=[f"login with {token}"]), [], "en")
     assert all(token.encode() not in path.read_bytes() for path in (tmp_path / "reports").iterdir())
 
 
-def test_the_newest_come_first_and_what_is_broken_is_passed_over(tmp_path: Path) -> None:
+def test_reports_are_sorted_and_corrupt_ones_skipped(tmp_path: Path) -> None:
     times = iter([1_795_000_000.0, 1_795_000_100.0])
     reports = Reports(tmp_path, clock=lambda: next(times))
     first, second = (reports.keep(Diagnosis("healthy"), [], "en") for _ in range(2))
@@ -39,7 +39,7 @@ def test_the_newest_come_first_and_what_is_broken_is_passed_over(tmp_path: Path)
 
 
 @pytest.mark.parametrize("wanted", ["../secrets", "", "20260101-000000-00000000/../x", "x" * 500])
-def test_an_address_leads_nowhere_else(tmp_path: Path, wanted: str) -> None:
+def test_report_id_cannot_leave_the_folder(tmp_path: Path, wanted: str) -> None:
     (tmp_path / "secrets.msgpack").write_bytes(b"x")
     reports = Reports(tmp_path)
     assert reports.load(wanted) is None

@@ -27,12 +27,12 @@ def matcher(known: Catalogue) -> Matcher:
     return Matcher(known)
 
 
-def test_no_argument_lists_everything(known: Catalogue, matcher: Matcher) -> None:
+def test_empty_search_lists_all_rules(known: Catalogue, matcher: Matcher) -> None:
     assert len(rule_search.search(known, matcher, " ")) == len(known.pages)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_every_word_of_a_page_has_words(language: str) -> None:
+def test_every_field_value_has_a_translation(language: str) -> None:
     """A custom page may have a status, a role or an impact that no packaged page has."""
     say = Reader(language).say
     for field, kinds in (("status", Status), ("role", Role), ("harm", Harm)):
@@ -40,33 +40,33 @@ def test_every_word_of_a_page_has_words(language: str) -> None:
             assert say("judged_by_progress" if kind == "by-progress" else f"{field}_{kind}")
 
 
-def test_words_of_the_title_come_before_words_of_the_body(known: Catalogue, matcher: Matcher) -> None:
+def test_title_matches_rank_before_body_matches(known: Catalogue, matcher: Matcher) -> None:
     found = [page.id for page in rule_search.search(known, matcher, "trace cache")]
     assert found[0] == "zero3-trace-cache-invalidated"
     assert rule_search.search(known, matcher, "no page of this world says xyzzy") == []
 
 
-def test_a_pasted_message_finds_the_rule_that_fires_on_it(known: Catalogue, matcher: Matcher) -> None:
+def test_pasted_message_finds_its_rule(known: Catalogue, matcher: Matcher) -> None:
     assert rule_search.search(known, matcher, OOM)[0].id == "cuda-oom"
 
 
-def test_families_narrow_the_search(known: Catalogue, matcher: Matcher) -> None:
+def test_family_filter_restricts_the_search(known: Catalogue, matcher: Matcher) -> None:
     found = rule_search.search(known, matcher, "", ["memory"])
     assert found and {page.family for page in found} == {"memory"}
 
 
-def test_a_pattern_is_tried_line_by_line() -> None:
+def test_pattern_is_tested_line_by_line() -> None:
     trial = rule_search.try_pattern(r"scale is (?P<scale>\d+)", "scale is 4\nnothing\n[rank1]: scale is 16\n")
     assert trial.fault is None and trial.lines == 3
     assert [(hit.number, hit.captures) for hit in trial.hits] == [(1, {"scale": "4"}), (3, {"scale": "16"})]
 
 
-def test_a_refused_pattern_is_reported_with_the_reason() -> None:
+def test_invalid_pattern_is_reported_with_the_reason() -> None:
     trial = rule_search.try_pattern(r"(?<=x)y", "xy")
     assert trial.fault is not None and "look-around" in trial.fault.remedy
 
 
-def test_captures_and_lines_show_no_secret() -> None:
+def test_captures_and_lines_contain_no_secret() -> None:
     token = "hf_" + "aB3" * 12
     trial = rule_search.try_pattern(r"token (?P<token>\S+)", f"token {token}")
     assert token not in trial.hits[0].line + trial.hits[0].captures["token"]
@@ -80,12 +80,12 @@ rewards.BrokenLedger: the ledger of rewards has 12 pages, 14 were promised
 """
 
 
-def test_an_unknown_failure_is_drafted(known: Catalogue) -> None:
+def test_unknown_failure_is_drafted(known: Catalogue) -> None:
     proposal = rule_search.draft_of(FAILED, known, since="1.0")
     assert proposal.problems(f"{proposal.family}/{proposal.rule}.md") == []
     assert "status: incubating" in proposal.text and r"(?P<number_1>\d+)" in proposal.text
 
 
-def test_a_known_failure_is_not(known: Catalogue) -> None:
+def test_known_failure_is_not_drafted(known: Catalogue) -> None:
     with pytest.raises(DraftError, match="cuda-oom"):
         rule_search.draft_of(OOM, known, since="1.0")

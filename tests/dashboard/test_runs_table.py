@@ -59,12 +59,12 @@ def found(row: RunRow) -> Any:
     return table([row], Reader(now=NOW), {})["rows"][0]["found"]
 
 
-def test_each_order_is_that_of_one_column() -> None:
+def test_each_sort_order_belongs_to_one_column() -> None:
     orders = [column.order for column in COLUMNS if column.order]
     assert len(set(orders)) == len(orders) and set(ORDERS) <= set(orders)
 
 
-def test_columns_without_content_are_left_out_with_their_orders() -> None:
+def test_empty_columns_are_omitted() -> None:
     rows = [RunRow("r", "training", step=5, total_steps=10), RunRow("s", "training", loss=1.0)]
     whole = table(rows, Reader(now=NOW), {})
     assert [column["title"] for column in whole["columns"]] == ["State", "Run", "Step", "of", "Loss"]
@@ -72,20 +72,20 @@ def test_columns_without_content_are_left_out_with_their_orders() -> None:
     assert [name for name, _ in whole["orders"]] == ["urgency", "run", "loss"]
 
 
-def test_the_columns_up_to_the_duration_fit_into_1300_pixels() -> None:
+def test_columns_up_to_the_duration_fit_into_1300_pixels() -> None:
     names = [column.name for column in COLUMNS]
     useful = COLUMNS[: names.index("duration") + 1]
     assert sum(column.width for column in useful) <= 1300 - 96  # the page has margins
 
 
-def test_a_run_without_numbers_has_a_dash_in_each_column() -> None:
+def test_run_without_values_has_dashes() -> None:
     cells = cells_of(RunRow("new", "starting"))
     numbers = {column.name for column in COLUMNS if column.field}
     assert {cells[name] for name in numbers} == {(formats.NOTHING, None)}
     assert cells["state"] == ("◌ starting", None) and cells["loss_course"] == ("", None)
 
 
-def test_numbers_are_told_in_words_and_sort_by_their_size() -> None:
+def test_values_are_formatted_and_sorted_numerically() -> None:
     row = RunRow("r", "training", step=50, total_steps=1000, step_seconds=2.0, baseline_seconds=1.0)
     cells = cells_of(row)
     assert cells["total"] == ("1,000", 1000) and cells["against_baseline"] == ("× 2.00", 2.0)
@@ -94,13 +94,13 @@ def test_numbers_are_told_in_words_and_sort_by_their_size() -> None:
     assert cells_of(RunRow("r", "training", stalled_seconds=0.0))["lost_to_stalls"] == (formats.NOTHING, 0.0)
 
 
-def test_during_a_stall_the_phase_says_so() -> None:
+def test_phase_mentions_a_stall() -> None:
     assert cells_of(RunRow("r", "training", phase="save"))["phase"][0] == "saving"
     assert cells_of(RunRow("r", "stalled", phase="save"))["phase"][0] == "saving, stalled"
     assert cells_of(RunRow("r", "stalled"))["phase"][0] == formats.NOTHING
 
 
-def test_a_run_that_finished_before_its_last_step_shows_how_far_it_came() -> None:
+def test_early_finish_shows_its_step() -> None:
     states = [
         cells_of(RunRow("r", state, step=step, total_steps=100))["state"][0]  # type: ignore[arg-type]
         for state, step in (("finished", 60), ("finished", 99), ("finished", 100), ("failed", 60))
@@ -109,12 +109,12 @@ def test_a_run_that_finished_before_its_last_step_shows_how_far_it_came() -> Non
     assert states == ["✔ finished (60 %)", "✔ finished", "✔ finished", "✖ failed"]
 
 
-def test_the_course_of_the_loss_is_told_in_percent_of_its_height() -> None:
+def test_loss_curve_is_scaled_to_percent() -> None:
     assert cells_of(RunRow("r", "training", losses=(3.0, 1.0, 1.5)))["loss_course"][0] == "100 0 25"
     assert cells_of(RunRow("r", "training", losses=(2.0, 2.0)))["loss_course"][0] == "50 50"
 
 
-def test_names_hosts_commands_and_open_incidents_can_be_searched(
+def test_search_text_contains_name_host_command_and_incidents(
     make_incident: Callable[..., Incident],
 ) -> None:
     row = RunRow("r7", "stalled", "node2", ("torchrun", "sft.py"), open_incidents=(make_incident(),))
@@ -123,14 +123,14 @@ def test_names_hosts_commands_and_open_incidents_can_be_searched(
     assert len(found(RunRow("r", "training", command=("long ",) * 5000))) == 2000
 
 
-def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable[..., Incident]) -> None:
+def test_tables_show_an_unknown_exception(make_incident: Callable[..., Incident]) -> None:
     for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "a cause that no rule knows")):
         died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
         assert shown in incident_table([died], Reader(now=NOW), {}).iloc[0].tolist()
         assert cells_of(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown
 
 
-def test_both_tables_show_the_rank_and_place_of_a_stall(make_incident: Callable[..., Incident]) -> None:
+def test_both_tables_show_rank_and_location_of_a_stall(make_incident: Callable[..., Incident]) -> None:
     stacks = StallStacks(NOW, 0.1, [StackGroup([1], "code", place="train.py:30 in main")], odd=[1])
     pages = load_catalogue().pages
     stall = make_incident(kind="stall", rule="silent-hang-no-error", stacks=stacks)

@@ -62,7 +62,7 @@ def make_scraper(store: MetricStore, home: Path, clock: Clock) -> Iterator[Calla
         scraper.close()
 
 
-def test_the_numbers_of_a_run_are_followed(
+def test_metrics_of_a_run_are_scraped(
     make_run: MakeRun,
     serve_metrics: Serve,
     make_scraper: Callable[..., Scraper],
@@ -82,7 +82,7 @@ def test_the_numbers_of_a_run_are_followed(
     assert answered(scraper, "grpo") == NOW + 3
 
 
-def test_a_broken_endpoint_is_counted_and_hurts_no_other(
+def test_failing_endpoint_is_counted_and_does_not_affect_others(
     make_run: MakeRun, serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     metrics = RunMetrics("good")
@@ -101,7 +101,7 @@ def test_a_broken_endpoint_is_counted_and_hurts_no_other(
     assert by_run["good"].failures == 0 and by_run["good"].error is None
 
 
-def test_a_port_that_another_agent_was_given_is_a_source_of_its_own(
+def test_reused_port_is_a_separate_source(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], clock: Clock
 ) -> None:
     metrics = {name: generate_latest(RunMetrics(name).registry).decode() for name in ("first", "second")}
@@ -120,7 +120,7 @@ def test_a_port_that_another_agent_was_given_is_a_source_of_its_own(
     assert answered(scraper, "first") == NOW
 
 
-def test_an_agent_that_only_its_own_host_can_ask_is_named_with_what_to_do(
+def test_loopback_endpoint_of_another_host_is_reported_with_a_remedy(
     make_run: MakeRun, make_scraper: Callable[..., Scraper]
 ) -> None:
     def get(*_: str) -> str:
@@ -139,7 +139,7 @@ def test_an_agent_that_only_its_own_host_can_ask_is_named_with_what_to_do(
     }
 
 
-def test_hosts_of_one_run_may_each_name_their_own_loopback_address(
+def test_hosts_of_one_run_can_have_equal_loopback_endpoints(
     make_run: MakeRun, make_scraper: Callable[..., Scraper]
 ) -> None:
     page = generate_latest(RunMetrics("sft").registry).decode()
@@ -157,7 +157,7 @@ def test_hosts_of_one_run_may_each_name_their_own_loopback_address(
     assert seen == [[None], [None]]  # no round sends another agent's credentials
 
 
-def test_an_endpoint_that_recovers_is_well_again(
+def test_recovered_endpoint_is_no_longer_failing(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     make_run("grpo", endpoint="http://127.0.0.1:1/metrics")
@@ -169,7 +169,7 @@ def test_an_endpoint_that_recovers_is_well_again(
     assert scraper.status()[0].error is None and answered(scraper, "grpo") == NOW
 
 
-def test_a_port_that_now_serves_another_run_is_not_taken_for_this_one(
+def test_port_of_another_run_is_not_accepted(
     make_run: MakeRun, serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     metrics = RunMetrics("new")
@@ -181,7 +181,7 @@ def test_a_port_that_now_serves_another_run_is_not_taken_for_this_one(
     assert store.last_seen() == {}
 
 
-def test_a_run_that_ended_is_left_alone(
+def test_ended_run_is_not_scraped(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], clock: Clock
 ) -> None:
     asked: list[str] = []
@@ -198,7 +198,7 @@ def test_a_run_that_ended_is_left_alone(
     assert len(asked) == 1
 
 
-def test_targets_of_other_hosts_bring_their_runs(
+def test_targets_of_other_hosts_are_scraped(
     serve_metrics: Serve, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     metrics = RunMetrics("far")
@@ -212,7 +212,7 @@ def test_targets_of_other_hosts_bring_their_runs(
     ]
 
 
-def test_an_endpoint_that_hangs_delays_no_other(
+def test_hanging_endpoint_does_not_delay_others(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore, clock: Clock
 ) -> None:
     """An endpoint with a pending request gets no second one, and all others are scraped in every round."""
@@ -240,7 +240,7 @@ def test_an_endpoint_that_hangs_delays_no_other(
         release.set()
 
 
-def test_old_numbers_are_pruned(
+def test_old_points_are_pruned(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore, clock: Clock
 ) -> None:
     make_run("grpo", endpoint="http://x/metrics")
@@ -251,7 +251,7 @@ def test_old_numbers_are_pruned(
     assert list(store.series("grpo", "stallwatch_step")["t"]) == [clock.now]
 
 
-def test_a_store_that_cannot_write_is_reported_and_scraping_continues(
+def test_write_errors_are_reported_and_scraping_continues(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     make_run("grpo", endpoint="http://x/metrics")
@@ -261,9 +261,7 @@ def test_a_store_that_cannot_write_is_reported_and_scraping_continues(
     assert has(store.problem, "dashboard.numbers_not_kept")
 
 
-def test_the_thread_scrapes_until_it_is_closed(
-    make_run: MakeRun, make_scraper: Callable[..., Scraper]
-) -> None:
+def test_thread_scrapes_until_it_is_closed(make_run: MakeRun, make_scraper: Callable[..., Scraper]) -> None:
     make_run("grpo", endpoint="http://x/metrics")
     rounds = threading.Semaphore(0)
     others = set(threading.enumerate())  # pages of another test may still scrape in this process
@@ -280,7 +278,7 @@ def test_the_thread_scrapes_until_it_is_closed(
     assert not [thread for thread in set(threading.enumerate()) - others if thread.name == "scraper"]
 
 
-def test_a_source_that_answered_in_the_future_is_late_until_it_answers_again() -> None:
+def test_source_with_a_future_timestamp_is_late() -> None:
     """The clock was set back, so the age of the answer is unknown."""
     status = TargetStatus("http://127.0.0.1:1/metrics", None, answered=10_000.0)
     assert state_of(status, 10_001.0) == "answers"

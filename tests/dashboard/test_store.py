@@ -27,27 +27,27 @@ def points(store: MetricStore, metric: str = STEP, **options: object) -> list[tu
     return list(zip(frame["t"], frame["v"], strict=True))
 
 
-def test_a_constant_number_costs_one_point_a_heartbeat() -> None:
+def test_constant_value_needs_one_point_per_heartbeat() -> None:
     store = MetricStore()
     written = sum(store.write([reading(1.0)], float(second)) for second in range(180))
     assert written == 3
 
 
-def test_a_plateau_ends_where_it_ended() -> None:
+def test_end_of_a_plateau_is_exact() -> None:
     store = MetricStore()
     for second in range(11):
         store.write([reading(5.0 if second < 10 else 6.0)], float(second))
     assert points(store) == [(0, 5), (9, 5), (10, 6)]
 
 
-def test_the_last_value_reaches_to_the_last_scrape() -> None:
+def test_last_value_extends_to_the_last_scrape() -> None:
     store = MetricStore()
     store.write([reading(5.0)], 0.0)
     store.write([reading(5.0)], 7.0)
     assert points(store) == [(0, 5), (7, 5)]
 
 
-def test_nan_and_infinity_are_kept() -> None:
+def test_nan_and_infinity_are_stored() -> None:
     store = MetricStore()
     for second, value in enumerate((1.0, math.nan, math.nan, math.inf, 2.0)):
         store.write([reading(value)], float(second))
@@ -55,7 +55,7 @@ def test_nan_and_infinity_are_kept() -> None:
     assert values[0] == 1.0 and math.isnan(values[1]) and math.inf in values and values[-1] == 2.0
 
 
-def test_a_long_series_is_thinned_and_keeps_its_peaks() -> None:
+def test_long_series_is_thinned_and_keeps_its_peaks() -> None:
     store = MetricStore()
     for second in range(600):
         store.write([reading(99.0 if second == 234 else second % 7)], float(second))
@@ -65,7 +65,7 @@ def test_a_long_series_is_thinned_and_keeps_its_peaks() -> None:
     assert found[0][0] == 0 and found[-1][0] == 599
 
 
-def test_ranks_and_labels_are_series_of_their_own() -> None:
+def test_ranks_and_labels_are_separate_series() -> None:
     store = MetricStore()
     store.write(
         [reading(1.0, rank=0), reading(2.0, rank=1), reading(3.0, rank=None, labels='{"a": "b"}')], 0.0
@@ -75,7 +75,7 @@ def test_ranks_and_labels_are_series_of_their_own() -> None:
     assert store.series("another run", STEP).empty
 
 
-def test_a_restart_resumes_where_it_stopped(tmp_path: Path) -> None:
+def test_restart_continues_the_stored_series(tmp_path: Path) -> None:
     path = tmp_path / "metrics.duckdb"
     store = MetricStore(path)
     store.write([reading(1.0)], 0.0)
@@ -90,7 +90,7 @@ def test_a_restart_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert points(store, "stallwatch_loss") == [(20, 7)]
 
 
-def test_a_locked_file_leaves_a_store_in_memory_with_a_problem(tmp_path: Path) -> None:
+def test_locked_file_is_replaced_by_memory_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "metrics.duckdb"
     program = (
         f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()"
@@ -107,7 +107,7 @@ def test_a_locked_file_leaves_a_store_in_memory_with_a_problem(tmp_path: Path) -
         holder.communicate()
 
 
-def test_a_broken_file_leaves_a_store_in_memory_with_a_problem(tmp_path: Path) -> None:
+def test_corrupt_file_is_replaced_by_memory_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "metrics.duckdb"
     path.write_bytes(b"not a database " * 1000)
     store = MetricStore.open(path)
@@ -115,7 +115,7 @@ def test_a_broken_file_leaves_a_store_in_memory_with_a_problem(tmp_path: Path) -
     assert path.read_bytes().startswith(b"not a database")
 
 
-def test_old_points_are_forgotten_and_series_without_any_go() -> None:
+def test_old_points_and_empty_series_are_pruned() -> None:
     store = MetricStore()
     store.write([reading(1.0, "stallwatch_old")], 0.0)
     for second in range(10):
@@ -125,7 +125,7 @@ def test_old_points_are_forgotten_and_series_without_any_go() -> None:
     assert store.latest("run", "stallwatch_old") == {}
 
 
-def test_a_failed_write_is_taken_back_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_is_rolled_back_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MetricStore()
 
     def full(*_: object) -> None:
@@ -139,7 +139,7 @@ def test_a_failed_write_is_taken_back_and_tried_again(monkeypatch: pytest.Monkey
     assert points(store) == [(1, 1)]
 
 
-def test_when_a_run_began_is_known_without_a_look_at_the_file_also_after_a_prune(tmp_path: Path) -> None:
+def test_start_of_a_run_is_known_after_pruning(tmp_path: Path) -> None:
     store = MetricStore(tmp_path / "m.duckdb")
     for second in range(10):
         store.write([reading(float(second))], float(second))

@@ -38,11 +38,11 @@ from stallwatch_rules.pages.fixes import fixes_for
         (-3, "−3 s"),
     ],
 )
-def test_durations(value: float | None, shown: str) -> None:
+def test_durations_are_formatted(value: float | None, shown: str) -> None:
     assert formats.seconds(value) == shown
 
 
-def test_durations_have_the_units_of_the_language() -> None:
+def test_durations_have_localized_units() -> None:
     assert [formats.seconds(value, "zh") for value in (None, -0.083, 250)] == ["–", "−83 毫秒", "4 分 10 秒"]
 
 
@@ -60,18 +60,18 @@ def test_durations_have_the_units_of_the_language() -> None:
         (-math.inf, "−∞"),
     ],
 )
-def test_numbers(value: float | None, shown: str) -> None:
+def test_numbers_are_formatted(value: float | None, shown: str) -> None:
     assert formats.number(value) == shown
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(512, "512 B"), (1.5 * 1024**3, "1.5 GiB"), (3 * 1024**4, "3.00 TiB"), (None, "–")]
 )
-def test_sizes(value: float | None, shown: str) -> None:
+def test_sizes_are_formatted(value: float | None, shown: str) -> None:
     assert formats.byte_size(value) == shown
 
 
-def test_steps_and_times() -> None:
+def test_steps_and_times_are_formatted() -> None:
     assert formats.steps(1234, 90000) == "1,234 / 90,000"
     assert formats.steps(1234, None) == "1,234"
     assert formats.clock(0, timezone.utc, 3600) == "00:00:00"
@@ -102,21 +102,21 @@ def shown(html: str) -> str:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_markup_is_shown_as_it_stands(text: str) -> None:
+def test_markup_is_shown_as_text(text: str) -> None:
     html = rendered(markdown(text))
     assert html.startswith("<p>") and html.count("<") == 2
     assert shown(html[3:-4]) == plain(text)
 
 
 @given(st.text(alphabet=string.punctuation + "ab1 \n\t", max_size=60))
-def test_no_text_makes_markup(text: str) -> None:
+def test_any_text_is_shown_as_text(text: str) -> None:
     html = rendered(markdown(text))
     assert html in ("", f"<p>{html[3:-4]}</p>") and html.count("<") in (0, 2)
     assert shown(html[3:-4]) == plain(text)
 
 
 @given(st.text(alphabet="`<*[ab", max_size=40))
-def test_advice_makes_code_and_nothing_else(text: str) -> None:
+def test_advice_renders_only_code(text: str) -> None:
     html = rendered("x" + advice(text))
     assert html.count("<") == 2 + 2 * html.count("<code>")
 
@@ -125,21 +125,21 @@ def test_advice_keeps_code_readable() -> None:
     assert rendered(advice("Set `a_b` to *1*.")) == "<p>Set <code>a_b</code> to *1*.</p>"
 
 
-def test_addresses_do_not_become_links() -> None:
+def test_urls_do_not_become_links() -> None:
     for address in ("https://evil.example/x", "www.evil.example", "someone@evil.example"):
         assert address not in markdown(address).replace("\\", "")
 
 
-def test_control_and_direction_characters_go() -> None:
+def test_control_and_direction_characters_are_removed() -> None:
     assert plain("a\x1b[31mb\u202ec\x00 d\n\te") == "abc d e"
 
 
-def test_labels_of_charts_hold_no_tags_and_end_somewhere() -> None:
+def test_chart_labels_are_escaped_and_bounded() -> None:
     assert label("<a href=x>y</a> & z") == "&lt;a href=x&gt;y&lt;/a&gt; &amp; z"
     assert len(label("x" * 1000, 20)) == 20
 
 
-def test_a_rule_pages_own_sentences_keep_their_markdown_and_others_do_not() -> None:
+def test_only_sentences_of_rule_pages_keep_their_markdown() -> None:
     page = load_catalogue().pages["zero3-trace-cache-invalidated"]
     assert prose(page.sections.why, page) == page.sections.why.strip()
     for language in ("en", "zh"):
@@ -150,7 +150,7 @@ def test_a_rule_pages_own_sentences_keep_their_markdown_and_others_do_not() -> N
     assert prose("*<b>*", page) == advice("*<b>*") == prose("*<b>*", None)
 
 
-def test_an_unknown_language_is_english() -> None:
+def test_unknown_language_falls_back_to_english() -> None:
     assert words.Reader("fr").say("stalled") == "stalled"
     assert words.Reader("zh").say("stalled") == "卡住"
 
@@ -165,16 +165,16 @@ def test_an_unknown_language_is_english() -> None:
         ("找出缺席的 rank。对每个 rank 执行 `x`。", "找出缺席的 rank。"),
     ],
 )
-def test_the_first_sentence_of_a_fix(fix: str, first: str) -> None:
+def test_first_sentence_of_a_fix_is_found(fix: str, first: str) -> None:
     assert first_sentence(fix) == first
 
 
-def test_the_column_of_runs_is_named_for_runs_and_not_for_the_page_of_one() -> None:
+def test_column_of_runs_has_its_title() -> None:
     assert "Run" in incident_table([], words.Reader("en"), {})
     assert "任务" in incident_table([], words.Reader("zh"), {})
 
 
-def test_the_figures_of_the_chinese_runs_table_have_chinese_units() -> None:
+def test_chinese_runs_table_has_chinese_units() -> None:
     row = RunRow(
         "r",
         "training",

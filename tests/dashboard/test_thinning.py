@@ -23,13 +23,13 @@ def rows(found: Points) -> list[str]:
 
 
 @given(_POINTS)
-def test_thinned_twice_is_thinned_once(found: list[tuple[int, float, float]]) -> None:
+def test_thinning_is_idempotent(found: list[tuple[int, float, float]]) -> None:
     every = points(found)
     assert rows(thinned(thinned(every, 80), 20)) == rows(thinned(every, 20))
 
 
 @given(_POINTS)
-def test_peaks_gaps_and_every_series_survive(found: list[tuple[int, float, float]]) -> None:
+def test_thinning_keeps_peaks_gaps_and_every_series(found: list[tuple[int, float, float]]) -> None:
     every = points(found)
     few = thinned(every, 20)
     assert set(rows(few)) <= set(rows(every))
@@ -40,16 +40,16 @@ def test_peaks_gaps_and_every_series_survive(found: list[tuple[int, float, float
             assert (np.nanmin(whole), np.nanmax(whole)) == (np.nanmin(kept), np.nanmax(kept))
 
 
-def test_no_more_than_asked_and_half_as_many_at_least() -> None:
+def test_number_of_thinned_points_is_bounded() -> None:
     for many in (2000, 10_000, 77_777):
         every = points([(n % 2, n, float(n * 7 % 13)) for n in range(many)])
         assert 250 <= len(thinned(every, 1000)) <= 1000
 
 
-def test_no_points_and_one() -> None:
+def test_thinning_handles_zero_and_one_point() -> None:
     assert len(thinned(of_rows(()), 10)) == 0
     assert rows(thinned(points([(1, 5, 2.0)]), 10)) == rows(points([(1, 5, 2.0)]))
 
 
-def test_of_two_points_at_one_moment_the_last_counts() -> None:
+def test_last_of_two_points_at_the_same_time_is_kept() -> None:
     assert points([(1, 5, 2.0), (1, 5, 3.0), (1, 4, 9.0)]).v.tolist() == [9.0, 3.0]

@@ -21,7 +21,7 @@ def scrape(step: int, rank: int = 0) -> list[Reading]:
     ]
 
 
-def test_the_pace_now_and_the_runs_own_early_one() -> None:
+def test_trend_has_current_and_early_step_time() -> None:
     store = MetricStore()
     for step in range(1, 100):
         store.write(scrape(step), float(step))
@@ -30,25 +30,25 @@ def test_the_pace_now_and_the_runs_own_early_one() -> None:
     assert found.loss == 1.0 and found.stepping_seconds == 179.0 and found.started_at == 1.0
 
 
-def test_a_first_scrape_gives_the_mean_of_all_steps() -> None:
+def test_first_scrape_gives_the_mean_step_time() -> None:
     store = MetricStore()
     store.write(scrape(50), 1.0)
     assert store.summaries(["run"], 1.0)["run"].step_seconds == 1.0
 
 
-def test_the_course_is_bounded_ends_with_the_last_loss_and_leaves_nan_out() -> None:
+def test_loss_history_is_bounded_and_excludes_nan() -> None:
     values = [float(n) for n in range(5000)]
     losses = trend_of([math.nan, *values, math.inf], []).losses
     assert MOST_LOSSES <= len(losses) <= 2 * MOST_LOSSES
     assert losses[-1] == 4999.0 and list(losses) == sorted(losses) and losses[0] < 200
 
 
-def test_an_agent_that_starts_anew_makes_no_negative_step() -> None:
+def test_restarted_agent_causes_no_negative_step_time() -> None:
     trend = trend_of([], [(10.0, 10.0), (20.0, 20.0), (1.0, 1.0), (3.0, 2.0)])
     assert trend.step_seconds == 1.5  # the median of 1 and 2
 
 
-def test_a_restarted_dashboard_knows_what_the_first_one_saw(tmp_path: Path) -> None:
+def test_trends_survive_a_restart(tmp_path: Path) -> None:
     first = MetricStore(tmp_path / "m.duckdb")
     for step in range(1, 200):
         first.write(scrape(step), float(step))
@@ -62,7 +62,7 @@ def test_a_restarted_dashboard_knows_what_the_first_one_saw(tmp_path: Path) -> N
     assert found.losses[0] > 20
 
 
-def test_a_run_that_is_forgotten_leaves_nothing() -> None:
+def test_pruned_run_leaves_no_trend() -> None:
     store = MetricStore()
     store.write(scrape(5), 1.0)
     store.prune(100.0)

@@ -61,7 +61,7 @@ def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def test_what_a_healthy_run_does_not_say_is_told_as_new(settings: DashboardSettings) -> None:
+def test_baseline_reveals_new_lines(settings: DashboardSettings) -> None:
     steps = [f"step {number}/100 loss 0.5" for number in range(1, 31)]
     known, new = "WARNING: the cache of shard 3 is cold", "WARNING: the belt of conveyor 7 slips"
     ended = ["Traceback (most recent call last):", '  File "a.py", line 3, in <module>', "OddError: odd"]
@@ -77,7 +77,7 @@ def test_what_a_healthy_run_does_not_say_is_told_as_new(settings: DashboardSetti
     assert [one.exemplar for one in answer.found.new_lines] == [new]
 
 
-def test_archives_of_two_hosts_folders_are_one_run_with_its_rank_numbers(settings: DashboardSettings) -> None:
+def test_archives_of_two_hosts_are_one_run(settings: DashboardSettings) -> None:
     def of_host(number: int, *last: str) -> bytes:
         lines = [f"step {step}/100 loss 0.5" for step in range(1, 31)]
         copy = "".join(
@@ -108,20 +108,20 @@ def test_archives_of_two_hosts_folders_are_one_run_with_its_rank_numbers(setting
     assert [(one.host, one.ranks) for one in answer.found.hosts] == [("n0", [0, 1]), ("n1", [2, 3])]
 
 
-def test_a_flat_zip_bomb_is_cut_off_and_named(settings: DashboardSettings) -> None:
+def test_zip_bomb_is_stopped_and_reported(settings: DashboardSettings) -> None:
     bomb = zipped(("rank0.log", bytes(150 * 1024 * 1024)))
     answer = read(settings, ("bomb.zip", bomb), ("good.log", LOG))
     assert "bomb.zip!rank0.log" in told(answer) and "zip bomb" in told(answer)
     assert answer.found.primary is not None and answer.found.primary.file == "good.log"
 
 
-def test_a_nested_zip_bomb_is_not_entered(settings: DashboardSettings) -> None:
+def test_nested_zip_bomb_is_not_unpacked(settings: DashboardSettings) -> None:
     inner = zipped(("rank0.log", bytes(10_000_000)))
     answer = read(settings, ("nested.zip", zipped(*((f"{n}.log", inner) for n in range(5)))))
     assert "is a zip archive within an archive, and not read; unpack it" in told(answer)
 
 
-def test_a_member_that_is_compressed_itself_is_metered(settings: DashboardSettings) -> None:
+def test_limits_apply_to_compressed_members(settings: DashboardSettings) -> None:
     inner = gzip.compress(bytes(150 * 1024 * 1024))
     assert "zip bomb" in told(read(settings, ("nested.zip", zipped(("rank0.log.gz", inner)))))
 
@@ -129,7 +129,9 @@ def test_a_member_that_is_compressed_itself_is_metered(settings: DashboardSettin
 @pytest.mark.parametrize(
     "name", ["../../escape.log", "/etc/escape.log", "..\\..\\escape.log", "a/../../escape.log"]
 )
-def test_names_that_climb_lead_nowhere(settings: DashboardSettings, name: str, tmp_path: Path) -> None:
+def test_path_traversal_in_names_has_no_effect(
+    settings: DashboardSettings, name: str, tmp_path: Path
+) -> None:
     answer = read(settings, (name, LOG), ("x.zip", zipped((name, LOG))))
     assert answer.found.primary is not None and answer.found.stats.files == 2
     assert not [path for path in tmp_path.rglob("*") if "escape" in path.name]
@@ -145,7 +147,7 @@ def test_links_in_archives_are_not_followed(settings: DashboardSettings, tmp_pat
     assert answer.found.primary is None and "holds no log files" in told(answer)
 
 
-def test_headers_that_lie_about_sizes(settings: DashboardSettings) -> None:
+def test_wrong_sizes_in_headers_are_harmless(settings: DashboardSettings) -> None:
     packed = bytearray(zipped(("rank0.log", LOG * 1000)))
     central = packed.rindex(b"PK\x01\x02")
     packed[central + 24 : central + 28] = (10).to_bytes(4, "little")  # the header claims ten bytes
@@ -158,7 +160,7 @@ def test_headers_that_lie_about_sizes(settings: DashboardSettings) -> None:
     assert "huge.tar" in told(read(settings, ("huge.tar", bytes(huge))))
 
 
-def test_a_hundred_thousand_members(settings: DashboardSettings) -> None:
+def test_number_of_members_is_bounded(settings: DashboardSettings) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for number in range(100_000):
@@ -169,7 +171,7 @@ def test_a_hundred_thousand_members(settings: DashboardSettings) -> None:
 
 
 @pytest.mark.parametrize(("pack", "name"), [(gzip.compress, "a.log.gz"), (bz2.compress, "a.tar.bz2")])
-def test_archives_that_break_off(settings: DashboardSettings, pack: Any, name: str) -> None:
+def test_truncated_archives_are_reported(settings: DashboardSettings, pack: Any, name: str) -> None:
     whole = pack(b"".join(b"step %d loss 1.0 %d\n" % (n, n * 7919 % 10007) for n in range(50_000)))
     assert name in told(read(settings, (name, whole[: len(whole) // 2])))
 
@@ -187,7 +189,7 @@ def test_pickles_are_not_loaded(settings: DashboardSettings, tmp_path: Path) -> 
     assert not (tmp_path / "loaded").exists() and answer.problems
 
 
-def test_modules_among_the_uploads_are_never_imported(settings: DashboardSettings, tmp_path: Path) -> None:
+def test_uploaded_modules_are_not_imported(settings: DashboardSettings, tmp_path: Path) -> None:
     evil = f"open({str(tmp_path / 'imported')!r}, 'w')\n".encode()
     names = ("msgspec.py", "json.py", "sitecustomize.py", "stallwatch_dashboard.py", "numpy.py")
     answer = read(settings, *((name, evil) for name in names), ("good.log", LOG))
@@ -195,12 +197,12 @@ def test_modules_among_the_uploads_are_never_imported(settings: DashboardSetting
     assert answer.found.primary is not None and answer.found.primary.rule == "cuda-oom"
 
 
-def test_two_files_of_one_name_are_both_read(settings: DashboardSettings) -> None:
+def test_files_with_the_same_name_are_both_read(settings: DashboardSettings) -> None:
     answer = read(settings, ("rank0.log", b"step 1 loss 2.0\n"), ("rank0.log", LOG))
     assert answer.found.stats.files == 2 and answer.found.primary is not None
 
 
-def test_a_client_that_disconnects_ends_the_reading(settings: DashboardSettings) -> None:
+def test_disconnected_client_ends_the_reading(settings: DashboardSettings) -> None:
     class Gone(Exception):
         pass
 
@@ -224,16 +226,16 @@ def test_a_client_that_disconnects_ends_the_reading(settings: DashboardSettings)
         ("a\x00b\n.log", "a_b_.log"),
     ],
 )
-def test_safe_names(name: str, safe: str) -> None:
+def test_file_names_are_sanitized(name: str, safe: str) -> None:
     assert safe_name(name, 3) == safe
 
 
-def test_long_names_keep_their_end(tmp_path: Path) -> None:
+def test_long_names_keep_their_extension(tmp_path: Path) -> None:
     with spooled([("界" * 400 + ".log", io.BytesIO(LOG))], tmp_path) as (folder, names):
         assert names[0].endswith(".log") and (folder / names[0]).read_bytes() == LOG
 
 
-def test_too_much_names_the_largest() -> None:
+def test_oversized_upload_names_the_largest_file() -> None:
     mib = 1024 * 1024
     assert too_much([("a.log", mib)], 2) is None
     problem = too_much([("a.log", mib), ("b.log", 2 * mib)], 2)

@@ -71,7 +71,7 @@ def primary(**changes: Any) -> Primary:
     return Primary(**fields)
 
 
-def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..., Incident]) -> None:
+def test_stall_has_duration_reason_and_fix(make_incident: Callable[..., Incident]) -> None:
     incident = make_incident(rule=RULE, primary=primary(), note="82 times in 57 steps.", rank=0)
     found = judged(row("stalled"), incident)
     assert found.level == "critical"
@@ -90,7 +90,7 @@ def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..
         ("zh", "rank 0 在等 all_reduce；rank 1 停在 ddp.py:5 的 reward_fn。"),
     ],
 )
-def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
+def test_located_stall_replaces_advice_to_locate_the_ranks(
     make_incident: Callable[..., Incident], language: str, sentence: str
 ) -> None:
     groups = [
@@ -117,7 +117,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_hang_of_one_process_gives_its_place_once_with_the_advice_of_the_chat(
+def test_hang_of_one_process_mentions_its_location_once(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
     stacks = StallStacks(1.0, 0.1, [StackGroup([0], "code", place="hang.py:5 in stuck")], pids={0: 7})
@@ -144,7 +144,7 @@ def test_a_hang_of_one_process_gives_its_place_once_with_the_advice_of_the_chat(
         ("zh", ["n77 上的 rank 611", "128 台主机中 127 台有响应", "失联：n100", "置信度 97%"]),
     ],
 )
-def test_a_run_over_hosts_names_the_host_and_the_number_of_answers(
+def test_run_over_hosts_has_host_and_number_of_responses(
     make_incident: Callable[..., Incident], language: str, facts: list[str]
 ) -> None:
     hosts = {f"n{number}": str(number) for number in range(1, 128)}
@@ -160,7 +160,7 @@ def test_a_run_over_hosts_names_the_host_and_the_number_of_answers(
     assert not any(fact in facts for fact in judged(row("stalled"), alone, language=language).facts)
 
 
-def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..., Incident]) -> None:
+def test_candidates_are_listed_if_no_rank_can_be_blamed(make_incident: Callable[..., Incident]) -> None:
     stacks = StallStacks(NOW, 2.0, hosts={"n1": "0-7", "n2": "8-15"}, candidates=[8, 9, 10])
     stall = make_incident(kind="stall", host="n1", hosts=["n1", "n2"], stacks=stacks)
     assert "cannot tell which rank holds up the run: one of ranks 8–10" in judged(row("stalled"), stall).facts
@@ -168,14 +168,14 @@ def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..
     assert "cannot tell which rank holds up the run: one of 512 ranks" in judged(row("stalled"), stall).facts
 
 
-def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[..., Incident]) -> None:
+def test_table_has_hosts_for_runs_over_hosts(make_incident: Callable[..., Incident]) -> None:
     over = make_incident(host="n77", hosts=["n1", "n77", "n9"])
     table = incident_table([over, make_incident(host="lab")], Reader("en"), {})
     assert list(table["Hosts"]) == ["n77 / 3", "lab"]
     assert "Hosts" not in incident_table([make_incident(host="lab")], Reader("en"), {})
 
 
-def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Callable[..., Incident]) -> None:
+def test_durations_are_not_negative_after_a_clock_change(make_incident: Callable[..., Incident]) -> None:
     ahead = NOW + 7200
     stall = make_incident(rule=SILENT_HANG, opened_at=ahead, updated_at=ahead)
     assert "0 s" in judged(row("stalled"), stall, last=ahead).headline
@@ -183,14 +183,14 @@ def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Call
     assert row("training", started_at=ahead).seconds(NOW) == 0.0
 
 
-def test_a_silence_without_an_alarm_yet_says_when_one_comes() -> None:
+def test_waiting_run_shows_the_time_of_the_alarm() -> None:
     found = judged(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"
     assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
     assert "alarm is raised at" in found.facts[0]
 
 
-def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[..., Incident]) -> None:
+def test_location_of_the_ranks_is_not_repeated_as_advice(make_incident: Callable[..., Incident]) -> None:
     groups = [StackGroup([0], "code", place="replay.py:27 in replay")]
     stacks = StallStacks(1.0, 0.1, groups, file="a.txt")
     more = message("diagnosis.all-stacks", file="a.txt")
@@ -202,7 +202,7 @@ def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[...
     assert found.fixes == ("Mend it.", render(more))
 
 
-def test_advice_that_only_names_a_rank_becomes_what_to_do_there(
+def test_advice_about_a_rank_says_what_to_do(
     make_incident: Callable[..., Incident],
 ) -> None:
     groups = [StackGroup([0], "collective"), StackGroup([1], "data", place="train.py:30 in main")]
@@ -216,7 +216,7 @@ def test_advice_that_only_names_a_rank_becomes_what_to_do_there(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_stall_lasts_from_the_last_sign_of_progress_until_now_in_every_text(
+def test_duration_of_a_stall_is_the_same_in_all_texts(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
     note = message("diagnosis.stands", silence="4.9 s", threshold="5.0 s")
@@ -244,7 +244,7 @@ def test_a_stall_lasts_from_the_last_sign_of_progress_until_now_in_every_text(
     assert before.quiet_since == NOW - 630, "it was opened when the threshold was over, or later"
 
 
-def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:
+def test_chinese_verdict_uses_the_chinese_page(make_incident: Callable[..., Incident]) -> None:
     page = load_catalogue().pages[RULE]
     one = primary(
         title=page.title, why=page.sections.why, fixes=[parse_fix(fix).text for fix in page.sections.fixes]
@@ -256,7 +256,7 @@ def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident])
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_what_was_found_out_of_the_run_is_shown_in_the_readers_language(
+def test_findings_are_shown_in_the_selected_language(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
     page = load_catalogue().pages["gloo-collective-timeout"]
@@ -283,7 +283,7 @@ def test_what_was_found_out_of_the_run_is_shown_in_the_readers_language(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_headline_of_an_incident_that_release_0_1_stored_is_in_the_readers_language(
+def test_headline_of_an_incident_of_release_0_1_is_translated(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
     page = load_catalogue().pages[RULE]
@@ -294,17 +294,17 @@ def test_the_headline_of_an_incident_that_release_0_1_stored_is_in_the_readers_l
     assert found.headline == found.cause == (page.title_zh if language == "zh" else page.title)
 
 
-def test_an_ended_run_tells_its_step_once(make_incident: Callable[..., Incident]) -> None:
+def test_ended_run_mentions_its_step_once(make_incident: Callable[..., Incident]) -> None:
     end = make_incident(kind="ended", rule=RULE, primary=primary())
     assert not [fact for fact in judged(row("failed", ended_at=NOW), end).facts if "at step" in fact]
 
 
-def test_an_incident_of_a_rule_unknown_here_is_still_told(make_incident: Callable[..., Incident]) -> None:
+def test_incident_of_an_unknown_rule_is_shown(make_incident: Callable[..., Incident]) -> None:
     found = judged(row("stalled"), make_incident(rule="somebodys-own-rule"))
     assert found.cause == "somebodys-own-rule" and found.page is None
 
 
-def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
+def test_healthy_run_shows_the_time_of_its_last_step() -> None:
     found = judged(row("training"), last=NOW - 2)
     assert (found.level, found.headline) == ("good", "Training: step 57 / 900 was 2 s ago")
     assert not found.cause
@@ -321,11 +321,11 @@ def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
         ("interrupted", "Interrupted"),
     ],
 )
-def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> None:
+def test_run_without_step_numbers_shows_none(state: str, headline: str) -> None:
     assert judged(row(state, step=None, loss=0.5, progressed_at=NOW - 3), last=None).headline == headline
 
 
-def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
+def test_lost_agent_has_precedence_over_its_reports(make_incident: Callable[..., Incident]) -> None:
     assert judged(row("stale", seen=NOW - 95)).headline == "Agent gone: no report for 1 min 35 s"
     found = judged(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline.startswith("Agent gone since ")
@@ -334,7 +334,7 @@ def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[.
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 
-def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
+def test_advice_about_a_process_names_its_host(
     make_incident: Callable[..., Incident],
 ) -> None:
     alone = judged(row("stalled"), make_incident(rank=1, host="n2"))
@@ -343,7 +343,7 @@ def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
 
 
-def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[..., Incident]) -> None:
+def test_unknown_exception_has_next_steps(make_incident: Callable[..., Incident]) -> None:
     steps = [message("report.next-own-line", frame="train.py:8 in load")]
     about = {"kind": "ended", "rule": UNKNOWN_FAILURE, "exception": "ValueError: bad (train.py:8)"}
     died = make_incident(**about, next_steps=steps, folder="/runs/stuck", status="resolved")
@@ -363,7 +363,7 @@ def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[
         ({"rule": RULE}, ""),
     ],
 )
-def test_the_headline_of_a_failure_agrees_with_the_cause_below(
+def test_headline_of_a_failure_matches_its_cause(
     make_incident: Callable[..., Incident], about: dict[str, Any], doubt: str
 ) -> None:
     died = make_incident(kind="ended", folder="/runs/stuck", **about)
@@ -374,7 +374,7 @@ def test_the_headline_of_a_failure_agrees_with_the_cause_below(
     assert (alone.headline, alone.cause) == (f"stuck: open{doubt}", found.cause)
 
 
-def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
+def test_lost_rank_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
     found = judged(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
     assert found.cause == say("alerts.rank-gone") and found.why == say("alerts.rank-gone-why")
     assert len(found.fixes) == 3
@@ -389,14 +389,14 @@ def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable
         ("degraded", "warning", "Slower than before"),
     ],
 )
-def test_other_states(state: str, level: str, headline: str) -> None:
+def test_other_states_have_level_and_headline(state: str, level: str, headline: str) -> None:
     ended = NOW if state in ("finished", "failed", "unwatched") else None
     found = judged(row(state, ended_at=ended))
     assert (found.level, found.headline) == (level, headline)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_run_that_finished_before_its_last_step_is_not_simply_good(language: str) -> None:
+def test_early_finish_is_not_reported_as_good(language: str) -> None:
     say = Reader(language).say
     early = judged(row("finished", ended_at=NOW), language=language)
     assert (early.level, early.headline) == ("quiet", say("is_finished_early", "57", "900"))
@@ -406,7 +406,7 @@ def test_a_run_that_finished_before_its_last_step_is_not_simply_good(language: s
         assert (whole.level, whole.headline) == ("good", f"Finished at step {step:.0f} / 900")
 
 
-def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Callable[..., Incident]) -> None:
+def test_failed_run_is_explained_by_its_final_incident(make_incident: Callable[..., Incident]) -> None:
     stall = make_incident(status="resolved", resolution="run-failed", opened_at=NOW - 90)
     end = make_incident(
         kind="ended", rule="cuda-oom", opened_at=NOW - 5, primary=primary(title="Out of memory")
@@ -415,19 +415,19 @@ def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Cal
     assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
-def test_a_finished_run_reports_faults_that_were_not_fixed(make_incident: Callable[..., Incident]) -> None:
+def test_finished_run_reports_unfixed_findings(make_incident: Callable[..., Incident]) -> None:
     broken = make_incident(kind="finding", rule=RULE, status="resolved", resolution="unmended")
     found = judged(row("finished", ended_at=NOW), broken)
     assert (found.level, found.rule) == ("warning", RULE)
 
 
-def test_a_finished_run_is_not_blamed_for_a_stall_it_got_over(make_incident: Callable[..., Incident]) -> None:
+def test_finished_run_ignores_recovered_stalls(make_incident: Callable[..., Incident]) -> None:
     got_over = make_incident(status="resolved", resolution="recovered")
     found = judged(row("finished", step=900.0, ended_at=NOW), got_over)
     assert found.level == "good" and not found.cause
 
 
-def test_a_diagnosis_as_a_verdict() -> None:
+def test_diagnosis_becomes_a_verdict() -> None:
     place = Place(0, "rank0.log", 168, None, 57, "")
     finding = Finding(RULE, "t", "cause", "fatal", 3, [0], place, place, note="No step followed.")
     diagnosis = Diagnosis("failed", primary(), [finding], ending="exit code 1")
@@ -436,7 +436,7 @@ def test_a_diagnosis_as_a_verdict() -> None:
     assert any("rank0.log:168" in fact for fact in found.facts) and found.page is not None
 
 
-def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Callable[..., Incident]) -> None:
+def test_interrupted_run_is_not_called_failed(make_incident: Callable[..., Incident]) -> None:
     stopped = row(
         "interrupted",
         ended_at=NOW - 5,
@@ -460,14 +460,14 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
         (Ending("interrupted", 131, "SIGQUIT"), None, "Interrupted by SIGQUIT"),
     ],
 )
-def test_the_headline_names_what_interrupted_a_run_and_leaves_an_unknown_step_out(
+def test_headline_of_an_interrupted_run_names_the_signal(
     ending: Ending, step: int | None, headline: str
 ) -> None:
     assert judged(row("interrupted", ended_at=NOW - 5, ending=ending, step=step)).headline == headline
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
+def test_advice_for_a_single_rank_is_the_same_in_both_languages(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
     """The run's diagnosis is in English, and the reader may read Chinese."""
@@ -493,7 +493,7 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
         ("recovered", "resolved", "已结束"),
     ],
 )
-def test_an_incident_of_a_dead_run_is_not_called_resolved(
+def test_incident_of_a_dead_run_is_not_called_resolved(
     make_incident: Callable[..., Incident], resolution: str, english: str, chinese: str
 ) -> None:
     found = make_incident(kind="finding", status="resolved", resolution=resolution, resolved_at=NOW)
@@ -506,7 +506,7 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
 
 
 @pytest.mark.parametrize(("language", "state"), [("en", "interrupted by SIGTERM"), ("zh", "被 SIGTERM 中断")])
-def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
+def test_stall_ended_by_a_stop_is_not_called_recovered(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
     ending = Ending("killed", 143, "SIGTERM")
@@ -524,7 +524,7 @@ def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
         ("zh", "：卡在 rank 1（ddp.py:5 的 reward_fn）"),
     ],
 )
-def test_a_stall_of_a_known_rule_is_titled_with_its_rank_and_place(
+def test_title_of_a_known_stall_has_rank_and_location(
     make_incident: Callable[..., Incident], spoken: str, language: str, blame: str
 ) -> None:
     page = load_catalogue().pages[RULE]

@@ -13,12 +13,12 @@ from stallwatch_rules.records import Diagnosis, Place, Primary, Progress, Unknow
 
 
 @pytest.mark.parametrize("verdict", get_args(Verdict))
-def test_every_verdict_has_words(verdict: Any) -> None:
+def test_every_verdict_has_a_headline(verdict: Any) -> None:
     assert of_diagnosis(Diagnosis(verdict), {}, Reader("zh")).headline
 
 
 @pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 比其他 rank 早很多就停了")])
-def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, word: str) -> None:
+def test_ranks_that_ended_early_are_a_warning(language: str, word: str) -> None:
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning" and word in found.headline
@@ -30,14 +30,14 @@ def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, 
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_log_that_just_ends_is_not_good(language: str) -> None:
+def test_log_without_an_end_is_a_warning(language: str) -> None:
     diagnosis = Diagnosis("unfinished", progress=Progress(last_step=7, total_steps=9))
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning"
     assert "7 of 9" in found.headline or "第 7 步（共 9 步）" in found.headline
 
 
-def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> None:
+def test_unknown_exception_has_its_location_and_advice() -> None:
     place = Place(0, "train.log", 6, None, None, "KeyError: 'label'")
     frames = ["~/data.py:7 in __getitem__"]
     advice = message("diagnosis.advice-key", key="'label'")
@@ -52,7 +52,7 @@ def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> Non
 
 
 @pytest.mark.parametrize(("confidence", "headline"), [(0.3, "Failed, cause uncertain"), (0.9, "Failed")])
-def test_the_headline_says_if_the_cause_is_doubtful(confidence: float, headline: str) -> None:
+def test_headline_mentions_an_uncertain_cause(confidence: float, headline: str) -> None:
     about: dict[str, Any] = {"role": "wrapper", "harm": "fatal", "rank": 1, "file": "a.log", "line": 1}
     about |= {"time": None, "step": None, "evidence": [], "captures": {}, "why": "", "fixes": []}
     primary = Primary(rule="torchrun-summary", title="Rank 1 failed", confidence=confidence, **about)
@@ -71,9 +71,7 @@ def test_the_headline_says_if_the_cause_is_doubtful(confidence: float, headline:
         (99, False, "Finished, nothing wrong found"),
     ],
 )
-def test_a_run_that_finished_before_its_last_step_is_not_simply_good(
-    last: int, closed: bool, headline: str
-) -> None:
+def test_early_finish_is_not_reported_as_good(last: int, closed: bool, headline: str) -> None:
     progress = Progress(last_step=last, total_steps=100, finished=closed)
     found = of_diagnosis(Diagnosis("finished", progress=progress), {}, Reader("en"))
     assert found.headline == headline
