@@ -54,7 +54,7 @@ def records(folder: Path) -> list[Record]:
     return RingReader(path).read().records
 
 
-def test_nothing_is_created_before_the_first_report(tmp_path: Path, probe: Probe) -> None:
+def test_no_file_is_created_before_the_first_report(tmp_path: Path, probe: Probe) -> None:
     probe.value("loss", 1.0)
     assert list(tmp_path.iterdir()) == []
     probe.step()
@@ -62,7 +62,7 @@ def test_nothing_is_created_before_the_first_report(tmp_path: Path, probe: Probe
     assert RingReader(rings(tmp_path)[0]).header.local_rank == 1
 
 
-def test_steps_count_up_with_their_time_and_values(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+def test_steps_are_counted_with_time_and_values(tmp_path: Path, probe: Probe, clock: Clock) -> None:
     probe.step(loss=2.0, grad_norm=1)
     clock.now += 0.5
     probe.value("loss", 1.5)
@@ -77,7 +77,7 @@ def test_steps_count_up_with_their_time_and_values(tmp_path: Path, probe: Probe,
     assert (three["step"], three["step_seconds"]) == (40.0, 0.25)
 
 
-def test_a_nan_loss_is_reported(tmp_path: Path, probe: Probe) -> None:
+def test_nan_loss_is_reported(tmp_path: Path, probe: Probe) -> None:
     probe.step(loss=float("nan"))
     probe.value("grad_norm", float("nan"))
     probe.step()
@@ -86,7 +86,7 @@ def test_a_nan_loss_is_reported(tmp_path: Path, probe: Probe) -> None:
     assert second["grad_norm"] != second["grad_norm"] and "loss" not in second
 
 
-def test_the_time_of_another_phase_is_no_steps_time(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+def test_step_time_excludes_other_phases(tmp_path: Path, probe: Probe, clock: Clock) -> None:
     probe.step()
     probe.phase("eval")
     clock.now += 60
@@ -109,7 +109,7 @@ def many_steps(probe: Probe) -> Callable[[], None]:
     return step
 
 
-def test_of_many_quick_steps_some_have_records_and_the_last_is_seen(
+def test_quick_steps_share_records_and_the_last_step_is_visible(
     tmp_path: Path, probe: Probe, clock: Clock
 ) -> None:
     step = many_steps(probe)
@@ -125,9 +125,7 @@ def test_of_many_quick_steps_some_have_records_and_the_last_is_seen(
     assert (last.values["step"], last.time) == (FIRST_RECORDS + 6, clock.now)
 
 
-def test_a_phase_that_follows_a_step_at_once_leaves_it_its_record(
-    tmp_path: Path, probe: Probe, clock: Clock
-) -> None:
+def test_step_keeps_its_record_if_a_phase_follows_at_once(tmp_path: Path, probe: Probe, clock: Clock) -> None:
     step = many_steps(probe)
     clock.now += RECORD_SECONDS / 2
     step()
@@ -140,7 +138,7 @@ def test_a_phase_that_follows_a_step_at_once_leaves_it_its_record(
     assert (after.values["phase"], after.values["step"]) == (1.0, FIRST_RECORDS + 3)
 
 
-def test_of_steps_that_share_a_record_the_first_says_when_its_backward_pass_began(
+def test_shared_record_has_the_backward_time_of_its_first_step(
     tmp_path: Path, probe: Probe, clock: Clock
 ) -> None:
     tensor = type("Tensor", (), {"backward": lambda _: None, "numel": lambda _: 1})
@@ -158,7 +156,7 @@ def test_of_steps_that_share_a_record_the_first_says_when_its_backward_pass_bega
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_not_covered_by_the_next(
+def test_invalid_loss_is_not_overwritten_by_the_next_loss(
     tmp_path: Path, probe: Probe, clock: Clock, loss: float
 ) -> None:
     many_steps(probe)
@@ -173,7 +171,9 @@ def test_a_loss_that_is_no_number_is_not_covered_by_the_next(
     assert before.values["loss"] != before.values["loss"] and after.values["loss"] == 1.0
 
 
-def test_counts_last_and_are_written_within_a_second(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+def test_counts_accumulate_and_are_written_within_a_second(
+    tmp_path: Path, probe: Probe, clock: Clock
+) -> None:
     for _ in range(5):
         probe.add("invalidations_short")
     ring = RingReader(rings(tmp_path)[0])
@@ -187,7 +187,7 @@ def test_counts_last_and_are_written_within_a_second(tmp_path: Path, probe: Prob
     assert [each.values["invalidations_short"] for each in ring.read().records] == [6.0, 6.0]
 
 
-def test_costly_readings_are_taken_once_a_second(tmp_path: Path, probe: Probe, clock: Clock) -> None:
+def test_expensive_readings_are_taken_once_a_second(tmp_path: Path, probe: Probe, clock: Clock) -> None:
     taken: list[float] = []
 
     def sample() -> dict[str, float]:
@@ -202,7 +202,7 @@ def test_costly_readings_are_taken_once_a_second(tmp_path: Path, probe: Probe, c
     assert records(tmp_path)[-1].values["resident_bytes"] == 3.0
 
 
-def test_what_goes_wrong_inside_is_counted_and_goes_no_further(tmp_path: Path, probe: Probe) -> None:
+def test_internal_errors_are_counted_and_suppressed(tmp_path: Path, probe: Probe) -> None:
     probe.samplers.append(lambda: {"resident_bytes": 1 / 0})
     probe.step(loss=object(), no_such_field=1.0, grad_norm=2.0)
     probe.value("nothing", 1)
@@ -215,7 +215,7 @@ def test_what_goes_wrong_inside_is_counted_and_goes_no_further(tmp_path: Path, p
     assert reader.faults == 5  # the sampler, two values, a name, a phase
 
 
-def test_a_missing_folder_costs_one_attempt(tmp_path: Path, clock: Clock) -> None:
+def test_missing_folder_is_tried_once(tmp_path: Path, clock: Clock) -> None:
     probe = Probe(tmp_path / "gone", {"RANK": "0"}, clock)
     probe.step()
     probe.event("warning", text="x")
@@ -230,7 +230,7 @@ def test_without_a_folder_nothing_happens(clock: Clock) -> None:
     probe.event("warning", text="x")
 
 
-def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe) -> None:
+def test_second_thread_never_waits(tmp_path: Path, probe: Probe) -> None:
     probe.step()
     assert probe._turn.pop()
     other = threading.Thread(target=probe.step)
@@ -243,7 +243,7 @@ def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe
     assert reader.dropped_records == 1
 
 
-def test_two_threads_that_report_at_once_create_one_ring(
+def test_concurrent_threads_create_one_ring(
     tmp_path: Path, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -269,7 +269,7 @@ def test_two_threads_that_report_at_once_create_one_ring(
     assert probe._missed == 2 and probe._faults == 0
 
 
-def test_a_forked_child_leaves_the_parents_ring_alone(tmp_path: Path, probe: Probe) -> None:
+def test_forked_child_does_not_write_to_the_parents_ring(tmp_path: Path, probe: Probe) -> None:
     probe.step()
     child = os.fork()
     if child == 0:
@@ -290,7 +290,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_events_lie_beside_the_ring_and_repeat_at_tenfold_counts(tmp_path: Path, probe: Probe) -> None:
+def test_repeated_events_are_recorded_at_powers_of_ten(tmp_path: Path, probe: Probe) -> None:
     for _ in range(120):
         probe.event("warning", "same", text="look out \u2026")
     (path,) = tmp_path.glob("*.jsonl")
@@ -300,7 +300,7 @@ def test_events_lie_beside_the_ring_and_repeat_at_tenfold_counts(tmp_path: Path,
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_process_is_no_rank_before_its_first_step(tmp_path: Path, clock: Clock) -> None:
+def test_process_becomes_a_rank_with_its_first_step(tmp_path: Path, clock: Clock) -> None:
     probe = Probe(tmp_path, {}, clock)
     probe.event("warning", text="of a launcher")
     assert list(tmp_path.iterdir()) == []
@@ -309,7 +309,7 @@ def test_a_process_is_no_rank_before_its_first_step(tmp_path: Path, clock: Clock
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
 
 
-def test_the_side_file_ends_at_its_size_and_counts_the_rest(tmp_path: Path) -> None:
+def test_event_file_is_bounded_and_counts_dropped_events(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "x.jsonl", most_bytes=1000, kept_bytes=0)
     output = sum(file.write("warning", text=f"number {number} " + "x" * 80) for number in range(50))
     assert 0 < output < 10
@@ -318,7 +318,7 @@ def test_the_side_file_ends_at_its_size_and_counts_the_rest(tmp_path: Path) -> N
     assert (tmp_path / "x.jsonl").stat().st_size <= 1000
 
 
-def test_a_side_file_full_of_warnings_has_room_for_the_exception_that_ends_the_rank(tmp_path: Path) -> None:
+def test_full_event_file_has_room_for_the_final_exception(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "x.jsonl")
     while file.write("warning", text="x" * 1000):
         pass
@@ -328,7 +328,7 @@ def test_a_side_file_full_of_warnings_has_room_for_the_exception_that_ends_the_r
     assert (tmp_path / "x.jsonl").stat().st_size <= MOST_BYTES
 
 
-def test_a_missing_side_file_is_counted_and_not_fatal(tmp_path: Path) -> None:
+def test_missing_event_file_is_counted_and_not_fatal(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "no" / "x.jsonl")
     assert file.write("warning", text="x") is False
     assert file.dropped == 1
@@ -360,7 +360,7 @@ NAMED = {name: 1.5 + place for place, name in enumerate(FIELDS) if name in signa
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_step_that_tells_all_is_taken_as_one_that_tells_less(
+def test_step_with_all_values_equals_separate_values(
     tmp_path: Path, probe: Probe, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """All floats are packed at once; otherwise each value is taken alone, with no wait for a device."""
@@ -385,7 +385,7 @@ def test_a_step_that_tells_all_is_taken_as_one_that_tells_less(
 
 @pytest.mark.repro
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_a_number_that_is_spread_over_ranks_is_not_read(tmp_path: Path, probe: Probe) -> None:
+def test_distributed_tensor_is_not_read(tmp_path: Path, probe: Probe) -> None:
     """Reading a sum over several ranks is a collective, which the other ranks do not join."""
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
@@ -402,7 +402,7 @@ def test_a_number_that_is_spread_over_ranks_is_not_read(tmp_path: Path, probe: P
     assert probe._faults == 0
 
 
-def test_a_number_on_a_device_is_never_waited_for(
+def test_value_on_a_device_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, probe: Probe
 ) -> None:
     monkeypatch.setattr(Reading, "offer", lambda self, value: setattr(self, "_event", Event()))

@@ -25,7 +25,7 @@ def programs(tmp_path: Path) -> Programs:
     return Programs(tmp_path)
 
 
-def test_an_engine_tells_its_steps_losses_and_invalidations(programs: Programs) -> None:
+def test_engine_reports_steps_losses_and_invalidations(programs: Programs) -> None:
     assert programs.run(ENGINE, rank="3") == Ran(0, b"", b"")
     one, two = programs.steps()
     assert (one.rank, one.values["step"], one.values["loss"], one.values["grad_norm"]) == (3, 1, 2.0, 1.5)
@@ -36,12 +36,12 @@ def test_an_engine_tells_its_steps_losses_and_invalidations(programs: Programs) 
     assert (named["how"], named["got"], named["got_name"]) == ("short", 7, "(the model) (Module)")
 
 
-def test_an_invalidation_from_elsewhere_is_told_apart(programs: Programs) -> None:
+def test_external_invalidations_are_counted_separately(programs: Programs) -> None:
     programs.run(ENGINE + "engine.coordinator.release_and_reset_all()\nengine.step(); engine.step()\n")
     assert programs.steps()[-1].values["invalidations_external"] == 1
 
 
-def test_a_plain_loop_counts_the_steps_of_one_optimizer(programs: Programs) -> None:
+def test_plain_loop_counts_the_steps_of_one_optimizer(programs: Programs) -> None:
     code = (
         "import torch\nfrom torch.optim.optimizer import Optimizer\none, other = Optimizer(), Optimizer()\n"
     )
@@ -71,7 +71,7 @@ def test_a_plain_loop_counts_the_steps_of_one_optimizer(programs: Programs) -> N
     ],
     ids=lambda code: code.splitlines()[-1][:30],
 )
-def test_output_and_exit_code_are_those_of_a_run_without_probe(programs: Programs, code: str) -> None:
+def test_output_and_exit_code_equal_those_without_the_probe(programs: Programs, code: str) -> None:
     plain = programs.run(code, probe=False)
     assert programs.run(code) == plain
     assert programs.faults() == 0
@@ -80,7 +80,7 @@ def test_output_and_exit_code_are_those_of_a_run_without_probe(programs: Program
 @pytest.mark.parametrize(
     ("ends", "error"), [("raise RuntimeError('out')", True), ("sys.exit(0)", False), ("pass", False)]
 )
-def test_a_rank_reports_its_exit_under_any_hook(programs: Programs, ends: str, error: bool) -> None:
+def test_rank_reports_its_exit_with_any_exception_hook(programs: Programs, ends: str, error: bool) -> None:
     """A program's own hook that calls no other hook hides nothing from the probe."""
     programs.run(f"import sys, torch\nsys.excepthook = lambda *_: print('mine')\n{ends}\n")
     events = [event for event in programs.events() if event["kind"] in ("exception", "left")]
@@ -99,7 +99,9 @@ def test_a_rank_reports_its_exit_under_any_hook(programs: Programs, ends: str, e
         ("import threading\nt = threading.Thread(target=sys.exit, args=(3,))\nt.start(); t.join()", False),
     ],
 )
-def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends: str, error: bool) -> None:
+def test_nonzero_exit_code_is_an_error_without_an_exception(
+    programs: Programs, ends: str, error: bool
+) -> None:
     """The training handles its failure, logs it and ends."""
     ran = programs.run(f"import sys, torch\n{ends}\n")
     (left,) = [event for event in programs.events() if event["kind"] == "left"]
@@ -115,7 +117,7 @@ def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends:
         ("raise ValueError('lost')", True),
     ],
 )
-def test_a_forked_rank_reports_its_exit(programs: Programs, ends: str, error: bool) -> None:
+def test_forked_rank_reports_its_exit(programs: Programs, ends: str, error: bool) -> None:
     """A forked process does not run ``atexit``; a worker that never stepped reports nothing."""
     programs.run(
         "import multiprocessing, sys, torch\n"
@@ -134,7 +136,7 @@ def test_a_forked_rank_reports_its_exit(programs: Programs, ends: str, error: bo
     assert programs.faults() == 0
 
 
-def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> None:
+def test_warnings_log_records_and_exceptions_are_reported(programs: Programs) -> None:
     programs.run(
         "import logging, warnings, torch\n"
         "for number in range(3): warnings.warn(f'careful {number}')\n"
@@ -150,7 +152,7 @@ def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> Non
     ]
 
 
-def test_a_hook_that_raises_is_counted_and_does_not_disturb_training(programs: Programs) -> None:
+def test_failing_hook_is_counted_and_does_not_affect_training(programs: Programs) -> None:
     spoil = (
         "import torch, deepspeed\nimport stallwatch_probe.hooks.deepspeed as hook\n"
         "def numbers(engine): raise RuntimeError('in the probe')\nhook._numbers = numbers\n"
@@ -160,25 +162,25 @@ def test_a_hook_that_raises_is_counted_and_does_not_disturb_training(programs: P
     assert programs.steps() == []
 
 
-def test_a_library_of_another_form_does_not_disturb_training(programs: Programs) -> None:
+def test_unexpected_library_structure_does_not_affect_training(programs: Programs) -> None:
     (programs.site / "deepspeed/runtime/engine.py").write_text("DeepSpeedEngine = 5\n")
     assert programs.run("import torch, deepspeed\nprint('on')\n") == Ran(0, b"on\n", b"")
     assert programs.faults() == 1
 
 
-def test_the_sitecustomize_that_was_there_is_loaded(programs: Programs) -> None:
+def test_existing_sitecustomize_is_loaded(programs: Programs) -> None:
     (programs.site / "sitecustomize.py").write_text("print('theirs')\n")
     code = "import sys, torch\nprint(sys.modules['sitecustomize'].__file__)\n"
     assert programs.run(code) == programs.run(code, probe=False)
     assert programs.records() != []
 
 
-def test_a_sitecustomize_that_fails_fails_as_before(programs: Programs) -> None:
+def test_failing_sitecustomize_fails_as_without_the_probe(programs: Programs) -> None:
     (programs.site / "sitecustomize.py").write_text("import no_such_module\n")
     assert programs.run("print('on')") == programs.run("print('on')", probe=False)
 
 
-def test_little_is_imported_at_the_start_of_a_python(programs: Programs) -> None:
+def test_few_modules_are_imported_at_startup(programs: Programs) -> None:
     """The test skips ``site``, whose ``.pth`` files (of an editable install) may import these modules."""
     programs.rings = programs.folder / f"{os.getpid()}-1"  # the folder of a command that this process started
     programs.rings.mkdir()
@@ -193,46 +195,46 @@ def test_little_is_imported_at_the_start_of_a_python(programs: Programs) -> None
 
 
 @pytest.mark.parametrize("option", ["-S", "-I", "-E"])
-def test_an_isolated_python_has_no_probe(programs: Programs, option: str) -> None:
+def test_isolated_interpreter_has_no_probe(programs: Programs, option: str) -> None:
     code = "import sys; print('stallwatch_probe' in sys.modules)"
     assert programs.run(code, option) == Ran(0, b"False\n", b"")
 
 
-def test_one_rank_can_be_left_out(programs: Programs) -> None:
+def test_probe_can_be_disabled_for_one_rank(programs: Programs) -> None:
     rank = with_probe({"PYTHONPATH": str(programs.site)}, programs.rings)
     assert programs.run(ENGINE, probe=False, **{**rank, "STALLWATCH_PROBE": "0"}) == Ran(0, b"", b"")
     assert list(programs.rings.iterdir()) == []
 
 
-def test_a_launcher_that_imports_torch_is_no_rank(programs: Programs) -> None:
+def test_launcher_that_imports_torch_is_no_rank(programs: Programs) -> None:
     programs.run("import torch, warnings\nwarnings.warn('of the launcher')\n", rank=None)
     assert list(programs.rings.iterdir()) == []
 
 
-def test_a_process_with_steps_is_a_rank(programs: Programs) -> None:
+def test_process_with_steps_is_a_rank(programs: Programs) -> None:
     programs.run(ENGINE, rank=None)
     assert [each.rank for each in programs.steps()] == [0, 0]
 
 
-def test_a_program_that_execs_itself_continues(programs: Programs) -> None:
+def test_program_that_replaces_itself_continues(programs: Programs) -> None:
     again = "import os, sys\nif not os.environ.get('AGAIN'):\n    os.environ['AGAIN'] = '1'\n"
     programs.run(ENGINE + again + "    os.execv(sys.executable, [sys.executable, __file__])\n")
     assert sorted(each.values["step"] for each in programs.steps()) == [1, 1, 2, 2]
 
 
-def test_a_full_disk_stops_no_rank(programs: Programs) -> None:
+def test_full_disk_does_not_stop_a_rank(programs: Programs) -> None:
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
     assert programs.run(limit + ENGINE + "print('on')\n") == Ran(0, b"on\n", b"")
     assert list(programs.rings.iterdir()) == []
 
 
-def test_a_removed_ring_stops_no_rank(programs: Programs) -> None:
+def test_removed_ring_does_not_stop_a_rank(programs: Programs) -> None:
     remove = "import pathlib, sys\nfor p in pathlib.Path(sys.argv[0]).parent.glob('rings/*'): p.unlink()\n"
     again = "for _ in range(4): engine.step()\nprint('on')\n"
     assert programs.run(ENGINE + remove + again) == Ran(0, b"on\n", b"")
 
 
-def test_ranks_outlive_an_agent_that_is_killed(programs: Programs) -> None:
+def test_ranks_continue_after_their_agent_is_killed(programs: Programs) -> None:
     """A rank does not depend on the agent's rings or environment: it continues without messages."""
     for pipe in ("told", "go"):
         os.mkfifo(programs.folder / pipe)
@@ -271,7 +273,7 @@ def evaluated(node: ast.AST) -> Iterator[ast.AST]:
 GENERIC = ("Callable", "Iterable", "Iterator", "Mapping", "Sequence", "dict", "list", "set", "tuple", "type")
 
 
-def test_the_probe_is_written_for_python_3_8() -> None:
+def test_probe_has_no_syntax_newer_than_python_3_8() -> None:
     """Python 3.8 lacks newer syntax, and generic types outside of annotations."""
     sources = sorted(Path(probe.__file__).parent.rglob("*.py"))
     newer = [

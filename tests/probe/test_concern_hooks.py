@@ -60,7 +60,7 @@ class Tower(nn.Module):  # type: ignore[name-defined,misc]
         self.head = nn.Linear(4, 1)
 
 
-def test_what_is_in_evaluation_mode_on_purpose_is_left_alone() -> None:
+def test_modules_in_evaluation_mode_on_purpose_are_ignored() -> None:
     model = Tower()
     assert in_evaluation(model, strict=False) == {}
     for part in (model.frozen, model.norm, model.drop):
@@ -110,7 +110,7 @@ def arrive(watch: EvalWatch, sub_module: Any) -> None:
     watch.reached(None, frame)
 
 
-def test_only_a_module_that_the_backward_pass_reaches_is_told(probe: Probe, tmp_path: Path) -> None:
+def test_only_modules_in_the_backward_pass_are_reported(probe: Probe, tmp_path: Path) -> None:
     model, armed = Tower(), list[bool]()
     model.teacher = nn.Linear(4, 4).eval()  # untrained although not frozen
     watch = EvalWatch(probe, armed.append, refused=False, clock=Turn())
@@ -124,9 +124,7 @@ def test_only_a_module_that_the_backward_pass_reaches_is_told(probe: Probe, tmp_
     assert event["place"].startswith(__file__ + ":")
 
 
-def test_the_model_is_looked_through_now_and_then_and_when_it_was_left_in_evaluation_mode(
-    probe: Probe, tmp_path: Path
-) -> None:
+def test_model_is_checked_periodically_and_after_evaluation(probe: Probe, tmp_path: Path) -> None:
     clock, model, armed = Turn(), Tower(), list[bool]()
     engine, watch = Engine(model), EvalWatch(probe, armed.append, refused=False, clock=clock)
     backward(watch, engine, model.head)
@@ -145,7 +143,7 @@ def test_the_model_is_looked_through_now_and_then_and_when_it_was_left_in_evalua
 
 
 @pytest.mark.parametrize(("version", "seen"), [("0.15.3", ["eval-refused"]), ("0.15.4+cpu", []), ("", [])])
-def test_deepspeeds_version_tells_whether_it_refuses(
+def test_deepspeed_version_determines_the_severity(
     probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, seen: list[str]
 ) -> None:
     armed: list[bool] = []
@@ -159,7 +157,7 @@ def test_deepspeeds_version_tells_whether_it_refuses(
     assert [event["seen"] for event in told(tmp_path)] == seen
 
 
-def test_a_deepspeed_that_refuses_is_reported_with_every_module(probe: Probe, tmp_path: Path) -> None:
+def test_deepspeed_that_raises_is_reported_with_every_module(probe: Probe, tmp_path: Path) -> None:
     model, armed = Tower(), list[bool]()
     model.drop.eval()
     backward(EvalWatch(probe, armed.append, refused=True, clock=Turn()), Engine(model), model.drop)
@@ -186,7 +184,7 @@ def test_sums_over_partitioned_parameters_are_found_under_arithmetic() -> None:
     assert summed_while_partitioned((real.mean() + first.mean().nan_to_num()).grad_fn) is first
 
 
-def test_what_is_summed_whole_or_within_a_module_is_no_such_sum() -> None:
+def test_other_sums_over_parameters_are_ignored() -> None:
     scale, head = partitioned(1), nn.Linear(3, 1)
     head.weight.ds_id = 4
     loss = (head(torch.ones(2, 3)) * scale).sum() + head.weight.sum()
@@ -197,7 +195,7 @@ def test_what_is_summed_whole_or_within_a_module_is_no_such_sum() -> None:
     assert summed_while_partitioned(None) is None
 
 
-def test_the_walk_ends_whatever_the_graph() -> None:
+def test_traversal_of_the_graph_is_bounded() -> None:
     loss = partitioned().sum()
     for _ in range(1000):
         loss = loss + 1.0
@@ -205,7 +203,7 @@ def test_the_walk_ends_whatever_the_graph() -> None:
     assert summed_while_partitioned(loss.grad_fn, most=2000) is not None
 
 
-def test_the_first_losses_are_looked_at_and_then_ever_fewer(probe: Probe, tmp_path: Path) -> None:
+def test_losses_are_checked_less_and_less_often(probe: Probe, tmp_path: Path) -> None:
     model = nn.Module()
     model.adapter = nn.ParameterList([partitioned() for _ in range(20)])
     engine, watch, frame = Engine(model), SumWatch(probe), inspect.currentframe()
@@ -251,21 +249,21 @@ def zero3(gathers: bool, stage: int = 3) -> Any:
     )
 
 
-def test_a_save_model_that_puts_a_bare_model_in_the_engines_place_is_known_by_its_code() -> None:
+def test_save_model_that_replaces_the_engine_is_recognized() -> None:
     assert swaps_engine(Swapping(None).save_model) is Swapping.save_model.__code__
     assert swaps_engine(Base(None).save_model) is None
     assert swaps_engine(Reading(None).save_model) is None
     assert swaps_engine(print) is None
 
 
-def test_the_engine_may_be_named_so_only_later() -> None:
+def test_engine_can_be_assigned_later() -> None:
     engine, trainer = zero3(True), Base(None)
     assert engine_of(trainer) is None
     trainer.model = engine
     assert engine_of(trainer) is engine
 
 
-def test_trainers_are_warned_of_at_their_beginning(probe: Probe, tmp_path: Path) -> None:
+def test_trainers_that_cannot_save_are_reported_at_the_start(probe: Probe, tmp_path: Path) -> None:
     for trainer in (
         Base(zero3(True)),
         Base(zero3(False), "no"),
@@ -286,7 +284,7 @@ def test_trainers_are_warned_of_at_their_beginning(probe: Probe, tmp_path: Path)
     assert second["place"] == f"{__file__}:{line}"
 
 
-def test_the_trainer_that_lacks_a_model_is_named() -> None:
+def test_trainer_without_a_model_is_reported() -> None:
     class OnlineTrainer:
         def __init__(self) -> None:
             self.model, self.ref_model, self.reward_model = object(), None, object()
@@ -299,7 +297,7 @@ def test_the_trainer_that_lacks_a_model_is_named() -> None:
     assert trainer_without_model(None) == ("", "")
 
 
-def test_a_path_is_announced_again_if_it_may_be_another_checkpoint(probe: Probe, tmp_path: Path) -> None:
+def test_path_is_reported_again_for_a_later_checkpoint(probe: Probe, tmp_path: Path) -> None:
     clock = Turn()
     written = Written(probe, clock)
     for clock.now in (0.0, AGAIN_SECONDS - 1, AGAIN_SECONDS):
@@ -310,7 +308,7 @@ def test_a_path_is_announced_again_if_it_may_be_another_checkpoint(probe: Probe,
     ] * 2
 
 
-def test_the_files_of_a_checkpoint_are_told_of_as_one_folder(probe: Probe, tmp_path: Path) -> None:
+def test_files_of_a_checkpoint_are_reported_as_one_folder(probe: Probe, tmp_path: Path) -> None:
     clock = Turn()
     written = Written(probe, clock)
     for clock.now, name in ((0.0, "optimizer.pt"), (1.0, "scheduler.pt"), (FOLDER_SECONDS, "rng_state.pth")):
@@ -324,7 +322,7 @@ def test_the_files_of_a_checkpoint_are_told_of_as_one_folder(probe: Probe, tmp_p
     assert folder_of(Path("/out/last.pt")) == Path("/out/last.pt")
 
 
-def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path) -> None:
+def test_excess_checkpoints_are_counted(probe: Probe, tmp_path: Path) -> None:
     written = Written(probe, Turn())
     for number in range(MOST_REPORTS + 3):
         written.report(f"/out/{number}.pt", "torch.save")
@@ -334,7 +332,7 @@ def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path)
     assert ring.dropped_events == 3
 
 
-def test_a_trainers_module_is_watched_though_it_imports_the_accelerator(probe: Probe) -> None:
+def test_trainer_module_is_hooked_although_it_imports_accelerate(probe: Probe) -> None:
     """transformers.trainer imports the accelerator (transformers 5.23.0)."""
 
     class Trainer:

@@ -49,7 +49,7 @@ LOOP = (
 )
 
 
-def test_a_plain_loop_reports_to_the_agent(tmp_path: Path) -> None:
+def test_plain_loop_reports_to_the_agent(tmp_path: Path) -> None:
     run(LOOP, **rings(tmp_path))
     steps = [each.values for each in records(tmp_path) if "step" in each.values]
     assert [(each["step"], each["loss"], each["target_steps"]) for each in steps] == [(1, 2, 9), (2, 1.5, 9)]
@@ -57,7 +57,7 @@ def test_a_plain_loop_reports_to_the_agent(tmp_path: Path) -> None:
     assert [each.values["phase"] for each in records(tmp_path)] == [1, 2, 1, 1]
 
 
-def test_a_plain_loop_without_an_agent_serves_its_own_metrics() -> None:
+def test_plain_loop_without_an_agent_serves_its_own_metrics() -> None:
     code = LOOP + (
         "    import urllib.request\n"
         "    from stallwatch.integrations import loop\n"
@@ -70,7 +70,7 @@ def test_a_plain_loop_without_an_agent_serves_its_own_metrics() -> None:
     assert 'stallwatch_loss{rank="5",run="mine"} 1.5' in page
 
 
-def test_names_that_are_not_known_are_told_once(tmp_path: Path) -> None:
+def test_unknown_names_are_reported_once(tmp_path: Path) -> None:
     code = (
         "import stallwatch\n"
         "with stallwatch.training_run() as run:\n"
@@ -93,12 +93,12 @@ def test_names_that_are_not_known_are_told_once(tmp_path: Path) -> None:
     assert [each["loss"] for each in found] == [2.0, 2.0]
 
 
-def test_switched_off_it_does_nothing(tmp_path: Path) -> None:
+def test_disabled_probe_does_nothing(tmp_path: Path) -> None:
     run(LOOP, STALLWATCH_PROBE="0", STALLWATCH_HOME=str(tmp_path / "home"))
     assert not (tmp_path / "home").exists()
 
 
-def test_a_missing_state_folder_and_port_stop_no_run(tmp_path: Path) -> None:
+def test_missing_state_folder_or_port_does_not_stop_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environ = {
         **os.environ,
@@ -111,7 +111,7 @@ def test_a_missing_state_folder_and_port_stop_no_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "on\n")
 
 
-def test_each_local_rank_has_a_port_of_its_own(tmp_path: Path) -> None:
+def test_each_local_rank_has_its_own_port(tmp_path: Path) -> None:
     settings = ExporterSettings(home=tmp_path, port=0)
     one, other = Standalone("r", settings, 0), Standalone("r", settings, 1)
     Probe(one.folder, {"RANK": "0"}).step(loss=1.0)
@@ -124,7 +124,7 @@ def test_each_local_rank_has_a_port_of_its_own(tmp_path: Path) -> None:
         assert not each.folder.exists()
 
 
-def test_an_engine_that_is_there_already_is_watched() -> None:
+def test_existing_engine_is_watched() -> None:
     code = (
         "import sys, types, urllib.request\n"
         "class DeepSpeedEngine:\n"
@@ -149,7 +149,7 @@ def test_an_engine_that_is_there_already_is_watched() -> None:
     assert any(line.startswith('stallwatch_rank_resident_bytes{rank="1"') for line in page)
 
 
-def test_what_cannot_be_watched_is_reported_and_continues() -> None:
+def test_unsupported_object_is_reported_and_returned() -> None:
     code = "import stallwatch\nassert stallwatch.watch(5) == 5\nprint('on')\n"
     environ = {**os.environ, "STALLWATCH_EXPORTER_PORT": "0"}
     done = subprocess.run(

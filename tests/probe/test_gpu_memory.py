@@ -19,7 +19,7 @@ def _has_device() -> bool:
 pytestmark = [pytest.mark.repro, pytest.mark.skipif(not _has_device(), reason="no CUDA device")]
 
 
-def test_a_rank_reports_allocator_memory_without_a_device_wait(ranks: Ranks) -> None:
+def test_allocator_memory_is_reported_without_synchronization(ranks: Ranks) -> None:
     code = (
         "import torch\n"
         "held = torch.nn.Parameter(torch.ones(1 << 20, device='cuda'))\n"

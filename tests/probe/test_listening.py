@@ -50,7 +50,7 @@ def begin(listening: Listening, probe: Probe, step_at: int) -> int:
     return lines
 
 
-def test_a_step_at_any_moment_leaves_modules_callable_and_the_next_one_ends_it(module: Any) -> None:
+def test_step_during_setup_leaves_modules_callable(module: Any) -> None:
     probe = Probe(None)
     lines = begin(Listening(probe), probe, 0)
     assert lines > 10 and probe.ends_listening is not None
@@ -63,7 +63,7 @@ def test_a_step_at_any_moment_leaves_modules_callable_and_the_next_one_ends_it(m
         assert vars(module)["__call__"] is forward and probe.ends_listening is None
 
 
-def test_what_is_counted_by_another_is_not_counted_twice(module: Any) -> None:
+def test_forward_passes_are_not_counted_twice(module: Any) -> None:
     probe = Probe(None)
     Listening(probe).begin()
     Listening(probe).begin()

@@ -27,7 +27,7 @@ def unexpected() -> None:
     raise AssertionError("a notice failed")
 
 
-def test_several_hooks_notice_the_same_method_and_one_that_fails_is_counted() -> None:
+def test_method_can_have_several_hooks() -> None:
     cls = type("Own", (Engine,), {"save": Engine.save})
     seen: list[str] = []
     failed: list[int] = []
@@ -36,12 +36,12 @@ def test_several_hooks_notice_the_same_method_and_one_that_fails_is_counted() ->
     assert notice_method(cls, "save", lambda *_: seen.append("third"), unexpected)
     with pytest.raises(ValueError, match="no room") as caught:
         cls().save()
-    assert seen == ["test_several_hooks_notice_the_same_method_and_one_that_fails_is_counted", "third"]
+    assert seen == ["test_method_can_have_several_hooks", "third"]
     assert failed == [1]
     assert len(traceback.extract_tb(caught.value.__traceback__)) == 2  # this test and ``save``
 
 
-def test_what_is_noticed_no_more_is_the_function_itself() -> None:
+def test_removed_hook_restores_the_function() -> None:
     cls = type("Own", (Engine,), {"save": Engine.save})
     assert notice_method(cls, "save", lambda *_: unexpected(), unexpected)
     stop_noticing(cls, "save")
@@ -49,7 +49,7 @@ def test_what_is_noticed_no_more_is_the_function_itself() -> None:
     assert vars(cls)["save"] is Engine.save
 
 
-def test_a_with_statement_is_noticed_as_it_begins() -> None:
+def test_with_statement_is_observed_at_its_start() -> None:
     cls = type("Own", (Engine,), {"__enter__": Engine.__enter__})
     seen: list[Any] = []
     assert notice_method(cls, "__enter__", lambda obj, _: seen.append(obj), unexpected)
@@ -57,7 +57,7 @@ def test_a_with_statement_is_noticed_as_it_begins() -> None:
         assert seen == [one]
 
 
-def test_a_modules_attribute_is_noticed_when_it_is_looked_up_from_outside() -> None:
+def test_module_attribute_access_from_outside_is_observed() -> None:
     module = types.ModuleType("library")
     module.part = types.SimpleNamespace(name="part")  # type: ignore[attr-defined]
     callers: list[str] = []
@@ -68,7 +68,7 @@ def test_a_modules_attribute_is_noticed_when_it_is_looked_up_from_outside() -> N
     assert notice_module_attribute(module, "part", noticed, unexpected)
     assert not notice_module_attribute(module, "other", noticed, unexpected)
     assert module.part.name == "part"
-    assert callers == ["test_a_modules_attribute_is_noticed_when_it_is_looked_up_from_outside"]
+    assert callers == ["test_module_attribute_access_from_outside_is_observed"]
     module.part = 3  # type: ignore[attr-defined]
     assert module.part == vars(module)["part"] == 3
     assert repr(module) == "<module 'library'>" and isinstance(module, types.ModuleType)

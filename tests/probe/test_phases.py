@@ -23,7 +23,7 @@ from stallwatch_exporter.probe.imports import PHASES as BEGINNINGS
 from stallwatch_exporter.probe.layout import PHASES
 
 
-def test_every_hook_is_there_and_every_call_begins_a_known_phase() -> None:
+def test_every_hook_exists_and_begins_a_known_phase() -> None:
     for hook in {name for names in HOOKS.values() for name in names}:
         file, _, install = hook.partition(".")
         assert callable(getattr(import_module(f"stallwatch_exporter.probe.hooks.{file}"), install)), hook
@@ -38,7 +38,7 @@ def doing(tmp_path: Path) -> tuple[Probe, PhaseTracker]:
     return probe, PhaseTracker(probe)
 
 
-def test_until_the_first_step_is_done_a_run_is_only_beginning(tmp_path: Path) -> None:
+def test_run_is_starting_until_its_first_step(tmp_path: Path) -> None:
     probe, found = doing(tmp_path)
     found.begin("eval", surely=True)
     found.train()
@@ -49,7 +49,7 @@ def test_until_the_first_step_is_done_a_run_is_only_beginning(tmp_path: Path) ->
     assert probe.doing == "train"
 
 
-def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path: Path) -> None:
+def test_saving_thread_is_not_taken_for_the_training_thread(tmp_path: Path) -> None:
     probe, found = doing(tmp_path)
     found.train()
     probe.step()
@@ -61,7 +61,7 @@ def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path
     assert probe.doing == "save"
 
 
-def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None:
+def test_longest_save_of_each_function_is_recorded(tmp_path: Path) -> None:
     now = [100.0]
     probe = Probe(tmp_path, {"RANK": "0"}, clock=lambda: now[0])
     seen = PhaseTracker(probe)
@@ -86,11 +86,11 @@ def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None
     probe.step()  # the step ended the save at an unknown time
     now[0] += 1000.0
     seen.train()
-    own = "test_the_longest_save_of_each_function_is_remembered"
+    own = "test_longest_save_of_each_function_is_recorded"
     assert probe.saves[own] == (1, 4.0)
 
 
-def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:
+def test_generation_during_an_evaluation_is_no_rollout(tmp_path: Path) -> None:
     probe, found = doing(tmp_path)
     probe.step()
     found.begin("eval", surely=True)
@@ -105,7 +105,7 @@ def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:
     assert probe.doing == "rollout"
 
 
-def test_no_device_is_waited_for_when_a_trainer_logs_a_tensor(tmp_path: Path) -> None:
+def test_logged_tensor_is_not_waited_for(tmp_path: Path) -> None:
     waited: list[bool] = []
 
     class OnDevice:
@@ -121,7 +121,7 @@ def test_no_device_is_waited_for_when_a_trainer_logs_a_tensor(tmp_path: Path) ->
     assert waited == []
 
 
-def test_a_compilation_in_mid_run_counts_as_beginning_and_ends(tmp_path: Path) -> None:
+def test_compilation_during_a_run_is_a_phase_that_ends(tmp_path: Path) -> None:
     probe, found = doing(tmp_path)
     probe.step()
     found.compiling()

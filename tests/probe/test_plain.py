@@ -53,7 +53,7 @@ def program(rings: Path, code: str = LOOP, *around: str) -> Iterator[subprocess.
 
 
 @pytest.mark.parametrize("around", [(), IN_A_SHELL], ids=["alone", "in-a-shell"])
-def test_without_py_spy_it_answers_by_a_signal_and_goes_on(
+def test_program_answers_a_signal_without_py_spy_and_continues(
     rings: Path, around: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
@@ -72,7 +72,7 @@ def test_without_py_spy_it_answers_by_a_signal_and_goes_on(
     assert list(rings.iterdir()) == []
 
 
-def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -> None:
+def test_program_that_becomes_a_rank_keeps_the_signal(rings: Path) -> None:
     with program(rings, TURNS_OUT + LOOP):
         (rank,) = local_ranks(rings, None)
         assert rank.ring is not None and rank.ring.exists() and rank.ring.with_suffix(QUERY).exists()
@@ -83,7 +83,7 @@ def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -
         assert main_thread(from_faulthandler(dump.text() or "")) is not None
 
 
-def test_a_program_that_replaced_another_is_queried_instead(rings: Path) -> None:
+def test_replacing_program_is_queried(rings: Path) -> None:
     with program(rings, EXEC) as child:
         assert len(list(rings.glob(f"*{SIGNAL}"))) == 2
         (alone,) = local_ranks(rings, child.pid)
@@ -101,13 +101,13 @@ def test_several_matching_programs_are_ambiguous(rings: Path) -> None:
 
 
 @pytest.mark.parametrize(("shells", "asked"), [(3, 1), (4, 0)])
-def test_a_program_far_below_the_agent_is_left_alone(rings: Path, shells: int, asked: int) -> None:
+def test_distant_descendant_is_not_queried(rings: Path, shells: int, asked: int) -> None:
     with program(rings, LOOP, *(IN_A_SHELL * shells)) as child:
         assert len(list(rings.glob(f"*{SIGNAL}"))) == asked
         child.communicate("on\n", timeout=120)
 
 
-def test_a_program_of_another_agent_is_left_alone(tmp_path: Path) -> None:
+def test_program_of_another_agent_is_not_queried(tmp_path: Path) -> None:
     """The folder's name contains the id of no parent process."""
     rings = tmp_path / f"{2**22 + 1}-1"
     rings.mkdir()
@@ -116,12 +116,12 @@ def test_a_program_of_another_agent_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK"])
-def test_a_program_with_a_rank_of_its_own_is_left_alone(rings: Path, variable: str) -> None:
+def test_program_with_a_rank_is_not_queried(rings: Path, variable: str) -> None:
     with program(rings, LOOP, "env", f"{variable}=0"):
         assert list(rings.glob(f"*{SIGNAL}")) == []
 
 
-def test_our_own_replay_is_left_alone(rings: Path, tmp_path: Path) -> None:
+def test_own_replay_is_not_queried(rings: Path, tmp_path: Path) -> None:
     """A replay is not the recorded run, so its own stack is no evidence."""
     environ = with_probe({**os.environ}, rings)
     for name, word, asked in (("stallwatch", "replay", 0), ("train.py", "replay", 1)):
@@ -147,5 +147,5 @@ def test_our_own_replay_is_left_alone(rings: Path, tmp_path: Path) -> None:
         (["python", "train.py", "--name", "stallwatch", "replay"], False),
     ],
 )
-def test_a_training_with_our_name_is_no_replay(words: list[str], ours: bool) -> None:
+def test_training_named_replay_is_no_replay(words: list[str], ours: bool) -> None:
     assert is_replay(words) is ours

@@ -146,7 +146,7 @@ def add(world: Any, ranks: Any, group: Group, backend: str = "nccl") -> Group:
     return group
 
 
-def test_frameworks_say_what_a_group_is_for(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_axis_of_a_group_comes_from_the_framework(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = [add(world, [0, number + 1], Group("undefined")) for number in range(5)]
     megatron = ModuleType("megatron.core.parallel_state")
     megatron.__dict__.update(
@@ -163,7 +163,7 @@ def test_frameworks_say_what_a_group_is_for(world: Any, monkeypatch: pytest.Monk
     assert found.members["4"] == (0, 5)
 
 
-def test_a_backend_that_does_not_count_is_left_out_of_the_counts_alone(world: Any) -> None:
+def test_backend_without_counts_is_omitted_from_the_counts(world: Any) -> None:
     add(world, range(2), Group("default_pg", 4))
     add(world, range(2), Group("mesh_tp", None), "mpi")
     found = read_recorder({"world_size": 2, "groups": answers.process_groups("nccl")})
@@ -171,12 +171,12 @@ def test_a_backend_that_does_not_count_is_left_out_of_the_counts_alone(world: An
     assert found.axes == {"0": "world", "1": "tp"}
 
 
-def test_without_torch_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_no_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", None)
     assert answers.process_groups("nccl") == []
 
 
-def test_a_thousand_ranks_in_hundreds_of_groups_make_a_small_answer(world: Any) -> None:
+def test_answer_about_a_thousand_ranks_is_small(world: Any) -> None:
     for number in range(400):
         add(world, range(number % 2, 1024, 1 + number % 2 * 7), Group("DATA_PARALLEL_GROUP", number))
     groups = answers.process_groups("nccl")
@@ -186,9 +186,7 @@ def test_a_thousand_ranks_in_hundreds_of_groups_make_a_small_answer(world: Any) 
     assert len(found.counts) == 400
 
 
-def test_ranks_that_would_take_too_much_room_are_left_out(
-    world: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_long_rank_lists_are_omitted(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MOST_RANKS_BYTES", 9)
     for ranks in ([0, 2, 4], [0, 3, 6]):
         add(world, ranks, Group("mesh_dp"))

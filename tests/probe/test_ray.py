@@ -25,20 +25,20 @@ def seen(variables: dict[str, str], **others: str) -> str:
     return done.stdout.strip()
 
 
-def test_workers_on_the_drivers_host_have_the_probe_of_its_agent(tmp_path: Path) -> None:
+def test_workers_on_the_host_of_the_driver_have_its_probe(tmp_path: Path) -> None:
     driver = with_probe({}, tmp_path)
     variables = stallwatch.ray_runtime_env(environ=driver)["env_vars"]
     assert seen(variables) == f"{tmp_path} True"
 
 
-def test_workers_elsewhere_and_of_another_agent_are_as_they_were(tmp_path: Path) -> None:
+def test_workers_elsewhere_or_of_another_agent_have_no_probe(tmp_path: Path) -> None:
     variables = ray_runtime_env(environ=with_probe({}, tmp_path / "driver"))["env_vars"]
     assert seen({**variables, "STALLWATCH_RAY": f"n2 {variables['STALLWATCH_RAY']}"}) == "None False"
     other = str(tmp_path / "other")
     assert seen(variables, STALLWATCH_PROBE_DIR=other) == f"{other} True"
 
 
-def test_what_the_user_gives_stays(tmp_path: Path) -> None:
+def test_given_runtime_env_is_kept(tmp_path: Path) -> None:
     given = {"pip": ["trl"], "env_vars": {"PYTHONPATH": "/w", "NCCL_DEBUG": "INFO"}}
     found = ray_runtime_env(given, environ=with_probe({}, tmp_path))
     assert found["pip"] == ["trl"] and found["env_vars"]["NCCL_DEBUG"] == "INFO"
@@ -46,5 +46,5 @@ def test_what_the_user_gives_stays(tmp_path: Path) -> None:
     assert given["env_vars"] == {"PYTHONPATH": "/w", "NCCL_DEBUG": "INFO"}
 
 
-def test_outside_of_stallwatch_run_nothing_is_added() -> None:
+def test_runtime_env_is_unchanged_without_an_agent() -> None:
     assert ray_runtime_env({"pip": ["trl"]}, environ={}) == {"pip": ["trl"]}

@@ -23,7 +23,7 @@ def torch_with(monkeypatch: pytest.MonkeyPatch, name: str, stats: dict[str, Any]
 
 
 @pytest.mark.parametrize("name", ["cuda", "npu"])
-def test_the_allocators_own_figures_are_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_statistics_of_the_allocator_are_read(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     stats = {
         "allocated_bytes": {"all": {"current": 5, "peak": 7}, "small_pool": {"current": 1, "peak": 2}},
         "reserved_bytes": {"all": {"current": 8}},
@@ -46,13 +46,13 @@ def test_the_allocators_own_figures_are_read(monkeypatch: pytest.MonkeyPatch, na
     }
 
 
-def test_an_unused_device_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_device_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=bool)))
     assert accelerator_memory() == {}
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")  # noqa: PTH110
-def test_resident_memory_grows_with_what_is_held() -> None:
+def test_resident_memory_grows_with_allocations() -> None:
     """The test uses a separate process, because other threads of this process may free memory."""
     code = f"""
 from {hook.__name__} import resident_memory
@@ -64,7 +64,7 @@ print(resident_memory()["resident_bytes"] - before)
     assert float(grown.stdout) > (64 << 20) / 2
 
 
-def test_a_system_without_proc_and_its_flags_has_the_rest_of_the_hook(
+def test_hook_works_without_proc(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On Windows, the module can be imported, and only this reading is empty."""

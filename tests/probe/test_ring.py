@@ -54,20 +54,20 @@ def writer(tmp_path: Path, capacity: int = 8) -> Writer:
     return Writer(tmp_path, capacity)
 
 
-def test_the_header_says_who_writes_what(tmp_path: Path) -> None:
+def test_header_identifies_writer_and_fields(tmp_path: Path) -> None:
     header = RingReader(writer(tmp_path).path).header
     assert (header.rank, header.local_rank, header.pid) == (3, 1, os.getpid())
     assert header.fields == ("step", "loss")
     assert header.file_size == (tmp_path / "3-1-1.ring").stat().st_size
 
 
-def test_the_header_has_room_for_all_fields() -> None:
+def test_header_has_room_for_all_fields() -> None:
     size = record_struct(FIELDS).size
     header = Header(size, 16, 0, 0, 1, 1.0, FIELDS)
     assert unpack_header(pack_header(header)) == header
 
 
-def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -> None:
+def test_records_are_read_once_without_missing_values(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
     ring.record(10.0, [1.0, NAN])
@@ -83,7 +83,7 @@ def test_records_are_read_once_and_what_was_not_told_is_absent(tmp_path: Path) -
     assert [each.values["step"] for each in reader.read().records] == [3.0]
 
 
-def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> None:
+def test_overwritten_unread_records_are_counted(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     reader = RingReader(ring.path)
     for step in range(1, 21):
@@ -96,7 +96,7 @@ def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> Non
     assert len(steps) + batch.lost == 20
 
 
-def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path) -> None:
+def test_records_overwritten_during_reading_are_discarded(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     for step in range(1, 7):
         ring.record(float(step), [float(step), NAN])
@@ -115,7 +115,7 @@ def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path
     assert batch.lost == 4
 
 
-def test_a_record_beyond_the_counter_is_not_read(tmp_path: Path) -> None:
+def test_record_beyond_the_counter_is_not_read(tmp_path: Path) -> None:
     """A rank that is killed between record and counter may leave a torn record."""
     ring = writer(tmp_path)
     ring.record(1.0, [1.0, NAN])
@@ -123,7 +123,7 @@ def test_a_record_beyond_the_counter_is_not_read(tmp_path: Path) -> None:
     assert [each.number for each in RingReader(ring.path).read().records] == [1]
 
 
-def test_a_slot_with_another_number_is_lost(tmp_path: Path) -> None:
+def test_slot_with_a_wrong_number_counts_as_lost(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     ring.record(1.0, [1.0, NAN])
     ring.record(2.0, [2.0, NAN])
@@ -145,14 +145,14 @@ def test_a_slot_with_another_number_is_lost(tmp_path: Path) -> None:
     ],
     ids=["empty", "magic", "zeros", "junk", "cut", "contradiction"],
 )
-def test_a_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_ring_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "0-1-1.ring"
     path.write_bytes(content)
     with pytest.raises(LayoutProblem):
         RingReader(path)
 
 
-def test_a_truncated_ring_ends_no_reader(tmp_path: Path) -> None:
+def test_truncated_ring_does_not_break_the_reader(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
     ring.record(1.0, [1.0, NAN])
@@ -163,7 +163,7 @@ def test_a_truncated_ring_ends_no_reader(tmp_path: Path) -> None:
     assert reader.read().records == []
 
 
-def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
+def test_records_of_a_killed_rank_survive(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         "from stallwatch_exporter.probe.draft import Draft\n"
@@ -186,9 +186,7 @@ def test_what_a_killed_rank_wrote_is_there(tmp_path: Path) -> None:
         ("raise RuntimeError('out of it')", 1),
     ],
 )
-def test_what_was_counted_after_the_last_step_outlives_the_rank(
-    tmp_path: Path, end: str, status: int
-) -> None:
+def test_counts_after_the_last_step_survive_the_rank(tmp_path: Path, end: str, status: int) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         "from stallwatch_exporter.probe.api import Probe\n"
@@ -203,7 +201,7 @@ def test_what_was_counted_after_the_last_step_outlives_the_rank(
     assert (pending.values["warnings"], "step" in pending.values) == (7.0, False)
 
 
-def test_a_step_that_has_no_record_yet_is_read_from_the_draft_once(tmp_path: Path) -> None:
+def test_step_without_a_record_is_read_from_the_draft_once(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     reader = RingReader(ring.path, lambda: 99.0)
     ring.record(10.0, [1.0, NAN])
@@ -220,7 +218,7 @@ def test_a_step_that_has_no_record_yet_is_read_from_the_draft_once(tmp_path: Pat
     assert (batch.records, batch.lost) == ([], 0)
 
 
-def test_a_draft_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+def test_draft_that_changes_during_reading_is_read_again(tmp_path: Path) -> None:
     ring = writer(tmp_path, capacity=8)
     reader = RingReader(ring.path)
     ring.record(1.0, [1.0, 0.5])
@@ -238,7 +236,7 @@ def test_a_draft_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> 
     assert [each.values for each in reader.read().records] == [{"step": 2.0, "loss": 0.25}]
 
 
-def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_ring(tmp_path: Path) -> None:
     """The disk blocks are allocated at once, so a full disk cannot end the rank with SIGBUS later."""
     code = (
         "import resource, sys; from pathlib import Path\n"

@@ -49,7 +49,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_an_error_inside_the_probe_is_counted_and_silent(programs: Programs, what: str) -> None:
+def test_error_inside_the_probe_is_counted_and_silent(programs: Programs, what: str) -> None:
     code = (
         "import torch, deepspeed, sys, warnings\n"
         "def spoiled(*_, **__): raise MemoryError('in the probe')\n"
@@ -61,7 +61,7 @@ def test_an_error_inside_the_probe_is_counted_and_silent(programs: Programs, wha
     assert probing.lost > 0
 
 
-def test_a_training_that_takes_over_signals_and_hooks_keeps_them(programs: Programs) -> None:
+def test_signal_handlers_and_hooks_of_the_training_are_kept(programs: Programs) -> None:
     code = (
         "import torch, signal, sys, os\n"
         "def handler(*_): print('handled', flush=True)\n"
@@ -76,7 +76,7 @@ def test_a_training_that_takes_over_signals_and_hooks_keeps_them(programs: Progr
     assert ran.out.count(b"handled") == 5 and ran.out.endswith(b"mine ValueError\n")
 
 
-def test_a_hook_that_calls_the_one_before_it_is_a_chain(programs: Programs) -> None:
+def test_exception_hooks_form_a_chain(programs: Programs) -> None:
     code = (
         "import torch, sys\nbefore = sys.excepthook\n"
         "def hook(*about): print('mine', flush=True); before(*about)\nsys.excepthook = hook\n"
@@ -86,7 +86,7 @@ def test_a_hook_that_calls_the_one_before_it_is_a_chain(programs: Programs) -> N
     assert [event["message"] for event in programs.events() if event["kind"] == "exception"] == ["out"]
 
 
-def test_workers_that_fork_from_a_rank_are_no_ranks(programs: Programs) -> None:
+def test_forked_workers_are_no_ranks(programs: Programs) -> None:
     code = ENGINE + (
         "import os, multiprocessing\n"
         "def work(n): print('worker', n, flush=True)\n"
@@ -100,7 +100,7 @@ def test_workers_that_fork_from_a_rank_are_no_ranks(programs: Programs) -> None:
     assert len(list(programs.rings.glob("*.ring"))) == 1
 
 
-def test_a_launcher_that_clears_the_environment_has_ranks_without_probe(programs: Programs) -> None:
+def test_cleared_environment_disables_the_probe(programs: Programs) -> None:
     child = "import sys; print('stallwatch_probe' in sys.modules, sys.path[1:2] == [''])"
     code = (
         "import subprocess, sys\n"
@@ -110,12 +110,12 @@ def test_a_launcher_that_clears_the_environment_has_ranks_without_probe(programs
     assert same(programs, code).out == b"0 b'False False\\n'\n"
 
 
-def test_a_folder_that_disappears_before_the_first_step_stops_no_rank(programs: Programs) -> None:
+def test_missing_folder_before_the_first_step_does_not_stop_a_rank(programs: Programs) -> None:
     gone = "import shutil, pathlib, sys\nshutil.rmtree(pathlib.Path(sys.argv[0]).parent / 'rings')\n"
     assert programs.run(gone + ENGINE + "print('on')\n") == Ran(0, b"on\n", b"")
 
 
-def test_a_disk_that_fills_up_later_costs_events_and_these_are_counted(programs: Programs) -> None:
+def test_events_lost_by_a_full_disk_are_counted(programs: Programs) -> None:
     code = ENGINE + (
         "import resource, warnings\nwarnings.simplefilter('always')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
@@ -132,7 +132,7 @@ def test_a_disk_that_fills_up_later_costs_events_and_these_are_counted(programs:
 EACH_STEP = "from stallwatch_probe import api; api.RECORD_SECONDS = 0.0\n"  # every step writes a record
 
 
-def test_records_that_nobody_reads_in_time_are_counted(programs: Programs) -> None:
+def test_records_that_are_not_read_in_time_are_counted(programs: Programs) -> None:
     programs.run(ENGINE + EACH_STEP + "for _ in range(12_000): engine.step()\n")
     probing = Probing(programs.rings)
     assert probing.read()[-1].values["step"] == 6002
@@ -140,7 +140,7 @@ def test_records_that_nobody_reads_in_time_are_counted(programs: Programs) -> No
 
 
 @pytest.mark.skipif(ANOTHER_PYTHON is None, reason="there is no Python 3.10")
-def test_an_older_python_than_stallwatchs_own_is_watched(programs: Programs) -> None:
+def test_older_python_than_that_of_stallwatch_is_watched(programs: Programs) -> None:
     program = programs.folder / "train.py"
     program.write_text(ENGINE + "import sys\nprint(sys.version_info[:2])\n")
     environ = with_probe({"PYTHONPATH": str(programs.site), "RANK": "0"}, programs.rings)

@@ -89,7 +89,7 @@ def functions(given: object) -> list[str]:
     return [frame.function for frame in main.frames]
 
 
-def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
+def test_rank_answers_queries_and_continues_training(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
         for question in ("1", "2"):
             assert queries.send(one.ring, question)
@@ -99,7 +99,7 @@ def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
         assert one.go_on() == "trained\n"
 
 
-def test_each_of_two_that_ask_at_once_has_an_answer(tmp_path: Path) -> None:
+def test_concurrent_queries_are_both_answered(tmp_path: Path) -> None:
     """The agent and ``stallwatch stacks`` sample at once; the greater number may come first."""
     with rank(tmp_path) as one:
         assert queries.send(one.ring, "20") and queries.send(one.ring, "10")
@@ -110,7 +110,7 @@ def test_each_of_two_that_ask_at_once_has_an_answer(tmp_path: Path) -> None:
         assert one.go_on() == "trained\n"
 
 
-def test_faulthandler_answers_where_the_thread_does_not(tmp_path: Path) -> None:
+def test_faulthandler_answers_if_the_thread_cannot(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
         dump = queries.FaultDump(one.ring, one.pid)
         assert dump.sent
@@ -215,7 +215,7 @@ Path(sys.argv[1], "child").write_text(str(child))
 """
 
 
-def test_a_forked_worker_has_no_thread_and_the_rank_still_answers(tmp_path: Path) -> None:
+def test_rank_with_a_forked_worker_still_answers(tmp_path: Path) -> None:
     with rank(tmp_path, FORK) as one:
         child = psutil.Process(int((tmp_path / "child").read_text()))
         try:
@@ -228,7 +228,7 @@ def test_a_forked_worker_has_no_thread_and_the_rank_still_answers(tmp_path: Path
         assert one.go_on() == "trained\n"
 
 
-def test_a_forked_rank_gets_a_pipe_of_its_own(tmp_path: Path) -> None:
+def test_forked_rank_gets_its_own_pipe(tmp_path: Path) -> None:
     code = """
 import stallwatch_exporter.probe.api as api
 os.register_at_fork(after_in_child=probe.forked)
@@ -248,7 +248,7 @@ Path(sys.argv[1], "child").write_text(str(os.getpid()))
         assert parent.go_on() == "trained\n"
 
 
-def test_a_program_in_the_ranks_place_gets_no_signal(tmp_path: Path) -> None:
+def test_program_that_replaced_a_rank_gets_no_signal(tmp_path: Path) -> None:
     """After ``exec`` there is no handler, so the signal would end the program."""
     program = "print('ready', flush=True); import sys; sys.stdin.read(1); print('trained', flush=True)"
     with rank(tmp_path, end=f"os.execv(sys.executable, [sys.executable, '-c', {program!r}])") as one:
@@ -268,7 +268,7 @@ probe.announce()
 """
 
 
-def test_a_signal_that_the_training_took_for_itself_is_not_sent(tmp_path: Path) -> None:
+def test_signal_used_by_the_training_is_not_sent(tmp_path: Path) -> None:
     with rank(tmp_path, HANDLERS) as one:
         assert not one.ring.with_suffix(SIGNAL).exists()
         assert not queries.FaultDump(one.ring, one.pid).sent
@@ -282,7 +282,7 @@ files = [open(Path(sys.argv[1], f"own{n}"), "w+b", buffering=0) for n in range(2
 """
 
 
-def test_descriptors_that_the_training_closed_and_got_back_are_left_alone(tmp_path: Path) -> None:
+def test_reused_descriptors_are_not_touched(tmp_path: Path) -> None:
     with rank(tmp_path, CLOSED) as one:
         assert not queries.FaultDump(one.ring, one.pid).sent
         queries.send(one.ring, "1")  # the pending read ends; the next read would use another file
@@ -290,7 +290,7 @@ def test_descriptors_that_the_training_closed_and_got_back_are_left_alone(tmp_pa
         assert all(path.read_bytes() == b"" for path in tmp_path.glob("own*"))
 
 
-def test_no_room_for_a_pipe_is_counted_and_nothing_else(tmp_path: Path) -> None:
+def test_missing_pipe_is_counted(tmp_path: Path) -> None:
     code = "os.mkfifo = None\n"
     begin = BEGIN.replace("probe.announce()", code + "probe.announce()")
     command = [sys.executable, "-c", begin + "print(probe._faults)", str(tmp_path)]
@@ -299,7 +299,7 @@ def test_no_room_for_a_pipe_is_counted_and_nothing_else(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
-def test_the_first_free_signal_from_the_top_is_taken() -> None:
+def test_highest_free_signal_is_used() -> None:
     taken = free_signal()
     assert taken is not None
     before = signal.signal(taken, signal.SIG_IGN)
@@ -309,7 +309,7 @@ def test_the_first_free_signal_from_the_top_is_taken() -> None:
         signal.signal(taken, before)
 
 
-def test_what_lies_beside_the_ring_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_files_next_to_the_ring_are_private(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
         for suffix in (QUERY, FAULT, SIGNAL):
             assert one.ring.with_suffix(suffix).stat().st_mode & 0o077 == 0
@@ -320,7 +320,7 @@ def test_what_lies_beside_the_ring_is_for_its_user_alone(tmp_path: Path) -> None
 # ---------------------------------------------------------------- the agent's side, of the same processes
 
 
-def test_the_newer_process_of_a_rank_counts(tmp_path: Path) -> None:
+def test_newest_process_of_a_rank_is_used(tmp_path: Path) -> None:
     with rank(tmp_path) as gone:
         assert [each.pid for each in local_ranks(tmp_path, None)] == [gone.pid]
         gone.go_on()
@@ -329,9 +329,7 @@ def test_the_newer_process_of_a_rank_counts(tmp_path: Path) -> None:
         assert [(each.pid, each.ended) for each in local_ranks(tmp_path, None)] == [(alive.pid, False)]
 
 
-def test_a_rank_without_a_pipe_is_queried_by_signal_without_py_spy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_without_a_pipe_is_queried_by_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
     begin = BEGIN.replace("probe.announce()", "os.mkfifo = None; probe.announce()")
     with rank(tmp_path, begin=begin) as one:
@@ -340,7 +338,7 @@ def test_a_rank_without_a_pipe_is_queried_by_signal_without_py_spy(
         assert one.go_on() == "trained\n"
 
 
-def test_ranks_of_an_attempt_that_was_over_are_missed_by_nobody(tmp_path: Path) -> None:
+def test_ranks_of_an_ended_attempt_are_not_expected(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     began = time.time() - 100
@@ -359,7 +357,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**
 """
 
 
-def test_processes_without_a_probe_are_found_by_their_environment(
+def test_ranks_without_a_probe_are_found_by_their_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that inherited its rank from another rank is a worker of that rank."""
@@ -377,9 +375,7 @@ def test_processes_without_a_probe_are_found_by_their_environment(
         bare.wait()
 
 
-def test_a_launcher_with_a_rank_of_its_cluster_is_no_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launcher_with_a_rank_variable_is_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     launcher = tmp_path / "torchrun"
     launcher.write_text(
@@ -398,7 +394,7 @@ def test_a_launcher_with_a_rank_of_its_cluster_is_no_rank(
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_stopped_rank_is_reported_and_gets_no_signal(
+def test_stopped_rank_is_reported_and_gets_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     if not stop:  # time for an answer on a busy machine

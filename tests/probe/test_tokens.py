@@ -42,7 +42,7 @@ step(cross_entropy(4, 16), hidden(2, 10))
 
 
 @trains(STEPS)
-def test_tokens_of_a_step_are_those_of_all_its_parts(trained: list[Trained]) -> None:
+def test_tokens_of_a_step_include_all_its_parts(trained: list[Trained]) -> None:
     (loop,) = trained
     records = [record.values for record in loop.ranks.records() if "step" in record.values]
     found = {int(values["step"]): values.get("tokens") for values in records}

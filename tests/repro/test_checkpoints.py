@@ -53,7 +53,7 @@ def sharded(tmp_path: Path, weights: dict[str, object]) -> Path:
     return tmp_path
 
 
-def test_a_whole_checkpoint_has_no_faults(sharded: Path) -> None:
+def test_complete_checkpoint_has_no_faults(sharded: Path) -> None:
     assert checked_files(sharded) == (5, [])
     assert check_checkpoint(sharded) == []
 

@@ -52,11 +52,13 @@ def nothing_is_wrong(seen: Seen, external: int = 0) -> None:
     # TRL from 1.5 invalidates the trace cache after each generation; Online DPO runs under ZeRO-2 here.
     [("dpo", 0, torchrun), ("grpo", STEPS, forked), ("online_dpo", 0, forked)],
 )
-def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int, by: Callable[..., list[str]]) -> None:
+def test_healthy_trainer_has_no_findings(
+    tmp_path: Path, trainer: str, external: int, by: Callable[..., list[str]]
+) -> None:
     nothing_is_wrong(run(tmp_path, trainer, "--steps", str(STEPS), by=by), external)
 
 
-def test_a_reward_function_that_raises(tmp_path: Path) -> None:
+def test_exception_of_a_reward_function_is_shown(tmp_path: Path) -> None:
     """No rule matches a program's own exception, so it is shown unchanged."""
     seen = run(tmp_path, "grpo", "--reward", "raises", by=forked)
     raised = "LookupError: the reward table has no entry for this answer"
@@ -65,7 +67,7 @@ def test_a_reward_function_that_raises(tmp_path: Path) -> None:
     assert seen.steps == {"0": 4, "1": 4}
 
 
-def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
+def test_endless_reward_function_ends_as_a_timeout(tmp_path: Path) -> None:
     """The rank that waits for it fails; the hanging rank prints nothing."""
     seen = run(tmp_path, "grpo", "--reward", "stuck", by=forked)
     assert (seen.exit_code, seen.verdict, seen.primary) == (1, "failed", "gloo-collective-timeout")
@@ -74,7 +76,7 @@ def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
     assert seen.steps == {"0": 4, "1": 4}
 
 
-def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None:
+def test_policy_left_in_evaluation_mode_is_reported(tmp_path: Path) -> None:
     """DeepSpeed trains on and prints nothing: only the probe sees it."""
     seen = run(tmp_path, "grpo", "--reward", "eval", by=forked)
     assert seen.exit_code == 0
@@ -84,7 +86,7 @@ def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None
     assert seen.findings["zero3-backward-in-eval-mode"] == "degrading"
 
 
-def test_supervised_tuning_whose_weights_are_saved_and_not_gathered(tmp_path: Path) -> None:
+def test_ungathered_save_of_sft_is_reported(tmp_path: Path) -> None:
     """transformers saves a DeepSpeed checkpoint instead and prints that; no other finding is expected."""
     seen = run(tmp_path, "sft", "--save", by=forked)
     nothing_is_wrong(seen)

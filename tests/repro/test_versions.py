@@ -19,7 +19,7 @@ NAMES = [f"{stack.name}-{attempt.name}" for stack, attempt in WANTED]
 
 
 @pytest.mark.parametrize(("stack", "attempt"), WANTED, ids=NAMES)
-def test_what_was_seen_last_is_what_is_expected(stack: Stack, attempt: Attempt) -> None:
+def test_last_results_match_the_expectations(stack: Stack, attempt: Attempt) -> None:
     """This test compares recorded observations with the expectations and runs no code.
 
     ``make test-versions`` observes the code again and records the results.
@@ -27,16 +27,16 @@ def test_what_was_seen_last_is_what_is_expected(stack: Stack, attempt: Attempt) 
     assert list(differences(stack, attempt, SEEN[stack.name, attempt.name])) == []
 
 
-def test_the_page_is_written_from_it(root: Path) -> None:
+def test_versions_page_is_current(root: Path) -> None:
     assert (root / PAGE).read_text() == page(SEEN)
 
 
-def test_every_expectation_is_tried_somewhere() -> None:
+def test_every_expectation_is_used() -> None:
     used = {id(row_of(stack, attempt)) for stack, attempt in WANTED}
     assert [row for row in EXPECTED if id(row) not in used] == []
 
 
-def test_stacks_go_from_old_to_new_and_every_trainer_is_known() -> None:
+def test_stacks_are_sorted_by_version() -> None:
     assert [stack.deepspeed for stack in STACKS] == [
         stack.deepspeed for stack in sorted(STACKS, key=lambda stack: stack.version)
     ]
@@ -57,13 +57,13 @@ def test_stacks_go_from_old_to_new_and_every_trainer_is_known() -> None:
         ({"exit_code": 0}, "exit code"),
     ],
 )
-def test_each_difference_is_told(change: dict[str, object], given: str) -> None:
+def test_each_difference_is_reported(change: dict[str, object], given: str) -> None:
     stack, attempt = STACKS[1], next(each for each in ATTEMPTS if each.name == "eval-mode")
     seen: Seen = replace(SEEN[stack.name, attempt.name], **change)  # type: ignore[arg-type]
     assert [each for each in differences(stack, attempt, seen) if each.startswith(given)]
 
 
-def test_last_words_leave_out_summaries_and_chatter() -> None:
+def test_last_messages_exclude_summaries() -> None:
     lines = [
         "[default1]:[rank1]: AssertionError: no",
         "[default0]:[rank0]: AssertionError: no",

@@ -96,25 +96,25 @@ PLACES = {
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("hang", PLACES)
-def test_a_rank_that_is_elsewhere(ranks: Ranks, watch: Watch, hang: str) -> None:
+def test_rank_in_other_code_is_named(ranks: Ranks, watch: Watch, hang: str) -> None:
     with held(ranks, hang):
         checked(watch, watch.stall(), 1, WAITING + PLACES[hang])
 
 
-def test_a_rank_that_was_stopped(ranks: Ranks, watch: Watch) -> None:
+def test_stopped_rank_is_named(ranks: Ranks, watch: Watch) -> None:
     with stopped(ranks):
         says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is stopped by a signal such as SIGSTOP.*"
         checked(watch, watch.stall(), 1, says)
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_rank_that_waits_for_the_lock_of_a_file(ranks: Ranks, watch: Watch) -> None:
+def test_rank_that_waits_for_a_file_lock_is_named(ranks: Ranks, watch: Watch) -> None:
     with file_lock(ranks):
         says = rf"waits for a file lock \(held by PID {os.getpid()}, .*locked_file.*\)\."
         checked(watch, watch.stall(), 1, WAITING + says)
 
 
-def test_a_rank_in_a_call_that_keeps_the_interpreter_lock(ranks: Ranks, watch: Watch) -> None:
+def test_rank_that_holds_the_interpreter_lock_is_named(ranks: Ranks, watch: Watch) -> None:
     """No thread of the rank can answer, and torch's counters stay unknown: faulthandler prints the stack."""
     with native_call(ranks):
         says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is at .*native_call \(a call holds the .* lock\)\."
@@ -122,13 +122,13 @@ def test_a_rank_in_a_call_that_keeps_the_interpreter_lock(ranks: Ranks, watch: W
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_rank_whose_storage_takes_no_more_of_a_checkpoint(ranks: Ranks, watch: Watch) -> None:
+def test_rank_that_is_stuck_in_a_save_is_named(ranks: Ranks, watch: Watch) -> None:
     with stuck_save(ranks):
         says = r"is in torch\.save \(checkpoint, stuck_ranks\.py:\d+ in stuck_save, .*\)\."
         checked(watch, watch.stall(), 1, WAITING + says)
 
 
-def test_the_run_continues_after_its_hang(ranks: Ranks, watch: Watch) -> None:
+def test_stall_closes_when_the_run_continues(ranks: Ranks, watch: Watch) -> None:
     with held(ranks, "reward"):
         watch.stall()
     watch.until(lambda: watch.stalls[-1].status == "resolved")

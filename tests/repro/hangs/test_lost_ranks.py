@@ -85,7 +85,7 @@ def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched) -> None:
+def test_rank_that_skipped_a_collective_is_named_and_the_run_aborted(watched: Watched) -> None:
     outcome = watched("lost_ranks.py", "skip", on_stall="abort")
     outcome.checked(
         [1],
@@ -101,7 +101,7 @@ def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched
     assert not [words for words in command_lines(psutil.Process()) if "lost_ranks.py" in " ".join(words)]
 
 
-def test_a_rank_that_ended_while_others_wait_is_reported(watched: Watched, tmp_path: Path) -> None:
+def test_rank_that_ended_early_is_named(watched: Watched, tmp_path: Path) -> None:
     line = f"cat > {tmp_path}/incident.json; env > {tmp_path}/environ; kill $STALLWATCH_COMMAND_PID"
     outcome = watched("lost_ranks.py", "leave", ranks=2, on_stall=f"command {line}")
     outcome.checked([1], r"Rank 0 is at lost_ranks\.py:\d+ in collect.*; rank 1 has ended.*\.")
@@ -121,7 +121,7 @@ def test_a_rank_that_ended_while_others_wait_is_reported(watched: Watched, tmp_p
 
 
 @pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
-def test_ranks_without_a_probe_are_read_from_outside(watched: Watched) -> None:
+def test_ranks_without_a_probe_are_read_by_py_spy(watched: Watched) -> None:
     """Without torch's counters, it is unknown which of two ranks diverged, so both are named."""
     outcome = watched("lost_ranks.py", "skip", ranks=2, probe=False, on_stall="abort")
     outcome.checked(
@@ -132,7 +132,7 @@ def test_ranks_without_a_probe_are_read_from_outside(watched: Watched) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_deepspeed_rank_whose_reward_function_does_not_come_back(watched: Watched) -> None:
+def test_deepspeed_rank_in_an_endless_reward_function_is_named(watched: Watched) -> None:
     """The other rank waits for a part of the model that ZeRO-3 keeps on this rank."""
     outcome = watched("stuck_deepspeed.py", ranks=2, on_stall="abort")
     outcome.checked(
