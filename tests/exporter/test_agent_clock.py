@@ -16,7 +16,7 @@ from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.opening import read_history
 
 
-def test_suspension_of_the_watcher_is_no_stall(run: Any) -> None:
+def test_suspension_of_the_agent_is_no_stall(run: Any) -> None:
     run.steps(1, 10)
     run.now += 5000.0
     run.agent.paused(5000.0)
@@ -24,7 +24,7 @@ def test_suspension_of_the_watcher_is_no_stall(run: Any) -> None:
     assert run.told == []
 
 
-def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None:
+def test_late_reading_is_judged_by_the_lines_read_so_far(run: Any) -> None:
     """Lines of files have no times: late lines came some time before, and more may follow."""
     run.steps(1, 10)
     read = run.now
@@ -38,7 +38,7 @@ def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
 
 
-def test_no_incident_is_over_before_it_began(run: Any) -> None:
+def test_incident_does_not_end_before_it_begins(run: Any) -> None:
     """A lost rank has the current time, and log lines have their own time, which may be far ahead."""
     run.steps(1, 10)
     run.say(*OOM)
@@ -59,7 +59,7 @@ def begun(run: Any, log: Path, written: float) -> Follower:
     return Follower(run.agent, files, clock=lambda: run.now)
 
 
-def test_a_log_that_a_file_server_dates_in_the_future_is_no_lost_stall(run: Any, tmp_path: Path) -> None:
+def test_file_time_in_the_future_does_not_hide_a_stall(run: Any, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     follower = begun(run, log, run.now + 7200.0)
     for step in range(11, 31):
@@ -72,7 +72,7 @@ def test_a_log_that_a_file_server_dates_in_the_future_is_no_lost_stall(run: Any,
     assert run.changes == [("stall/silent-hang-no-error/1", "open", "")]
 
 
-def test_a_machine_that_sleeps_under_tail_is_no_stall(run: Any, tmp_path: Path) -> None:
+def test_suspended_machine_under_tail_is_no_stall(run: Any, tmp_path: Path) -> None:
     """Some virtual machines count the time for which they were suspended."""
     log = tmp_path / "train.log"
     follower = begun(run, log, run.now)
@@ -88,7 +88,7 @@ def test_a_machine_that_sleeps_under_tail_is_no_stall(run: Any, tmp_path: Path) 
     assert run.told == [] and run.now > until  # two hours without lines did not end it either
 
 
-def test_a_record_that_is_ahead_of_our_clock_is_of_an_agent_that_lives(tmp_path: Path) -> None:
+def test_record_from_the_future_belongs_to_a_live_agent(tmp_path: Path) -> None:
     """The record is from another host, so the local clock may be behind, or was set back."""
     info = RunFolder.create("sft", ["x"], home=tmp_path).info
     other = msgspec.structs.replace(info, host="another-host", updated_at=10_000_000.0)

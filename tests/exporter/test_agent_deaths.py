@@ -61,7 +61,7 @@ def dying(catalogue: Catalogue) -> Book:
     return Book(catalogue)
 
 
-def test_the_agent_keeps_one_incident_from_the_line_to_the_end(run: Any) -> None:
+def test_finding_and_failure_are_one_incident(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.wait(2)
@@ -77,7 +77,7 @@ def test_the_agent_keeps_one_incident_from_the_line_to_the_end(run: Any) -> None
 
 
 @pytest.mark.parametrize(("step", "one"), [(10, True), (9, True), (3, False)])
-def test_a_further_cause_takes_over_what_no_step_came_after(dying: Book, step: int, one: bool) -> None:
+def test_new_cause_continues_a_finding_without_later_steps(dying: Book, step: int, one: bool) -> None:
     dying.book.open("finding", "rank-gone", "critical", 100.0, step=step, rank=0)
     found = dying.end("process-segfault", 10)
     if one:
@@ -89,7 +89,7 @@ def test_a_further_cause_takes_over_what_no_step_came_after(dying: Book, step: i
         ]
 
 
-def test_the_same_cause_is_the_one_however_long_ago(dying: Book) -> None:
+def test_same_cause_continues_an_old_finding(dying: Book) -> None:
     dying.book.open("finding", "rank-gone", "critical", 150.0, step=10)
     dying.book.open("finding", "loss-nan", "critical", 100.0, step=3)
     assert [one[:4] for one in dying.end("loss-nan", 10)] == [
@@ -99,25 +99,25 @@ def test_the_same_cause_is_the_one_however_long_ago(dying: Book) -> None:
 
 
 @pytest.mark.parametrize(("severity", "harm"), [("warning", "degrading"), ("critical", "degrading")])
-def test_what_slowed_a_run_is_not_what_it_died_of(dying: Book, severity: Severity, harm: str) -> None:
+def test_slowdown_is_not_the_cause_of_a_failure(dying: Book, severity: Severity, harm: str) -> None:
     dying.book.open("finding", "step-time-rising", severity, 100.0, step=10, harm=harm)
     assert [one[3:] for one in dying.end("cuda-oom", 10)] == [("resolved", "run-failed"), ("open", "")]
 
 
-def test_a_known_cause_is_not_given_up_for_an_unknown_one(dying: Book) -> None:
+def test_unknown_failure_does_not_replace_a_known_cause(dying: Book) -> None:
     dying.book.open("finding", "cuda-oom", "critical", 100.0, step=10, rank=3, evidence=["OutOfMemoryError"])
     assert dying.end(None, 10) == [("job/finding/cuda-oom/1", "ended", "cuda-oom", "open", "")]
     assert (dying.told[-1].rank, dying.told[-1].evidence) == (3, ["OutOfMemoryError"])
     assert dying.told[-1].ending == CRASH
 
 
-def test_by_hand_it_is_not_dead(dying: Book) -> None:
+def test_interrupted_run_has_not_failed(dying: Book) -> None:
     dying.book.open("finding", "loss-nan", "critical", 100.0, step=10)
     found = dying.end("loss-nan", 10, Ending("interrupted", 130))
     assert found == [("job/finding/loss-nan/1", "finding", "loss-nan", "resolved", "run-stopped")]
 
 
-def test_episodes_count_on_after_it(dying: Book) -> None:
+def test_episode_numbers_continue_after_a_failure(dying: Book) -> None:
     dying.book.open("finding", "rank-gone", "critical", 100.0, step=10)
     dying.end("cuda-oom", 10)
     again = IncidentManager("job", "node-1", dying.told.append, dying.told[-1:])
@@ -125,7 +125,7 @@ def test_episodes_count_on_after_it(dying: Book) -> None:
     assert again.open("finding", "rank-gone", "critical", 300.0).id == "job/finding/rank-gone/2"
 
 
-def test_the_run_s_folder_keeps_it_under_its_first_name(run: Any, tmp_path: Path) -> None:
+def test_journal_keeps_the_first_id_of_an_incident(run: Any, tmp_path: Path) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.wait(2)
@@ -134,7 +134,7 @@ def test_the_run_s_folder_keeps_it_under_its_first_name(run: Any, tmp_path: Path
     assert (kept.kind, kept.began_as) == ("ended", ("finding", "cuda-oom"))
 
 
-def test_a_stall_that_the_stacks_explain_otherwise_keeps_its_name_and_changes_its_rule(dying: Book) -> None:
+def test_stall_with_another_explanation_keeps_its_id(dying: Book) -> None:
     stall = dying.book.open("stall", "zero3-trace-cache-invalidated", "critical", 100.0, step=10, count=7)
     groups = [StackGroup([0], "collective", what="all_reduce"), StackGroup([1], "code", place="t.py:5 in f")]
     silent = msgspec.structs.replace(PRIMARY, rule="silent-hang-no-error")

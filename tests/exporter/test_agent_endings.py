@@ -15,7 +15,7 @@ from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
-def test_a_healthy_run_prints_nothing(run: Any) -> None:
+def test_healthy_run_prints_nothing(run: Any) -> None:
     run.steps(1, 50)
     run.say("Training completed.")
     run.wait(60)
@@ -26,7 +26,7 @@ def test_a_healthy_run_prints_nothing(run: Any) -> None:
     assert run.kept("diagnosis.json")["verdict"] == "finished"
 
 
-def test_a_run_that_dies_at_once_sends_one_message(run: Any) -> None:
+def test_immediate_crash_sends_one_message(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.now += 0.5
@@ -36,7 +36,7 @@ def test_a_run_that_dies_at_once_sends_one_message(run: Any) -> None:
     assert run.told[0].severity == "critical" and run.told[0].step == 10
 
 
-def test_an_unknown_failure_is_told_by_its_exception(run: Any) -> None:
+def test_unknown_failure_is_reported_with_its_exception(run: Any) -> None:
     run.steps(1, 3)
     run.say(
         "Traceback (most recent call last):",
@@ -51,7 +51,7 @@ def test_an_unknown_failure_is_told_by_its_exception(run: Any) -> None:
     assert ended.exception == "ValueError: the tokenizer has no chat template (train.py:7)"
 
 
-def test_a_failure_without_a_word_shows_the_last_lines(run: Any) -> None:
+def test_silent_failure_shows_the_last_lines(run: Any) -> None:
     run.steps(1, 10)
     run.end("killed", 137)
     (ended,) = run.told
@@ -59,7 +59,7 @@ def test_a_failure_without_a_word_shows_the_last_lines(run: Any) -> None:
     assert run.kept("agent.json")["ending"]["kind"] == "killed"
 
 
-def test_a_stall_that_ends_in_a_kill_is_closed_with_its_whole_length(run: Any) -> None:
+def test_stall_that_ends_in_a_kill_has_its_whole_duration(run: Any) -> None:
     run.steps(1, 10)
     run.wait(100)
     run.end("killed", 137)
@@ -72,7 +72,7 @@ def test_a_stall_that_ends_in_a_kill_is_closed_with_its_whole_length(run: Any) -
     )
 
 
-def test_a_crash_that_takes_some_seconds_is_one_message(probed: Any) -> None:
+def test_slow_crash_is_one_message(probed: Any) -> None:
     run, ranks = probed
     run.train(ranks, 10)
     run.say(*OOM)
@@ -85,7 +85,7 @@ def test_a_crash_that_takes_some_seconds_is_one_message(probed: Any) -> None:
     ]
 
 
-def test_a_fatal_line_that_the_run_outlives_waits_two_seconds(run: Any) -> None:
+def test_fatal_line_is_reported_after_two_seconds(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.wait(1)
@@ -94,7 +94,7 @@ def test_a_fatal_line_that_the_run_outlives_waits_two_seconds(run: Any) -> None:
     assert [each.status for each in run.told] == ["open"]
 
 
-def test_a_run_that_the_user_ends_did_not_crash(run: Any) -> None:
+def test_run_ended_by_the_user_did_not_crash(run: Any) -> None:
     run.steps(1, 10)
     run.wait(100)
     run.agent.end(Ending("killed", 143, "SIGTERM", "It ended."), run.now)
@@ -121,7 +121,7 @@ TORCHRUN = (
     ],
     ids=["ctrl-c", "sigterm", "torchrun", "kill", "sighup", "time-limit"],
 )
-def test_a_stall_that_a_stop_from_outside_ends_stays_the_incident(
+def test_stall_ended_by_a_stop_stays_the_incident(
     run: Any, catalogue: Catalogue, ending: Ending, words: tuple[str, ...]
 ) -> None:
     run.steps(1, 10)
@@ -139,13 +139,13 @@ def test_a_stall_that_a_stop_from_outside_ends_stays_the_incident(
 
 
 @pytest.mark.parametrize("kind", ["interrupted", "finished"])
-def test_ctrl_c_and_a_good_end_are_no_incidents(run: Any, kind: str) -> None:
+def test_ctrl_c_and_success_are_no_incidents(run: Any, kind: str) -> None:
     run.steps(1, 10)
     run.end(kind, 130 if kind == "interrupted" else 0)
     assert run.told == []
 
 
-def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
+def test_ctrl_c_long_after_the_last_step_is_mentioned(run: Any) -> None:
     run.steps(1, 30, seconds=1.0)
     run.wait(25)  # shorter than a stall
     diagnosis = run.end("interrupted", 130)
@@ -156,7 +156,7 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
     ]
 
 
-def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
+def test_ctrl_c_soon_after_a_step_is_only_an_interruption(run: Any) -> None:
     run.steps(1, 30, seconds=8.0)
     run.wait(20)
     assert rendered(run.end("interrupted", 130).notes) == ["The run was interrupted (Ctrl-C)."]
@@ -165,7 +165,7 @@ def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
 @pytest.mark.parametrize(
     ("before", "note"), [(4.0, "The run was interrupted (Ctrl-C)."), (25.0, "25 s after its")]
 )
-def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
+def test_time_after_ctrl_c_does_not_count_as_waiting(
     run: Any, catalogue: Catalogue, before: float, note: str
 ) -> None:
     """The run saves without output; a diagnosis of its folder gives the same result later."""
@@ -183,7 +183,7 @@ def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     assert run.agent.advance.judged(Ending("interrupted", 130)).quiet is None
 
 
-def test_a_watch_that_is_taken_away_leaves_incidents_open(run: Any) -> None:
+def test_removed_agent_leaves_incidents_open(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)
     run.end("unknown", None)

@@ -15,9 +15,7 @@ from stallwatch_exporter.watching.agent import Agent
 Make = Callable[..., Any]
 
 
-def test_a_diagnosis_that_fails_does_not_keep_an_incident_back(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_diagnosis_does_not_prevent_an_incident(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run.steps(1, 10)
     monkeypatch.setattr(run.agent._reading, "diagnose", lambda **_: 1 / 0)
     run.say(*OOM)
@@ -34,7 +32,7 @@ def test_a_diagnosis_that_fails_does_not_keep_an_incident_back(
     assert len(run.notices) == 1
 
 
-def test_a_user_who_cannot_be_told_costs_nothing_else(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_stderr_does_not_affect_other_outputs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(text: str) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
@@ -48,7 +46,7 @@ def test_a_user_who_cannot_be_told_costs_nothing_else(run: Any, monkeypatch: pyt
     assert run.changes == [(HANG + "/1", "open", "")]
 
 
-def test_no_descriptor_is_free_and_that_is_reported_once(run: Any) -> None:
+def test_missing_file_descriptors_are_reported_once(run: Any) -> None:
     run.steps(1, 10)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
@@ -63,7 +61,7 @@ def test_no_descriptor_is_free_and_that_is_reported_once(run: Any) -> None:
     assert run.agent.errors
 
 
-def test_a_failing_sink_is_reported_once_and_others_still_receive(run: Any, catalogue: Any) -> None:
+def test_failing_sink_is_reported_once_and_does_not_affect_others(run: Any, catalogue: Any) -> None:
     take: list[Any] = []
 
     def broken(incident: Any) -> None:
@@ -88,7 +86,7 @@ def test_a_failing_sink_is_reported_once_and_others_still_receive(run: Any, cata
     assert len(run.notices) == 1
 
 
-def test_a_fault_in_the_reader_is_survived(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_the_reader_does_not_end_the_agent(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run.steps(1, 10)
     monkeypatch.setattr(run.agent._reading, "feed", lambda lines: 1 / 0)
     run.say("step 11/1000 loss 0.18")
@@ -100,7 +98,7 @@ def test_a_fault_in_the_reader_is_survived(run: Any, monkeypatch: pytest.MonkeyP
     assert b"step 11/1000" in (run.folder.path / "output.log").read_bytes()
 
 
-def test_a_home_that_cannot_be_written_costs_only_the_copies(watch: Make, tmp_path: Any) -> None:
+def test_unwritable_home_loses_only_the_log_copies(watch: Make, tmp_path: Any) -> None:
     (tmp_path / "home").write_text("a file where the folder should be")
     run = watch()
     run.steps(1, 10)
@@ -112,7 +110,7 @@ def test_a_home_that_cannot_be_written_costs_only_the_copies(watch: Make, tmp_pa
     assert (tmp_path / "home").is_file()
 
 
-def test_binary_junk_and_endless_lines_do_not_hurt(run: Any) -> None:
+def test_binary_data_and_endless_lines_are_harmless(run: Any) -> None:
     run.steps(1, 10)
     run.agent.feed(Chunk("stdout", bytes(range(256)) * 1000, run.now))
     run.agent.feed(Chunk("stdout", b"x" * 3_000_000, run.now))

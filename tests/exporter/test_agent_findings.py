@@ -17,7 +17,7 @@ UNKNOWN = [
 ]
 
 
-def test_a_fatal_cause_is_raised_while_the_launcher_still_waits(run: Any) -> None:
+def test_fatal_cause_is_reported_while_the_launcher_waits(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     assert run.told == []
@@ -42,7 +42,7 @@ def test_a_fatal_cause_is_raised_while_the_launcher_still_waits(run: Any) -> Non
     assert diagnosis.verdict == "failed" and run.told[-1].ending is not None
 
 
-def test_an_error_that_training_survives_is_taken_back(run: Any) -> None:
+def test_error_is_withdrawn_if_training_continues(run: Any) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     run.steps(11, 60)
@@ -52,7 +52,7 @@ def test_an_error_that_training_survives_is_taken_back(run: Any) -> None:
     ]
 
 
-def test_wrappers_and_notices_raise_nothing_while_the_run_is_up(run: Any) -> None:
+def test_wrappers_and_notices_open_no_incident(run: Any) -> None:
     run.steps(1, 10)
     run.say("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "WARNING: something")
     run.steps(11, 20)
@@ -60,7 +60,7 @@ def test_wrappers_and_notices_raise_nothing_while_the_run_is_up(run: Any) -> Non
     assert run.metric("stallwatch_warnings_total") == 1
 
 
-def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
+def test_unknown_exception_at_the_end_is_reported(run: Any) -> None:
     """The end of a followed run, for example, is not visible."""
     run.steps(1, 3)
     run.say(*UNKNOWN)
@@ -77,7 +77,7 @@ def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
     assert len(run.changes) == 1
 
 
-def test_an_unknown_exception_is_told_as_what_its_place_says_and_taken_back_alike(run: Any) -> None:
+def test_unknown_exception_is_reported_and_withdrawn_by_its_location(run: Any) -> None:
     place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
     run.steps(1, 3)
     run.say("Traceback (most recent call last):", place, "ValueError: odd gradients")
@@ -93,7 +93,7 @@ def test_an_unknown_exception_is_told_as_what_its_place_says_and_taken_back_alik
     assert run.changes[-1] == ("finding/fp16-unscale-error/1", "resolved", "recovered")
 
 
-def test_what_is_guessed_after_an_unknown_exception_was_told_is_no_second_incident(run: Any) -> None:
+def test_later_inference_does_not_open_a_second_incident(run: Any) -> None:
     place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
     run.steps(1, 3)
     run.say(*UNKNOWN)
@@ -110,7 +110,7 @@ def test_what_is_guessed_after_an_unknown_exception_was_told_is_no_second_incide
     assert run.told[-1].ending is not None
 
 
-def test_an_inferred_cause_names_its_rank(run: Any) -> None:
+def test_inferred_cause_names_its_rank(run: Any) -> None:
     place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
     run.steps(1, 3)
     for rank in (2, 5):
@@ -124,7 +124,7 @@ def test_an_inferred_cause_names_its_rank(run: Any) -> None:
     assert [each.rule for each in run.told] == ["fp16-unscale-error"] * len(run.told)
 
 
-def test_an_unknown_exception_that_training_survives_is_no_news(run: Any) -> None:
+def test_unknown_exception_is_not_reported_if_training_continues(run: Any) -> None:
     run.steps(1, 3)
     run.say(*UNKNOWN)
     run.steps(4, 60)
@@ -132,7 +132,7 @@ def test_an_unknown_exception_that_training_survives_is_no_news(run: Any) -> Non
     assert [each.rule for each in run.told] == []
 
 
-def test_an_unknown_exception_is_taken_back_when_training_goes_on(run: Any) -> None:
+def test_unknown_exception_is_withdrawn_when_training_continues(run: Any) -> None:
     run.steps(1, 3)
     run.say(*UNKNOWN)
     run.wait(31)
@@ -143,7 +143,7 @@ def test_an_unknown_exception_is_taken_back_when_training_goes_on(run: Any) -> N
     ]
 
 
-def test_an_unknown_exception_of_the_past_is_no_news(run: Any) -> None:
+def test_unknown_exception_in_the_history_is_not_reported(run: Any) -> None:
     run.agent.history(
         "stdout", "".join(f"{line}\n" for line in ["step 1/9 loss 1", *UNKNOWN]).encode(), None, counted=True
     )
@@ -162,7 +162,7 @@ def test_waiting_notifications_are_sent_when_watching_stops(run: Any, lines: lis
     assert run.changes == [(f"finding/{rule}/1", "open", "")]
 
 
-def test_what_was_caught_and_logged_with_a_date_is_no_incident(probed: tuple[Any, list[Any]]) -> None:
+def test_caught_and_logged_exception_is_no_incident(probed: tuple[Any, list[Any]]) -> None:
     """The traceback below the dated line has no date, so its time of arrival counts."""
     run, probes = probed
     run.train(probes, 20, 0.5)

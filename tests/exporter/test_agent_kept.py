@@ -13,7 +13,7 @@ from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
-def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
+def test_progress_bars_and_ranks_are_recognized(run: Any) -> None:
     for step in range(1, 12):
         run.wait(2)
         bar = f"\r{step * 2:3d}%|##   | {step}/50 [00:{step * 2:02d}<01:00,  2.00s/it]"
@@ -31,7 +31,7 @@ def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
     assert run.kept("agent.json")["rank_logs"] == ["output.log", "ranks/rank1.log"]
 
 
-def test_agent_json_is_written_at_once_with_news_and_else_every_five_seconds(run: Any) -> None:
+def test_agent_json_is_written_on_changes_and_every_five_seconds(run: Any) -> None:
     run.wait(10)  # the run is starting
     written = set()
     for _ in range(20):
@@ -45,7 +45,7 @@ def test_agent_json_is_written_at_once_with_news_and_else_every_five_seconds(run
     assert (known["step"], known["total_steps"], known["loss"]) == (1, 1000, 0.5)
 
 
-def test_the_copies_hold_what_was_printed(run: Any) -> None:
+def test_log_copies_contain_the_output(run: Any) -> None:
     run.say("hello", "[rank1]: one")
     run.end("finished", 0)
     records = [parse_record(line) for line in (run.folder.path / "ranks/rank1.log").read_bytes().splitlines()]
@@ -65,7 +65,7 @@ def test_secrets_reach_neither_disk_nor_sinks(run: Any) -> None:
         assert path.is_dir() or token not in path.read_text()
 
 
-def test_versions_that_the_log_names_become_labels(run: Any) -> None:
+def test_versions_in_the_log_become_labels(run: Any) -> None:
     run.say("versions torch=2.6.0 deepspeed=0.16.4 flash-attn=2.7.0")
     run.steps(1, 10)
     run.wait(10)
@@ -85,9 +85,7 @@ _RAISED = [
 HEAD = ["starting my program", "found 812 shards", "the model is ready", "the rate is 0.1 now"]
 
 
-def test_the_folder_of_a_run_that_tried_again_has_the_verdict_that_was_given_live(
-    run: Any, catalogue: Catalogue
-) -> None:
+def test_folder_of_a_restarted_run_has_the_live_verdict(run: Any, catalogue: Catalogue) -> None:
     for error in (["Traceback (most recent call last):", *_RAISED], []):
         run.say(*HEAD)
         run.steps(1, 40, total=40)
@@ -98,9 +96,7 @@ def test_the_folder_of_a_run_that_tried_again_has_the_verdict_that_was_given_liv
     assert found.starts == [] and found.progress == live.progress
 
 
-def test_a_run_that_is_stopped_while_it_is_waited_for_is_no_stall_in_its_folder_either(
-    run: Any, catalogue: Catalogue
-) -> None:
+def test_run_stopped_during_a_wait_is_no_stall_in_its_folder(run: Any, catalogue: Catalogue) -> None:
     """`diagnose` of the run's folder is as patient as the live agent."""
     run.steps(1, 40)
     run.agent._watch.rule(180.0, "waiting")

@@ -27,7 +27,7 @@ OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
         (None, 12, OOM, ""),
     ],
 )
-def test_a_live_kill_is_weighed_with_the_memory(
+def test_cause_of_a_kill_depends_on_the_memory(
     run: Any, counted: bool | None, held: int, rule: str, note: str
 ) -> None:
     run.agent.memory.counted = lambda: counted
@@ -45,7 +45,7 @@ def test_a_live_kill_is_weighed_with_the_memory(
     assert run.changes == [(f"finding/{rule}/1", "open", "")]
 
 
-def test_the_kernel_is_queried_while_the_command_runs(tmp_path: Path) -> None:
+def test_kernel_counters_are_read_during_the_run(tmp_path: Path) -> None:
     events = tmp_path / "cgroup" / "job" / "memory.events"
     events.parent.mkdir(parents=True)
     own = tmp_path / "proc" / "self" / "cgroup"
@@ -59,7 +59,7 @@ def test_the_kernel_is_queried_while_the_command_runs(tmp_path: Path) -> None:
     assert watch.counted() is True
 
 
-def test_what_the_machine_counts_after_a_kill_is_anothers(run: Any, tmp_path: Path) -> None:
+def test_kills_counted_later_belong_to_other_processes(run: Any, tmp_path: Path) -> None:
     machine = tmp_path / "proc" / "vmstat"
     machine.parent.mkdir()
     machine.write_text("oom_kill 4\n")
@@ -78,7 +78,7 @@ def test_what_the_machine_counts_after_a_kill_is_anothers(run: Any, tmp_path: Pa
     assert {one.rule for one in run.told} == {OUTSIDE} and ending.kind == "failed"
 
 
-def test_a_run_that_survives_a_kill_may_be_killed_again(tmp_path: Path) -> None:
+def test_second_kill_of_a_run_is_recognized(tmp_path: Path) -> None:
     machine = tmp_path / "proc" / "vmstat"
     machine.parent.mkdir()
     machine.write_text("oom_kill 4\n")

@@ -90,7 +90,7 @@ def ranks(run: Any) -> Ranks:
     return ranks
 
 
-def test_a_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Ranks) -> None:
+def test_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS)
@@ -117,7 +117,7 @@ def test_a_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Ra
 KILLED = "torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 7)"
 
 
-def test_a_crash_is_one_message_however_the_launcher_ends_the_others(run: Any, ranks: Ranks) -> None:
+def test_crash_is_one_message_although_the_launcher_ends_other_ranks(run: Any, ranks: Ranks) -> None:
     """A killed rank reports nothing. The other ranks get a signal, and end after a delay."""
     run.steps(1, 10)
     ranks.kill(1)
@@ -133,7 +133,7 @@ def test_a_crash_is_one_message_however_the_launcher_ends_the_others(run: Any, r
     assert run.changes == [("ended/host-oom-sigkill/1", "resolved", "run-failed")]
 
 
-def test_a_fatal_line_is_reported_soon_if_other_ranks_continue(run: Any, ranks: Ranks) -> None:
+def test_fatal_line_is_reported_soon_if_other_ranks_continue(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(1)
@@ -142,7 +142,7 @@ def test_a_fatal_line_is_reported_soon_if_other_ranks_continue(run: Any, ranks: 
     assert run.changes == [("finding/host-oom-sigkill/1", "open", "")]
 
 
-def test_a_fatal_line_is_reported_while_a_launcher_starts_ranks_anew(run: Any, ranks: Ranks) -> None:
+def test_fatal_line_is_reported_while_ranks_restart(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(1)
@@ -156,7 +156,7 @@ def test_a_fatal_line_is_reported_while_a_launcher_starts_ranks_anew(run: Any, r
     assert opened == {"host-oom-sigkill": pytest.approx(30, abs=2)}
 
 
-def test_ranks_that_end_well_hold_up_nothing(run: Any, ranks: Ranks) -> None:
+def test_successful_end_of_ranks_is_not_reported(run: Any, ranks: Ranks) -> None:
     ranks.codes[2] = 0
     run.steps(1, 10)
     ranks.leave(1)
@@ -166,7 +166,7 @@ def test_ranks_that_end_well_hold_up_nothing(run: Any, ranks: Ranks) -> None:
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
 
 
-def test_a_kill_that_the_kernel_counted_is_reported_with_the_rank(run: Any, ranks: Ranks) -> None:
+def test_kill_counted_by_the_kernel_is_reported_with_the_rank(run: Any, ranks: Ranks) -> None:
     run.agent.memory.counted = lambda: True
     run.steps(1, 10)
     ranks.kill(1)
@@ -180,7 +180,7 @@ def test_a_kill_that_the_kernel_counted_is_reported_with_the_rank(run: Any, rank
     ("code", "expected", "chinese"),
     [(7, "Exit code 7.", "退出码 7。"), (-9, "Ended by SIGKILL.", "被 SIGKILL 终止。"), (0, "", "")],
 )
-def test_how_a_rank_ended_is_told_where_it_was_seen(
+def test_observed_exit_of_a_rank_is_reported(
     run: Any, ranks: Ranks, code: int, expected: str, chinese: str
 ) -> None:
     ranks.codes[1] = code
@@ -192,7 +192,7 @@ def test_how_a_rank_ended_is_told_where_it_was_seen(
     assert render(run.told[0].note, "zh").endswith(chinese or "仍在运行。")
 
 
-def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ranks: Ranks) -> None:
+def test_rank_with_an_unknown_exit_code_did_not_succeed(run: Any, ranks: Ranks) -> None:
     """After ``raise SystemExit(7)``, the interpreter ends as after a success."""
     tell_steps(run, dict.fromkeys(range(3), 5))
     run.steps(1, 5)
@@ -206,7 +206,7 @@ def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ran
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 
-def test_a_returned_rank_is_reported_and_its_next_end_is_a_new_episode(run: Any, ranks: Ranks) -> None:
+def test_second_end_of_a_rank_is_a_new_episode(run: Any, ranks: Ranks) -> None:
     run.steps(1, 5)
     ranks.kill(1)
     run.steps(6, 15)
@@ -220,21 +220,21 @@ def test_a_returned_rank_is_reported_and_its_next_end_is_a_new_episode(run: Any,
     assert run.changes[-1] == (GONE + "/2", "resolved", "run-finished")
 
 
-def test_judgements_of_the_log_leave_it_open(run: Any, ranks: Ranks) -> None:
+def test_findings_of_the_log_do_not_close_a_lost_rank(run: Any, ranks: Ranks) -> None:
     """The log contains nothing about the lost rank, which would make a finding harmless."""
     ranks.kill(1)
     run.steps(1, 60)
     assert run.changes == [(GONE + "/1", "open", "")]
 
 
-def test_a_rank_is_reported_before_the_first_step(run: Any, ranks: Ranks) -> None:
+def test_lost_rank_is_reported_before_the_first_step(run: Any, ranks: Ranks) -> None:
     """A stall of the start is reported only after a long time."""
     ranks.kill(2)
     run.wait(20)
     assert run.changes == [(GONE + "/1", "open", "")]
 
 
-def test_the_end_of_a_run_is_no_news(run: Any, ranks: Ranks) -> None:
+def test_end_of_all_ranks_is_not_reported(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     for rank in (2, 1, 0):
         ranks.leave(rank)
@@ -245,7 +245,7 @@ def test_the_end_of_a_run_is_no_news(run: Any, ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("way", ["leave", "kill"])
-def test_a_last_rank_may_save_for_long(run: Any, ranks: Ranks, way: str) -> None:
+def test_last_rank_can_take_long_to_save(run: Any, ranks: Ranks, way: str) -> None:
     run.steps(1, 10, total=10)
     getattr(ranks, way)(1, 2)
     run.wait(120)
@@ -254,7 +254,7 @@ def test_a_last_rank_may_save_for_long(run: Any, ranks: Ranks, way: str) -> None
 
 
 @pytest.mark.parametrize(("total", "expected"), [(1000, [(EARLY + "/1", "open", "")]), (None, [])])
-def test_a_rank_that_exits_early_without_error_is_reported(
+def test_rank_that_exits_early_without_error_is_reported(
     run: Any, ranks: Ranks, total: int | None, expected: list[tuple[str, str, str]]
 ) -> None:
     tell_steps(run, dict.fromkeys(range(3), 5))
@@ -272,7 +272,7 @@ def test_a_rank_that_exits_early_without_error_is_reported(
         assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000;")
 
 
-def test_a_rank_that_others_continue_without_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) -> None:
+def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) -> None:
     """The total of steps is unknown, but the progress of the other ranks is enough."""
     tell_steps(run, {0: 20, 1: 5, 2: 5})  # each rank may count in its own unit
     ranks.leave(1)
@@ -302,7 +302,7 @@ def test_a_rank_that_others_continue_without_is_reported_live_and_at_the_end(run
     assert again.primary is not None and again.primary.rule == "rank-left-early"
 
 
-def test_ranks_of_the_host_are_recorded_and_lines_that_number_them_locally_are_theirs(run: Any) -> None:
+def test_local_rank_numbers_in_lines_are_mapped_to_global_ranks(run: Any) -> None:
     ranks = Ranks(run)
     ranks.start(8, 9)
     run.say(*(line.replace("[rank3]: ", "[default1]:") for line in OOM))
@@ -314,7 +314,7 @@ def test_ranks_of_the_host_are_recorded_and_lines_that_number_them_locally_are_t
     assert info is not None and info.ranks == "8-9"  # the ranks are kept after they have ended
 
 
-def test_lines_of_a_rank_that_failed_before_its_probe_was_loaded_are_not_those_of_another(run: Any) -> None:
+def test_lines_of_an_unprobed_rank_are_not_attributed_to_another(run: Any) -> None:
     ranks = Ranks(run)
     ranks.first = 8
     ranks.start(9)
@@ -325,7 +325,7 @@ def test_lines_of_a_rank_that_failed_before_its_probe_was_loaded_are_not_those_o
     assert info is not None and (info.ranks, info.first_rank) == ("9", 8)
 
 
-def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> None:
+def test_ranks_with_different_counters_end_as_one_run(run: Any, ranks: Ranks) -> None:
     """One rank counts epochs, the others steps; steps from before it left are not steps without it."""
     tell_steps(run, {0: 10, 1: 900, 2: 900})
     ranks.leave(0)
@@ -339,7 +339,7 @@ def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> No
     assert run.changes == []
 
 
-def test_a_rank_that_ends_during_a_stall_is_no_second_incident(run: Any, ranks: Ranks) -> None:
+def test_rank_that_ends_during_a_stall_is_no_second_incident(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     run.wait(40)
     ranks.kill(1)
@@ -350,7 +350,7 @@ def test_a_rank_that_ends_during_a_stall_is_no_second_incident(run: Any, ranks: 
 
 
 @pytest.mark.parametrize("way", ["leave", "kill"])
-def test_an_error_that_a_rank_printed_is_told_alone(run: Any, ranks: Ranks, way: str) -> None:
+def test_printed_error_of_a_rank_is_the_only_incident(run: Any, ranks: Ranks, way: str) -> None:
     run.steps(1, 10)
     run.say(*OOM)
     if way == "leave":
@@ -361,9 +361,7 @@ def test_an_error_that_a_rank_printed_is_told_alone(run: Any, ranks: Ranks, way:
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
 
 
-def test_a_launcher_that_restarts_the_other_ranks_continues_without_the_lost_rank(
-    run: Any, ranks: Ranks
-) -> None:
+def test_elastic_restart_continues_without_the_lost_rank(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     ranks.kill(2)
     run.wait(3)
@@ -374,7 +372,7 @@ def test_a_launcher_that_restarts_the_other_ranks_continues_without_the_lost_ran
     assert run.changes == []
 
 
-def test_a_program_before_the_training_is_no_rank(run: Any) -> None:
+def test_program_before_the_training_is_no_rank(run: Any) -> None:
     """The program prepares data under the rank number of a rank that trains on another host."""
     ranks = Ranks(run)
     ranks.start(1)

@@ -7,7 +7,7 @@ from typing import Any
 from agentcases import HANG
 
 
-def test_episodes_count_on_and_what_was_left_open_is_resolved(run: Any) -> None:
+def test_restart_continues_episodes_and_closes_open_incidents(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)
     run.end("unknown", None)
@@ -19,7 +19,7 @@ def test_episodes_count_on_and_what_was_left_open_is_resolved(run: Any) -> None:
     assert run.changes[1:] == [(HANG + "/2", "open", "")]
 
 
-def test_a_stall_that_still_lasts_is_gone_on_with(run: Any) -> None:
+def test_restart_continues_an_open_stall(run: Any) -> None:
     log = "".join(f"step {step}/1000 loss 0.5\n" for step in range(1, 11)).encode()
     run.steps(1, 10)
     last = run.now
@@ -33,7 +33,7 @@ def test_a_stall_that_still_lasts_is_gone_on_with(run: Any) -> None:
     assert {each.status for each in run.told} == {"open"}
 
 
-def test_a_torn_record_of_incidents_is_passed_over(run: Any) -> None:
+def test_truncated_journal_entry_is_ignored(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)
     with (run.folder.path / "incidents.jsonl").open("ab") as out:
@@ -43,7 +43,7 @@ def test_a_torn_record_of_incidents_is_passed_over(run: Any) -> None:
     assert run.changes == [(HANG + "/1", "resolved", "recovered")]
 
 
-def test_what_a_killed_agent_may_not_have_sent_is_sent_by_the_next(run: Any) -> None:
+def test_next_agent_sends_unsent_incidents_of_a_killed_agent(run: Any) -> None:
     run.folder.write_info(reported=False)
     run.steps(1, 10)
     run.wait(40)

@@ -9,7 +9,7 @@ import pytest
 CACHE = "Invalidate trace cache @ step 10: expected module 19, but got module 11"
 
 
-def test_invalidations_before_the_silence_are_named_as_its_cause(run: Any) -> None:
+def test_invalidations_before_a_stall_are_its_cause(run: Any) -> None:
     for step in range(1, 21):
         run.steps(step, step)
         run.say(*[CACHE] * 3)
@@ -26,7 +26,7 @@ def test_invalidations_before_the_silence_are_named_as_its_cause(run: Any) -> No
     assert run.metric("stallwatch_trace_cache_invalidations_total") == 60
 
 
-def test_invalidations_that_go_on_while_no_step_comes_do_not_hide_the_stall(run: Any) -> None:
+def test_continuing_invalidations_do_not_hide_a_stall(run: Any) -> None:
     run.steps(1, 60, seconds=0.25)
     stepped_at = run.now
     while run.now < stepped_at + 60:
@@ -39,7 +39,7 @@ def test_invalidations_that_go_on_while_no_step_comes_do_not_hide_the_stall(run:
     assert run.changes[1:] == [("stall/zero3-trace-cache-invalidated/1", "resolved", "recovered")]
 
 
-def test_ever_more_invalidations_while_steps_slow_down_little_by_little_warn_once(run: Any) -> None:
+def test_growing_invalidations_with_slower_steps_warn_once(run: Any) -> None:
     for step in range(1, 241):
         run.say(*[CACHE] * (step // 40))
         run.steps(step, step, seconds=1.0 + step / 60)
@@ -48,14 +48,14 @@ def test_ever_more_invalidations_while_steps_slow_down_little_by_little_warn_onc
     assert len(run.changes) == 1
 
 
-def test_invalidations_in_a_run_that_advances_raise_nothing(run: Any) -> None:
+def test_invalidations_without_slowdown_are_not_reported(run: Any) -> None:
     for step in range(1, 60):
         run.say(CACHE)
         run.steps(step, step)
     assert run.told == []
 
 
-def test_invalidations_that_slow_the_run_down_are_a_warning(run: Any) -> None:
+def test_invalidations_with_slowdown_are_a_warning(run: Any) -> None:
     run.steps(1, 40, seconds=1.0)
     for step in range(41, 90):
         run.say(*[CACHE] * 4)
@@ -68,14 +68,14 @@ def test_invalidations_that_slow_the_run_down_are_a_warning(run: Any) -> None:
     assert {change[0] for change in run.changes} == {"finding/zero3-trace-cache-invalidated/1"}
 
 
-def test_steps_that_become_slower_by_themselves_are_a_warning(run: Any) -> None:
+def test_slower_steps_are_a_warning(run: Any) -> None:
     run.steps(1, 40, seconds=1.0)
     run.steps(41, 90, seconds=4.0)
     assert [(one.rule, one.severity) for one in run.told][:1] == [("step-time-degraded", "warning")]
 
 
 @pytest.mark.parametrize(("another", "warned"), [(True, []), (False, ["step-time-degraded"])])
-def test_slower_steps_of_another_training_in_the_same_process_are_no_news(
+def test_slower_steps_of_a_second_training_are_not_reported(
     probed: tuple[Any, list[Any]], another: bool, warned: list[str]
 ) -> None:
     run, probes = probed

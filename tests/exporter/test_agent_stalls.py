@@ -11,7 +11,7 @@ from agentcases import HANG
 Make = Callable[..., Any]
 
 
-def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) -> None:
+def test_stall_opens_at_the_learned_threshold_and_recovers(run: Any) -> None:
     run.steps(1, 10)
     run.wait(30)
     assert run.told == []
@@ -38,7 +38,7 @@ def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) ->
     assert run.kept("agent.json")["state"] == "training"
 
 
-def test_a_stall_of_a_log_that_has_just_begun_says_that_its_rhythm_is_not_known(run: Any) -> None:
+def test_early_stall_says_that_its_threshold_is_not_learned(run: Any) -> None:
     run.steps(1, 60, seconds=0.3)
     run.wait(85)
     (stall,) = run.told
@@ -49,7 +49,7 @@ def test_a_stall_of_a_log_that_has_just_begun_says_that_its_rhythm_is_not_known(
     assert [one.learning for one in run.told[-1:]] == [False]
 
 
-def test_a_line_of_the_runs_beginning_that_comes_again_takes_no_step_away(run: Any) -> None:
+def test_repeated_startup_line_does_not_reset_the_steps(run: Any) -> None:
     run.say("starting my program", "loading the data set", "the model is ready")
     run.steps(1, 10)
     run.say("loading the data set")
@@ -58,7 +58,7 @@ def test_a_line_of_the_runs_beginning_that_comes_again_takes_no_step_away(run: A
     assert (stall.id, stall.step) == ("sft/" + HANG + "/1", 10)
 
 
-def test_a_second_stall_alerts_again(run: Any) -> None:
+def test_second_stall_is_reported_again(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)
     run.say("step 11/1000 loss 0.18")
@@ -69,7 +69,7 @@ def test_a_second_stall_alerts_again(run: Any) -> None:
     assert [incident.id for incident in run.kept_incidents if incident.status == "open"][-1].endswith("/2")
 
 
-def test_two_stalls_between_two_looks_are_two(run: Any) -> None:
+def test_two_stalls_between_checks_are_two_incidents(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)
     run.now += 0.1
@@ -83,7 +83,7 @@ def test_two_stalls_between_two_looks_are_two(run: Any) -> None:
     ]
 
 
-def test_a_long_stall_is_updated_but_not_every_second(run: Any) -> None:
+def test_long_stall_is_updated_rarely(run: Any) -> None:
     run.steps(1, 10)
     run.wait(331)
     assert {incident.status for incident in run.told} == {"open"}
@@ -91,7 +91,7 @@ def test_a_long_stall_is_updated_but_not_every_second(run: Any) -> None:
     assert run.told[-1].stalled_seconds > 250
 
 
-def test_an_evaluation_longer_than_many_steps_is_no_stall(run: Any) -> None:
+def test_long_evaluation_is_no_stall(run: Any) -> None:
     run.steps(1, 20)
     run.say("***** Running Evaluation *****")
     run.wait(600)
@@ -100,7 +100,7 @@ def test_an_evaluation_longer_than_many_steps_is_no_stall(run: Any) -> None:
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
-def test_before_the_first_step_it_waits_long(run: Any) -> None:
+def test_threshold_before_the_first_step_is_long(run: Any) -> None:
     run.say("Loading checkpoint shards")
     run.wait(3599)
     assert run.told == []
@@ -109,7 +109,7 @@ def test_before_the_first_step_it_waits_long(run: Any) -> None:
     assert run.told[0].phase == "init" and run.told[0].step is None
 
 
-def test_the_threshold_is_published(watch: Make) -> None:
+def test_threshold_is_published(watch: Make) -> None:
     run = watch(stall_floor_seconds=5.0, stall_factor=4.0)
     assert run.metric("stallwatch_stall_threshold_seconds{phase=init}") == 3600
     run.steps(1, 12, seconds=2.0)
@@ -117,7 +117,7 @@ def test_the_threshold_is_published(watch: Make) -> None:
     assert run.metric("stallwatch_stall_threshold_seconds{phase=train}") == pytest.approx(8.0)
 
 
-def test_a_recovery_from_a_long_start_names_where_the_run_is_now(watch: Make) -> None:
+def test_recovery_from_a_long_start_shows_the_current_step(watch: Make) -> None:
     run = watch(stall_start_seconds=10.0)
     run.wait(22)
     run.say("step 1/1000 loss 0.5")
@@ -135,7 +135,7 @@ ASSERTED = (
 
 
 @pytest.mark.parametrize(("silent", "verdict"), [(40, "failed"), (1, "stalled")])
-def test_a_failure_after_a_stall_is_the_cause(run: Any, silent: int, verdict: str) -> None:
+def test_failure_after_a_stall_is_the_cause(run: Any, silent: int, verdict: str) -> None:
     """After a rank's death, the others may wait; an agent that only follows a log does not see the end."""
     run.steps(1, 10)
     run.wait(silent)

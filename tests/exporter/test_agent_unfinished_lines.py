@@ -20,7 +20,7 @@ def draw(run: Any, step: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["killed", "unknown"])
-def test_a_run_that_hangs_behind_its_bar_is_no_recovery_when_it_is_killed(watch: Make, kind: str) -> None:
+def test_killed_run_with_an_unfinished_bar_did_not_recover(watch: Make, kind: str) -> None:
     run = watch(stall_floor_seconds=4.0)
     for step in range(1, 31):
         run.wait(1)
@@ -37,7 +37,7 @@ def test_a_run_that_hangs_behind_its_bar_is_no_recovery_when_it_is_killed(watch:
         assert run.changes[1:] == [(HANG + "/1", "resolved", "run-failed")]
 
 
-def test_a_bar_that_advances_after_a_stall_is_a_recovery(watch: Make) -> None:
+def test_advancing_bar_after_a_stall_is_a_recovery(watch: Make) -> None:
     run = watch(stall_floor_seconds=4.0)
     for step in range(1, 31):
         run.wait(1)
@@ -48,7 +48,7 @@ def test_a_bar_that_advances_after_a_stall_is_a_recovery(watch: Make) -> None:
     assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
 
 
-def test_an_unfinished_line_at_the_end_of_a_stall_is_no_recovery(watch: Make) -> None:
+def test_unfinished_line_at_the_end_of_a_stall_is_no_recovery(watch: Make) -> None:
     run = watch(stall_floor_seconds=4.0)
     run.steps(1, 10, seconds=1.0)
     run.agent.feed(Chunk("stdout", b"step 11/1000 loss 0.1", run.now))

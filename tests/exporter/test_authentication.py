@@ -20,7 +20,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_what_we_send_to_servers_of_the_same_settings(tmp_path: Path) -> None:
+def test_own_requests_use_the_configured_credentials(tmp_path: Path) -> None:
     token = written(tmp_path / "token", "\n first \nsecond\n")
     users = written(tmp_path / "users", "ann:pass:word\nbob:x\n")
     assert own_authorization(ServerSettings(token_file=token, basic_auth_file=users)) == "Bearer first"
@@ -43,7 +43,9 @@ def test_what_we_send_to_servers_of_the_same_settings(tmp_path: Path) -> None:
         ("basic_auth_file", "ann:x\nbob\n", "must hold user:password on each line"),
     ],
 )
-def test_a_file_without_valid_users_is_named(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+def test_file_without_valid_users_is_reported(
+    tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
     path = tmp_path / "file"
     if text is not None:
         written(path, text)
@@ -51,7 +53,7 @@ def test_a_file_without_valid_users_is_named(tmp_path: Path, name: str, text: st
     assert len(found) == bool(words) and all(str(path) in line and words in line for line in found)
 
 
-def test_what_is_reported_of_a_refused_name_shows_no_secret() -> None:
+def test_report_about_a_refused_name_contains_no_secret() -> None:
     said: list[str] = []
     access = Access(ServerSettings(), report=said.append)
     token = "hf_" + "abcdefghijklmnopqr0123456789stuvwx"
@@ -65,7 +67,7 @@ def test_what_is_reported_of_a_refused_name_shows_no_secret() -> None:
     ("flags", "remedy"),
     [(0, "chmod o-r {path}"), (os.ST_RDONLY, "mount it with defaultMode: 0440 (Kubernetes)")],
 )
-def test_a_remedy_is_one_that_the_file_system_allows(
+def test_remedy_is_possible_on_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, remedy: str
 ) -> None:
     path = written(tmp_path / "token", "t\n")
@@ -76,6 +78,6 @@ def test_a_remedy_is_one_that_the_file_system_allows(
     ]
 
 
-def test_a_name_that_no_request_can_have_is_named() -> None:
+def test_invalid_allowed_host_is_reported() -> None:
     (line,) = problems(ServerSettings(allowed_hosts=("node7", "*.example.org", "*", "http://node7")))
     assert line.startswith("allowed_hosts under [server]: 'http://node7' is no host name; write a name")

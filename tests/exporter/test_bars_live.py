@@ -54,7 +54,7 @@ def drawings(draw: Callable[[int, float, int], str], epochs: int) -> Iterator[st
 
 
 @pytest.mark.parametrize("draw", DRAWN)
-def test_each_epoch_goes_on_from_the_last(run: Any, draw: Callable[[int, float, int], str]) -> None:
+def test_epochs_continue_the_step_count(run: Any, draw: Callable[[int, float, int], str]) -> None:
     for text in drawings(draw, 3):
         run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
@@ -65,9 +65,7 @@ def test_each_epoch_goes_on_from_the_last(run: Any, draw: Callable[[int, float, 
 
 
 @pytest.mark.parametrize("draw", DRAWN)
-def test_a_hang_under_a_bar_is_found_at_the_threshold(
-    run: Any, draw: Callable[[int, float, int], str]
-) -> None:
+def test_hang_after_a_bar_is_found_at_the_threshold(run: Any, draw: Callable[[int, float, int], str]) -> None:
     for text in [*drawings(draw, 2)][:-5]:
         run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
@@ -76,7 +74,7 @@ def test_a_hang_under_a_bar_is_found_at_the_threshold(
     assert [(each.kind, each.status) for each in run.told][:1] == [("stall", "open")]
 
 
-def test_an_evaluations_bar_is_a_phase_of_its_own(run: Any) -> None:
+def test_bar_of_an_evaluation_is_a_separate_phase(run: Any) -> None:
     for text in drawings(keras_3, 2):
         run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
@@ -87,7 +85,7 @@ def test_an_evaluations_bar_is_a_phase_of_its_own(run: Any) -> None:
     assert run.agent._reading.tracker.last_step == 2 * LENGTH
 
 
-def test_downloads_with_kerass_bar_are_no_training(run: Any) -> None:
+def test_keras_download_bars_are_no_training(run: Any) -> None:
     run.say("Downloading data from https://example.org/mnist.npz")
     run.say("11490434/11490434 ━━━━━━━━━━━━━━━━━━━━ 0s 0us/step")
     run.steps(1, 5)
@@ -95,7 +93,7 @@ def test_downloads_with_kerass_bar_are_no_training(run: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_backspaces_part_drawings_however_the_bytes_are_cut(size: int) -> None:
+def test_backspaces_separate_drawings_for_any_chunks(size: int) -> None:
     data = "".join(drawings(keras_2, 1)).encode()
     reader = LineReader("stdout")
     lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]

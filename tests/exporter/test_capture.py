@@ -43,7 +43,7 @@ def through(
     return out.read_bytes(), err.read_bytes(), code_
 
 
-def test_a_flood_of_output_passes_without_a_reader(tmp_path: Path) -> None:
+def test_flood_of_output_passes_without_a_reader(tmp_path: Path) -> None:
     queue = ByteQueue(max_bytes=1000)
     out, err, code = through(FLOOD, tmp_path, queue)
     assert out == "".join(f"step {i} loss {i / 7:.4f}\n" for i in range(200_000)).encode()
@@ -52,7 +52,7 @@ def test_a_flood_of_output_passes_without_a_reader(tmp_path: Path) -> None:
     assert queue.dropped > 100_000
 
 
-def test_the_miner_gets_the_same_bytes_by_stream(tmp_path: Path) -> None:
+def test_log_reader_receives_the_same_bytes_by_stream(tmp_path: Path) -> None:
     queue = ByteQueue()
     code = "import os; os.write(1, b'a\\xff\\r\\n'); os.write(2, b'\\x1b[1mb')"
     out, err, _ = through(code, tmp_path, queue)
@@ -65,11 +65,11 @@ def test_the_miner_gets_the_same_bytes_by_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "status"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9), ("pass", 0)]
 )
-def test_the_exit_status_is_reported(code: str, status: int, tmp_path: Path) -> None:
+def test_exit_status_is_reported(code: str, status: int, tmp_path: Path) -> None:
     assert through(code, tmp_path)[2] == status
 
 
-def test_python_in_a_pipe_does_not_hold_its_lines_back() -> None:
+def test_output_of_python_in_a_pipe_is_unbuffered() -> None:
     read, write = os.pipe()
     capture = Capture(
         [sys.executable, "-c", "print(1); import signal; signal.pause()"], ByteQueue(), stdout=write, stderr=2
@@ -91,7 +91,7 @@ def test_python_in_a_pipe_does_not_hold_its_lines_back() -> None:
         (lambda folder: _file(folder, 0o755, b"echo hi\n"), 126, "#!/bin/sh"),
     ],
 )
-def test_a_command_that_cannot_start_is_reported_as_by_a_shell(
+def test_command_that_cannot_start_is_reported_like_a_shell_does(
     make: Callable[[Path], str], exit_code: int, words: str, tmp_path: Path
 ) -> None:
     before = open_files()
@@ -112,7 +112,7 @@ def _file(folder: Path, mode: int, content: bytes) -> str:
     return str(path)
 
 
-def test_a_reader_that_goes_away_does_not_disturb_the_command(tmp_path: Path) -> None:
+def test_closed_output_does_not_affect_the_command(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     done = tmp_path / "done"
@@ -126,7 +126,7 @@ def test_a_reader_that_goes_away_does_not_disturb_the_command(tmp_path: Path) ->
     assert sum(len(chunk.data) for chunk in queue.take(0)) == 2_002_000
 
 
-def test_a_full_disk_under_our_output_does_not_disturb_the_command() -> None:
+def test_full_disk_under_the_output_does_not_affect_the_command() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     capture = Capture([sys.executable, "-c", "print('x' * 200000)"], ByteQueue(), stdout=full, stderr=2)
     assert capture.wait() == 0
@@ -148,7 +148,7 @@ class WithoutMemory(ByteQueue):
         super().put(stream, data, time)
 
 
-def test_an_agent_without_memory_does_not_disturb_the_command(
+def test_agent_without_memory_does_not_affect_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A memory limit of the agent or of its control group is not a limit of the command."""
@@ -165,9 +165,7 @@ def test_an_agent_without_memory_does_not_disturb_the_command(
     assert (queue.refused, queue.dropped) == (1, 1)
 
 
-def test_a_command_gets_the_descriptors_that_we_would_have_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_inherits_descriptors_and_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     popen = subprocess.Popen
     umasks: list[int] = []
 
@@ -191,7 +189,7 @@ def test_a_command_gets_the_descriptors_that_we_would_have_used(
     assert umasks == [0o027, 0o027]
 
 
-def test_a_grandchild_that_keeps_the_output_open_does_not_hang_us(tmp_path: Path) -> None:
+def test_grandchild_with_open_output_does_not_block_the_end(tmp_path: Path) -> None:
     code = """
 import subprocess
 child = subprocess.Popen(["sleep", "60"])
@@ -249,7 +247,7 @@ for i in range(50):
 """
 
 
-def test_on_a_terminal_the_bytes_are_those_of_a_run_without_us() -> None:
+def test_terminal_output_equals_that_without_stallwatch() -> None:
     plain, watched = Terminal(), Terminal()
     subprocess.run([sys.executable, "-c", DRAWS], stdout=plain.slave, stderr=plain.slave, check=True)
     capture = Capture([sys.executable, "-c", DRAWS], ByteQueue(), stdout=watched.slave, stderr=watched.slave)
@@ -260,7 +258,7 @@ def test_on_a_terminal_the_bytes_are_those_of_a_run_without_us() -> None:
     assert watched.close() == expected
 
 
-def test_only_the_stream_that_is_a_terminal_gets_one(tmp_path: Path) -> None:
+def test_only_terminal_streams_get_a_pseudo_terminal(tmp_path: Path) -> None:
     terminal, out = Terminal(), tmp_path / "out"
     code = "import os; os.write(2, b'%d%d' % (os.isatty(1), os.isatty(2)))"
     with out.open("wb") as stdout:
@@ -281,7 +279,7 @@ while True:  # a signal that comes right before signal.pause() would be waited f
 """
 
 
-def test_a_new_window_size_reaches_the_command() -> None:
+def test_new_window_size_reaches_the_command() -> None:
     terminal, queue = Terminal(), ByteQueue()
     capture = Capture([sys.executable, "-c", RESIZED], queue, stdout=terminal.slave, stderr=terminal.slave)
     assert queue.take(60, 1)[0].data == b"ready\n"
@@ -294,7 +292,7 @@ def test_a_new_window_size_reaches_the_command() -> None:
     assert terminal.close().endswith(b"77\r\n")
 
 
-def test_without_pseudo_terminals_a_pipe_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_replaces_an_unavailable_pseudo_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left() -> None:
         raise OSError(errno.ENOSPC, "out of pty devices")
 
@@ -309,9 +307,7 @@ def test_without_pseudo_terminals_a_pipe_will_do(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("started", [0, 1])
-def test_without_threads_the_command_still_gets_its_output_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int
-) -> None:
+def test_output_passes_without_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: int) -> None:
     real, count = threading.Thread.start, 0
 
     def start(thread: threading.Thread) -> None:
@@ -350,7 +346,7 @@ while True:  # a signal that comes right before signal.pause() would be waited f
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_to_us_reach_the_command(number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_are_forwarded_to_the_command(number: signal.Signals, tmp_path: Path) -> None:
     queue = ByteQueue()
     with (tmp_path / "out").open("wb") as out:
         capture = Capture([sys.executable, "-c", CATCHES], queue, stdout=out.fileno(), stderr=2)
@@ -365,7 +361,7 @@ def test_signals_to_us_reach_the_command(number: signal.Signals, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("foreground", "sent"), [(True, []), (False, [signal.SIGINT])])
-def test_ctrl_c_is_passed_on_only_where_the_terminal_does_not(
+def test_ctrl_c_is_forwarded_only_outside_the_foreground(
     foreground: bool, sent: list[signal.Signals], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_exporter.running.signals.in_foreground", lambda: foreground)
@@ -376,7 +372,7 @@ def test_ctrl_c_is_passed_on_only_where_the_terminal_does_not(
     assert got == sent and relay.interrupted and relay.passed_on is None
 
 
-def test_what_nohup_ignores_stays_ignored_and_handlers_come_back() -> None:
+def test_ignored_signals_stay_ignored_and_handlers_are_restored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with SignalRelay() as relay:
@@ -389,7 +385,7 @@ def test_what_nohup_ignores_stays_ignored_and_handlers_come_back() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_that_comes_before_the_command_is_there_is_not_lost() -> None:
+def test_signal_before_the_start_of_the_command_is_not_lost() -> None:
     got: list[signal.Signals] = []
     with SignalRelay() as relay:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -398,13 +394,13 @@ def test_a_signal_that_comes_before_the_command_is_there_is_not_lost() -> None:
     assert got == [signal.SIGTERM] and relay.passed_on == signal.SIGTERM
 
 
-def test_output_and_exit_code_are_the_commands(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_and_exit_code_are_those_of_the_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_unwatched([sys.executable, "-c", "print('trained'); raise SystemExit(3)"]) == 3
     assert capfd.readouterr().out == "trained\n"
     assert run_unwatched([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]) == 137
 
 
-def test_a_signal_to_us_reaches_the_command() -> None:
+def test_signal_reaches_an_unwatched_command() -> None:
     code = f"""
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
@@ -416,13 +412,13 @@ time.sleep(60)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_missing_command() -> None:
+def test_missing_command_is_reported() -> None:
     with pytest.raises(CommandProblem, match="command not found") as problem:
         run_unwatched(["no-such-command"])
     assert problem.value.exit_code == 127
 
 
-def test_what_does_not_fit_is_dropped_counted_and_marked() -> None:
+def test_excess_bytes_are_dropped_counted_and_marked() -> None:
     queue = ByteQueue(max_bytes=10)
     queue.put("stdout", b"123456\n", 1.0)
     queue.put("stdout", b"a\nb\nc\n", 2.0)
@@ -435,7 +431,7 @@ def test_what_does_not_fit_is_dropped_counted_and_marked() -> None:
     assert [chunk.fresh for chunk in queue.take(0)] == [True, False]
 
 
-def test_it_ends_when_it_is_closed_and_empty() -> None:
+def test_queue_ends_when_closed_and_empty() -> None:
     queue = ByteQueue()
     queue.put("stdout", b"x", 1.0)
     assert not queue.ended

@@ -59,9 +59,7 @@ def seen(watched: CheckpointWatch, *times: float) -> list[str]:
     return [match.rule for now in times for match in watched.look(now)]
 
 
-def test_empty_tensors_are_told_when_they_were_found_twice(
-    watch_here: CheckpointWatch, tmp_path: Path
-) -> None:
+def test_empty_tensors_are_reported_after_two_checks(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [0])
     watch_here.take(told(file), 7, 0.0)
     sure = SETTLED_SECONDS + SURE_SECONDS + 2
@@ -73,7 +71,9 @@ def test_empty_tensors_are_told_when_they_were_found_twice(
     assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # the rule was reported before
 
 
-def test_a_file_that_is_still_written_is_not_reported(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+def test_file_that_is_still_being_written_is_not_reported(
+    watch_here: CheckpointWatch, tmp_path: Path
+) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
     watch_here.take(told(file), 1, 0.0)
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
@@ -101,7 +101,7 @@ def saved_slowly(tmp_path: Path) -> tuple[Path, Callable[[], bool]]:
 
 @pytest.mark.parametrize("readable", [True, False])
 @pytest.mark.parametrize("every", [5, 25])
-def test_a_save_that_takes_minutes_is_no_news(
+def test_long_save_is_not_reported(
     watch_here: CheckpointWatch, saved_slowly: tuple[Path, Callable[[], bool]], every: int, readable: bool
 ) -> None:
     """This holds if the writer's file descriptors are readable, and if only the growth of the file shows."""
@@ -116,7 +116,7 @@ def test_a_save_that_takes_minutes_is_no_news(
     assert [watch_here.look(float(later), pids) for later in range(now, now + 200)] == [[]] * 200
 
 
-def test_a_save_whose_process_stopped_writing_and_keeps_the_file_is_waited_for(
+def test_open_file_is_waited_for(
     watch_here: CheckpointWatch, saved_slowly: tuple[Path, Callable[[], bool]]
 ) -> None:
     path, write = saved_slowly
@@ -127,7 +127,7 @@ def test_a_save_whose_process_stopped_writing_and_keeps_the_file_is_waited_for(
     assert [match.rule for match in watch_here.finish(2000.0)] == [CORRUPT]
 
 
-def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
+def test_file_written_by_a_child_of_the_rank_is_waited_for(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
@@ -143,7 +143,7 @@ def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
     assert found == [CORRUPT]  # closed, and truncated
 
 
-def test_a_repaired_checkpoint_is_withdrawn_and_reported_if_it_breaks_again(
+def test_repaired_checkpoint_is_withdrawn_and_reported_again(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
@@ -158,7 +158,7 @@ def test_a_repaired_checkpoint_is_withdrawn_and_reported_if_it_breaks_again(
     assert seen(watch_here, *map(float, range(200, 300))) == [CORRUPT]
 
 
-def test_a_rule_stays_open_while_another_file_is_broken(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+def test_finding_stays_open_while_another_file_is_broken(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     files = [weights(tmp_path / name / "model.safetensors", [100], cut=30) for name in ("a", "b")]
     for number, file in enumerate(files):
         watch_here.take(told(file), number, 0.0)
@@ -169,20 +169,20 @@ def test_a_rule_stays_open_while_another_file_is_broken(watch_here: CheckpointWa
     assert seen(watch_here, *map(float, range(200, 300))) == [] and watch_here.take_repaired() == [CORRUPT]
 
 
-def test_at_the_end_of_a_run_one_look_is_enough(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+def test_one_check_is_enough_at_the_end_of_a_run(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
     watch_here.take(told(file), 1, 0.0)
     assert [match.rule for match in watch_here.finish(1.0)] == [CORRUPT]
 
 
-def test_what_lies_in_a_folder_is_looked_at_with_it(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+def test_files_in_a_folder_are_checked_with_it(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
     watch_here.take(told(file), 1, 0.0)
     watch_here.take(told(file.parent), 2, 1.0)
     assert [match.line.number for match in watch_here.finish(1.0)] == [2]
 
 
-def test_whole_checkpoints_removed_ones_and_odd_events_are_no_news(
+def test_complete_and_removed_checkpoints_are_not_reported(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     watch_here.take(told(weights(tmp_path / "model.safetensors", [3])), 1, 0.0)
@@ -192,7 +192,7 @@ def test_whole_checkpoints_removed_ones_and_odd_events_are_no_news(
     assert watch_here.finish(200.0) == []
 
 
-def test_a_file_system_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
+def test_hanging_file_system_does_not_block_the_agent(tmp_path: Path) -> None:
     hangs = threading.Event()
     watched = CheckpointWatch(
         begin=lambda job: threading.Thread(target=lambda: (hangs.wait(), job())).start()
@@ -203,7 +203,7 @@ def test_a_file_system_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
     assert [match.rule for match in watched.finish(101.0)] == [EMPTY]
 
 
-def test_a_look_that_never_comes_back_stops_no_later_one(tmp_path: Path) -> None:
+def test_hanging_check_does_not_prevent_later_checks(tmp_path: Path) -> None:
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
     watched.take(told(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
@@ -223,7 +223,7 @@ def test_a_look_that_never_comes_back_stops_no_later_one(tmp_path: Path) -> None
     assert [match.line.number for match in watched.look(213.0)] == [1]
 
 
-def test_looks_that_never_come_back_are_few(tmp_path: Path) -> None:
+def test_number_of_hanging_checks_is_bounded(tmp_path: Path) -> None:
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
     for number in range(50):
@@ -232,9 +232,7 @@ def test_looks_that_never_come_back_are_few(tmp_path: Path) -> None:
     assert len(jobs) == 4
 
 
-def test_what_is_saved_again_and_again_to_the_same_place_is_told(
-    watch_here: CheckpointWatch, tmp_path: Path
-) -> None:
+def test_repeatedly_overwritten_checkpoint_is_reported(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     """A trainer may overwrite its last checkpoint before a check can be certain."""
     file = weights(tmp_path / "last" / "model.safetensors", [0])
     found = []
@@ -245,7 +243,7 @@ def test_what_is_saved_again_and_again_to_the_same_place_is_told(
     assert [match.rule for match in found] == [EMPTY]
 
 
-def test_what_was_found_in_a_file_is_not_forgotten_when_its_folder_is_told_of(
+def test_fault_of_a_file_is_kept_when_its_folder_is_reported(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
@@ -256,7 +254,7 @@ def test_what_was_found_in_a_file_is_not_forgotten_when_its_folder_is_told_of(
     assert seen(watch_here, sure, sure + 1) == [EMPTY]
 
 
-def test_an_error_in_a_look_is_told_once_and_no_traceback(
+def test_error_in_a_check_is_reported_once_without_traceback(
     watch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(path: Path, below: FolderContent) -> list[Fault]:
@@ -278,7 +276,7 @@ def test_an_error_in_a_look_is_told_once_and_no_traceback(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_an_incident_of_an_earlier_agent_about_a_broken_checkpoint_stays_open(
+def test_checkpoint_incident_of_an_earlier_agent_stays_open(
     watch: Callable[..., Any], tmp_path: Path, language: str
 ) -> None:
     run = watch(language=language)
@@ -296,9 +294,7 @@ def test_an_incident_of_an_earlier_agent_about_a_broken_checkpoint_stays_open(
     assert found == [("open", ""), ("resolved", "unmended")]
 
 
-def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis(
-    watch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_checkpoint_of_empty_tensors_is_an_incident(watch: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "rings").mkdir()
     run = watch()
     run.agent._probing = Probing(tmp_path / "rings")
@@ -333,7 +329,7 @@ def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis
     assert run.told[-1] is last  # nothing follows the end of the run
 
 
-def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(
+def test_incident_of_a_repaired_checkpoint_closes_as_recovered(
     watch: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "rings").mkdir()
@@ -354,7 +350,7 @@ def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(
     assert run.end("finished", 0).verdict == "finished"
 
 
-def test_a_broken_last_checkpoint_is_reported_although_the_run_finished(
+def test_broken_last_checkpoint_of_a_finished_run_is_reported(
     watch: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "rings").mkdir()
@@ -389,7 +385,7 @@ def announce_trainer(probe: Probe, **about: Any) -> None:
         ({"classes": None, "stage": None}, []),
     ],
 )
-def test_versions_that_do_not_fit_what_trains_are_told_as_it_begins(
+def test_incompatible_versions_are_reported_at_the_start(
     watch: Callable[..., Any], tmp_path: Path, about: dict[str, Any], rules: list[str]
 ) -> None:
     (tmp_path / "rings").mkdir()

@@ -79,7 +79,7 @@ def run(tmp_path: Path, catalogue: Catalogue) -> Run:
 STEPS = "for step in range(1, 9): print(f'step {step}/100 loss {1 / step:.3f}')\n"
 
 
-def test_output_passes_through_and_the_exit_code_is_the_commands(
+def test_output_and_exit_code_of_the_command_are_unchanged(
     run: Run, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     outcome = run("import os; os.write(1, b'a\\r\\xff\\n'); os.write(2, b'b'); raise SystemExit(5)")
@@ -89,7 +89,7 @@ def test_output_passes_through_and_the_exit_code_is_the_commands(
     assert outcome.notices == []
 
 
-def test_a_flood_is_passed_through_mined_and_copied_whole(
+def test_flood_of_output_is_forwarded_and_copied_completely(
     run: Run, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     outcome = run("import sys; sys.stdout.write(''.join(f'line number {i}\\n' for i in range(60_000)))")
@@ -101,7 +101,7 @@ def test_a_flood_is_passed_through_mined_and_copied_whole(
     assert out.getvalue() == expected
 
 
-def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_reported(run: Run, tmp_path: Path) -> None:
+def test_stall_and_kill_are_reported(run: Run, tmp_path: Path) -> None:
     """The recipient of the stall's notification kills the command; the page shows the stall until then."""
     pages: list[str] = []
     pid_file = tmp_path / "pid"
@@ -130,7 +130,7 @@ def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_reported(run: Run, tmp
     assert info.state == "failed" and info.ended_at is not None
 
 
-def test_a_failure_is_diagnosed(run: Run) -> None:
+def test_failure_is_diagnosed(run: Run) -> None:
     outcome = run(STEPS + "raise ValueError('deepspeed.initialize requires a model')")
     assert outcome.code == 1
     assert outcome.diagnosis.verdict in ("failed", "unknown-failure")
@@ -138,21 +138,21 @@ def test_a_failure_is_diagnosed(run: Run) -> None:
     assert [incident.kind for incident in outcome.told] == ["ended"]
 
 
-def test_a_good_end_is_no_incident(run: Run) -> None:
+def test_success_is_no_incident(run: Run) -> None:
     outcome = run(STEPS)
     assert outcome.code == 0 and outcome.told == []
     assert outcome.diagnosis.verdict == "finished"
     assert outcome.ending.kind == "finished"
 
 
-def test_a_missing_command_creates_no_run(run: Run, tmp_path: Path) -> None:
+def test_missing_command_creates_no_run(run: Run, tmp_path: Path) -> None:
     outcome = run("", command=["no-such-command"])
     assert outcome.code == 127 and outcome.ends == []
     assert outcome.notices == ["no-such-command: command not found"]
     assert list_runs(tmp_path / "home") == []
 
 
-def test_a_home_that_cannot_be_written_does_not_stop_the_run(
+def test_unwritable_home_does_not_stop_the_run(
     run: Run, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -163,7 +163,7 @@ def test_a_home_that_cannot_be_written_does_not_stop_the_run(
     assert outcome.diagnosis.progress.last_step == 8
 
 
-def test_a_taken_name_is_told(run: Run) -> None:
+def test_name_in_use_is_reported(run: Run) -> None:
     assert run(STEPS, name="sft 7b").folder.run == "sft-7b"
     outcome = run(STEPS, name="sft 7b")
     assert outcome.folder.run == "sft-7b-2"
@@ -179,7 +179,7 @@ def test_a_taken_name_is_told(run: Run) -> None:
         ("sft-7b", "sft-7b", ""),
     ],
 )
-def test_an_unknown_name_is_reported(run: Run, name: str, called: str, said: str) -> None:
+def test_invalid_name_is_reported(run: Run, name: str, called: str, said: str) -> None:
     outcome = run("pass", name=name)
     assert outcome.folder.run == called or not called
     assert len(outcome.notices) == bool(said)
@@ -195,7 +195,7 @@ STEP_OF_SLURM = {
 }
 
 
-def test_tasks_of_a_step_of_slurm_are_one_run_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_a_slurm_step_are_one_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in STEP_OF_SLURM.items():
         monkeypatch.setenv(name, value)
     outcomes = [run("pass", name=name) for name in ("sft", "sft", "sft 7b")]
@@ -211,7 +211,7 @@ def test_tasks_of_a_step_of_slurm_are_one_run_by_name(run: Run, monkeypatch: pyt
     assert (alone.run, alone.info.key) == ("sft", "")
 
 
-def test_pods_of_one_name_in_two_name_spaces_are_two_runs(
+def test_pods_with_equal_names_in_two_namespaces_are_two_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening, "NAMESPACE_FILE", tmp_path / "namespace")
@@ -228,7 +228,7 @@ def test_pods_of_one_name_in_two_name_spaces_are_two_runs(
     assert keys[0] == keys[3] and len(set(keys)) == 3
 
 
-def test_a_watcher_that_breaks_leaves_the_command_alone(
+def test_failing_agent_does_not_affect_the_command(
     run: Run, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -241,7 +241,7 @@ def test_a_watcher_that_breaks_leaves_the_command_alone(
     assert outcome.notices == ["watching failed (MemoryError: no room); the command continues"]
 
 
-def test_secrets_in_the_command_are_not_kept(run: Run) -> None:
+def test_secrets_in_the_command_are_masked(run: Run) -> None:
     token = "hf_" + "A1b2" * 9
     outcome = run("", command=[sys.executable, "-c", "pass", "--hf_token", token])
     assert token not in (outcome.folder.path / "agent.json").read_text()
@@ -280,9 +280,7 @@ while True:  # a signal that comes right before signal.pause() would be waited f
     [(signal.SIGTERM, "killed SIGTERM 9"), (signal.SIGINT, "interrupted None 9")],
     ids=["term", "int"],
 )
-def test_a_signal_reaches_the_command_which_may_still_save(
-    number: signal.Signals, ending: str, tmp_path: Path
-) -> None:
+def test_command_can_save_after_a_signal(number: signal.Signals, ending: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path), sys.executable, "-c", SLOW_EXIT],
         stdout=subprocess.PIPE,
@@ -299,7 +297,7 @@ def test_a_signal_reaches_the_command_which_may_still_save(
     assert err.decode().splitlines()[-1] == ending
 
 
-def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path: Path) -> None:
+def test_sigterm_after_the_end_does_not_prevent_the_report(tmp_path: Path) -> None:
     """A scheduler ends the whole job: the command ended first, and the agent is writing the report."""
     waiting = "    print('reporting', file=sys.stderr, flush=True)\n    sys.stdin.readline()\n"
     driver = DRIVER.replace("    print(ending", waiting + "    print(ending")
@@ -318,7 +316,7 @@ def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path:
     assert err == b"finished None 0\n"
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_reaches_the_command_once_only(tmp_path: Path) -> None:
     """The terminal sends the signal to both; the agent stays, reports, and returns the exit code."""
     pid, terminal = os.forkpty()
     if pid == 0:
@@ -348,7 +346,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
 # --- the reader thread
 
 
-def test_pieces_of_one_moment_are_joined() -> None:
+def test_chunks_of_one_moment_are_joined() -> None:
     chunks = [
         Chunk("stdout", b"a", 1.0, False),
         Chunk("stdout", b"\n", 1.001, False),
@@ -367,7 +365,7 @@ def test_pieces_of_one_moment_are_joined() -> None:
     ]
 
 
-def test_a_report_that_takes_too_long_is_left_out() -> None:
+def test_report_that_takes_too_long_is_omitted() -> None:
     messages: list[str] = []
     release = threading.Event()
 
@@ -381,7 +379,7 @@ def test_a_report_that_takes_too_long_is_left_out() -> None:
     release.set()
 
 
-def test_a_command_continues_without_a_thread_to_watch_it(
+def test_command_continues_without_a_monitoring_thread(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def no_thread(*_: object) -> LogReader:
@@ -395,7 +393,7 @@ def test_a_command_continues_without_a_thread_to_watch_it(
     assert any("can't start new thread" in line for line in messages)
 
 
-def test_who_starts_ranks_elsewhere_is_shown_what_to_type(run: Run, tmp_path: Path) -> None:
+def test_launcher_for_other_hosts_gets_advice(run: Run, tmp_path: Path) -> None:
     srun = tmp_path / "srun"
     srun.write_text("#!/bin/sh\n")
     srun.chmod(0o755)

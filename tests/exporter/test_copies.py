@@ -32,9 +32,7 @@ def texts(path: Path) -> list[bytes]:
     return [record.text for record in read_records(path)]
 
 
-def test_a_crowd_of_ranks_gets_no_more_files_than_a_diagnosis_reads(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_of_log_copies_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_exporter.runs.copies.MOST_FILES", 10)
     writer = copies(folder)
     lines = [b"[rank%d]: one\n" % rank for rank in (*range(50), 10**12, 3, 49)]
@@ -45,7 +43,7 @@ def test_a_crowd_of_ranks_gets_no_more_files_than_a_diagnosis_reads(
     assert len(texts(folder / "output.log")) == len(lines) - 11
 
 
-def test_lines_are_filed_by_the_rank_they_name(folder: Path) -> None:
+def test_lines_are_stored_by_their_rank(folder: Path) -> None:
     writer = copies(folder)
     writer.write("out", "stdout", b"hello\n[rank1]: one\n[default0]:zero\n", 1.0)
     writer.flush(1.0)
@@ -55,7 +53,7 @@ def test_lines_are_filed_by_the_rank_they_name(folder: Path) -> None:
     assert writer.files == {"output.log", "ranks/rank0.log", "ranks/rank1.log"}
 
 
-def test_a_source_of_one_rank_keeps_it_unless_a_line_names_another(folder: Path) -> None:
+def test_source_of_one_rank_keeps_it_unless_a_line_names_another(folder: Path) -> None:
     writer = copies(folder)
     writer.write("rank3.log", "stdout", b"a\n[rank4]: b\n", 1.0, rank=3)
     writer.flush(1.0)
@@ -63,14 +61,14 @@ def test_a_source_of_one_rank_keeps_it_unless_a_line_names_another(folder: Path)
     assert texts(folder / "ranks" / "rank4.log") == [b"[rank4]: b"]
 
 
-def test_a_rank_no_machine_has_makes_no_file(folder: Path) -> None:
+def test_implausible_rank_creates_no_file(folder: Path) -> None:
     writer = copies(folder)
     writer.write("out", "stdout", b"[rank999999]: x\n", 1.0)
     writer.flush(1.0)
     assert writer.files == {"output.log"}
 
 
-def test_each_state_of_a_progress_bar_is_a_record_of_its_time(folder: Path) -> None:
+def test_each_state_of_a_progress_bar_is_a_record(folder: Path) -> None:
     writer = copies(folder)
     for second, data in enumerate((b"\r 0%", b"\r 50%", b"\r100%", b"\n")):
         writer.write("err", "stderr", data, float(second))
@@ -81,7 +79,7 @@ def test_each_state_of_a_progress_bar_is_a_record_of_its_time(folder: Path) -> N
     assert [record.full for record in records] == [False, False, False, True]
 
 
-def test_what_has_no_end_is_written_after_a_second_and_stays_in_its_file(folder: Path) -> None:
+def test_unfinished_line_is_written_after_a_second(folder: Path) -> None:
     writer = copies(folder)
     writer.write("out", "stdout", b"[rank2]: saving ...", 10.0)
     writer.flush(10.5)
@@ -116,7 +114,7 @@ def test_what_has_no_end_is_written_after_a_second_and_stays_in_its_file(folder:
         max_size=12,
     )
 )
-def test_put_together_again_each_stream_is_what_was_printed(
+def test_records_combine_to_the_printed_streams(
     tmp_path: Path, portions: list[tuple[str, bytes, bool]]
 ) -> None:
     home = tmp_path / "home"
@@ -133,7 +131,7 @@ def test_put_together_again_each_stream_is_what_was_printed(
         assert b"".join(r.printed for r in merged_records(folder) if r.stream == stream) == printed
 
 
-def test_secrets_do_not_reach_the_disk(folder: Path) -> None:
+def test_secrets_are_not_written_to_disk(folder: Path) -> None:
     writer = RankCopies(folder, lambda text: text.replace("hf_abc", "***"), notice=pytest.fail)
     writer.write("out", "stdout", b"fine \xff\ntoken hf_a", 1.0)
     writer.write("out", "stdout", b"bc\n", 1.1)
@@ -151,9 +149,7 @@ HALVES = [
 
 
 @pytest.mark.parametrize(("before", "after"), HALVES)
-def test_a_secret_that_a_flush_would_cut_does_not_reach_the_disk(
-    folder: Path, before: bytes, after: bytes
-) -> None:
+def test_secret_split_by_a_flush_is_not_written(folder: Path, before: bytes, after: bytes) -> None:
     writer = RankCopies(folder, redact, notice=pytest.fail)
     writer.write("out", "stdout", before, 1.0)
     writer.flush(3.0)
@@ -165,7 +161,7 @@ def test_a_secret_that_a_flush_would_cut_does_not_reach_the_disk(
 
 
 @pytest.mark.parametrize("filler", [b"x ", b'"k":1,'], ids=["words", "dense"])
-def test_a_secret_at_the_longest_piece_s_end_does_not_reach_the_disk(folder: Path, filler: bytes) -> None:
+def test_secret_at_the_end_of_a_long_piece_is_not_written(folder: Path, filler: bytes) -> None:
     writer = RankCopies(folder, redact, notice=pytest.fail)
     start = filler * ((MAX_PIECE - 10) // len(filler))
     writer.write("out", "stdout", start + TOKEN + b" end of it " * 3 + b"\n", 1.0)
@@ -176,7 +172,7 @@ def test_a_secret_at_the_longest_piece_s_end_does_not_reach_the_disk(folder: Pat
     assert kept.count(b"***") == 2 and b"A1b2" not in kept
 
 
-def test_the_part_before_a_gap_is_not_glued_to_the_part_behind_it(folder: Path) -> None:
+def test_parts_around_a_gap_are_not_joined(folder: Path) -> None:
     writer = copies(folder)
     writer.write("out", "stdout", b"step 12", 1.0)
     writer.write("out", "stdout", b"7 loss 0.5\n", 2.0, fresh=True)
@@ -189,14 +185,14 @@ def test_the_part_before_a_gap_is_not_glued_to_the_part_behind_it(folder: Path) 
     assert records == [(False, b"[rank1]: half of "), (True, b"")]
 
 
-def test_a_clock_that_is_set_back_does_not_keep_an_unfinished_piece_from_the_disk(folder: Path) -> None:
+def test_clock_change_does_not_delay_an_unfinished_line(folder: Path) -> None:
     writer = copies(folder)
     writer.write("out", "stdout", b"saving ...", 5000.0)
     writer.flush(1000.0)
     assert texts(folder / "output.log") == [b"saving "]
 
 
-def test_an_unwritable_folder_is_reported_once_and_counted(folder: Path) -> None:
+def test_unwritable_folder_is_reported_once_and_counted(folder: Path) -> None:
     messages: list[str] = []
     (folder / "output.log").mkdir()
     writer = RankCopies(folder, nothing_secret, messages.append)
@@ -209,7 +205,7 @@ def test_an_unwritable_folder_is_reported_once_and_counted(folder: Path) -> None
     assert len(messages) == 1 and "Is a directory" in messages[0]
 
 
-def test_a_run_does_not_fill_the_disk(folder: Path) -> None:
+def test_size_of_log_copies_is_bounded(folder: Path) -> None:
     messages: list[str] = []
     writer = RankCopies(folder, nothing_secret, messages.append, max_bytes=200)
     for _ in range(9):

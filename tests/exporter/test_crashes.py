@@ -60,7 +60,7 @@ DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
         ([], EARLY, False),
     ],
 )
-def test_well(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None:
+def test_successful_ends_are_no_crash(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None:
     assert crash_among(ends, reached, lambda: log_fails) is None
 
 
@@ -101,7 +101,7 @@ def test_well(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None
         ([], EARLY, True, (None, None, "log", 300)),
     ],
 )
-def test_crashed(
+def test_crash_is_found_with_rank_and_code(
     ends: list[ProcessEnd],
     reached: Reached,
     log_fails: bool,
@@ -111,13 +111,13 @@ def test_crashed(
     assert crash is not None and (crash.rank, crash.code, crash.by, crash.step) == found
 
 
-def test_the_last_lines_of_a_dead_program_may_be_read_after_its_end() -> None:
+def test_last_lines_can_be_read_after_the_end_of_a_program() -> None:
     dead = ProcessEnd(9, code=-9, ended_at=101.0, run_step=299)
     crash = crash_among([dead], EARLY, lambda: False)
     assert crash is not None and crash.step == 300
 
 
-def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
+def test_surviving_ranks_are_listed_without_other_programs() -> None:
     ends = [ProcessEnd(7, 2, up=True), ProcessEnd(8, up=True), rank(0)]
     assert still_running(ends) == [SurvivingRank(2, 7)]
     assert crash_among(ends, EARLY, lambda: True) is None
@@ -136,10 +136,10 @@ def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
         ("", ""),
     ],
 )
-def test_how_a_script_loses_an_exit_code(script: str, how: str) -> None:
+def test_reason_for_a_lost_exit_code_is_found(script: str, how: str) -> None:
     assert exit_code_loss(script) == how
 
 
-def test_exit_codes_stand_in_the_order_of_the_ends() -> None:
+def test_exit_codes_are_in_order_of_the_ends() -> None:
     ends = [rank(0, -15, at=102), rank(1, -9, at=101), rank(2, 0), rank(3, None, at=103), program(9, 1)]
     assert list(codes_of([*ends, RAYS]).items()) == [(1, -9), (0, -15)], "what nobody saw is left out"

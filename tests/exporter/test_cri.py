@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stallwatch_exporter.runs.copies import CriRecord, format_record, parse_record
 
 
-def test_one_record_looks_like_a_container_runtimes() -> None:
+def test_record_has_the_format_of_container_runtimes() -> None:
     record = CriRecord(1_795_221_432_123_456_789, "stdout", True, b"step 3 loss 0.63")
     assert format_record(record) == b"2026-11-21T00:37:12.123456789Z stdout F step 3 loss 0.63\n"
 
@@ -20,12 +20,12 @@ def test_one_record_looks_like_a_container_runtimes() -> None:
     st.booleans(),
     st.binary().map(lambda text: text.replace(b"\n", b"")),
 )
-def test_what_is_written_is_read_back(time_ns: int, stream: str, full: bool, text: bytes) -> None:
+def test_record_round_trips(time_ns: int, stream: str, full: bool, text: bytes) -> None:
     record = CriRecord(time_ns, stream, full, text)
     assert parse_record(format_record(record)) == record
 
 
-def test_fewer_decimals_are_read() -> None:
+def test_fewer_decimals_are_accepted() -> None:
     record = parse_record(b"2026-11-21T00:37:12.5Z stderr P bar\r")
     assert record is not None
     assert format_record(record).split(b" ")[0].endswith(b"12.500000000Z")
@@ -35,5 +35,5 @@ def test_fewer_decimals_are_read() -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"step 3", b"2026-11-21T00:37:12Z stdio F x", b"2026-11-21 stdout F x"]
 )
-def test_other_lines_are_no_records(line: bytes) -> None:
+def test_other_lines_are_not_records(line: bytes) -> None:
     assert parse_record(line) is None

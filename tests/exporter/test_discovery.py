@@ -25,7 +25,7 @@ def entries(folder: Path) -> list[Any]:
     return [entry for path in folder.glob("*.json") for entry in json.loads(path.read_text())]
 
 
-def test_an_endpoint_is_announced_while_it_is_served(tmp_path: Path) -> None:
+def test_endpoint_is_announced_while_it_is_served(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "here"
     server = serve(RunMetrics("sft-7b").registry, ExporterSettings(port=0, sd_dir=folder), pytest.fail)
     assert server is not None
@@ -40,7 +40,7 @@ def test_an_endpoint_is_announced_while_it_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_an_endpoint_on_every_address_is_announced_by_the_machines_name(tmp_path: Path, host: str) -> None:
+def test_endpoint_on_all_interfaces_is_announced_by_host_name(tmp_path: Path, host: str) -> None:
     server = serve(CollectorRegistry(), ExporterSettings(host=host, port=0, sd_dir=tmp_path), pytest.fail)
     assert server is not None
     (entry,) = entries(tmp_path)
@@ -48,7 +48,7 @@ def test_an_endpoint_on_every_address_is_announced_by_the_machines_name(tmp_path
     server.close()
 
 
-def test_a_folder_that_cannot_be_written_is_named_and_metrics_are_served(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported_and_metrics_are_served(tmp_path: Path) -> None:
     said: list[str] = []
     (tmp_path / "file").write_text("")
     server = serve(CollectorRegistry(), ExporterSettings(port=0, sd_dir=tmp_path / "file"), said.append)
@@ -71,7 +71,7 @@ def left_behind(folder: Path, name: str, **labels: str) -> Path:
     return path
 
 
-def test_what_killed_agents_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_announcements_of_killed_agents_are_removed(tmp_path: Path) -> None:
     killed = left_behind(tmp_path, "killed")
     boot = left_behind(tmp_path, "last-boot", namespace="another-boot/pid:[1]", pid=str(os.getpid()))
     number_used_again = left_behind(tmp_path, "reused", pid=str(os.getpid()))

@@ -9,12 +9,12 @@ from stallwatch_exporter.watching.alarms import GATHER_SECONDS
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
-def test_nothing_is_due_without_a_reason(run: Any) -> None:
+def test_no_check_is_due_without_a_reason(run: Any) -> None:
     run.say("{'loss': 2.1} step 1")
     assert run.agent.due_in() == float("inf")
 
 
-def test_a_fatal_line_triggers_a_check_and_is_reported_then(run: Any) -> None:
+def test_fatal_line_triggers_a_check(run: Any) -> None:
     run.say(OOM)
     assert run.agent.due_in() == GATHER_SECONDS
     run.now += GATHER_SECONDS / 2

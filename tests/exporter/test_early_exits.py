@@ -26,7 +26,7 @@ def look(exits: RankExits, *up: int) -> list[ExitedRank]:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: bool) -> None:
+def test_next_program_with_fewer_ranks_misses_none(late: bool) -> None:
     """With ``late``, the first check comes after the end of the second program."""
     exits = RankExits()
     messages = [(rank, number, float(number)) for number in range(1, 41) for rank in range(3)]
@@ -48,7 +48,7 @@ def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: boo
     assert look(exits, 1) == [ExitedRank(0, 80, 10)]
 
 
-def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
+def test_counts_of_an_ending_rank_are_no_next_program() -> None:
     exits = RankExits()
     for rank in range(3):
         step(exits, rank, 40, 40.0)
@@ -58,7 +58,7 @@ def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
     assert look(exits, 0) == [ExitedRank(2, 40, 10)]
 
 
-def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
+def test_error_and_success_of_a_rank_lose_no_record() -> None:
     """One check returns all events: both ends, and the step between them."""
     exits = RankExits()
     step(exits, 0, 1, 1.0)
@@ -71,7 +71,7 @@ def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
 
 
 @pytest.mark.parametrize(("code", "left"), [(0, [ExitedRank(1, 5, 0)]), (None, [])])
-def test_a_rank_that_ended_with_0_and_no_word_left_the_others_that_failed(
+def test_silent_success_of_a_rank_before_a_failure_is_an_early_exit(
     code: int | None, left: list[ExitedRank]
 ) -> None:
     exits = RankExits()

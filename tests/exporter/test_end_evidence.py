@@ -95,7 +95,7 @@ def ends(how: str) -> str:
         ("plain", "os._exit(3)", "failed", "exited with 3, at step 150 of 6,250"),
     ],
 )
-def test_a_pipe_hides_no_crash(
+def test_pipe_does_not_hide_a_crash(
     shell: Callable[[str], Watched], catalogue: Catalogue, training: str, how: str, kind: str, said: str
 ) -> None:
     run = shell(f"{training} 150 {ends(how)} 2>&1 | cat")
@@ -114,9 +114,7 @@ def test_a_pipe_hides_no_crash(
 
 
 @pytest.mark.parametrize("training", ["plain", "torch"])
-def test_the_rank_that_was_killed_is_named_though_the_shell_only_waits(
-    shell: Callable[[str], Watched], training: str
-) -> None:
+def test_killed_rank_in_a_background_job_is_named(shell: Callable[[str], Watched], training: str) -> None:
     run = shell(f"RANK=0 {training} 200 pass & RANK=1 {training} 30 {ends(IS_KILLED)} & wait")
     assert (run.code, run.ending.kind, run.ending.signal) == (0, "killed", "SIGKILL")
     crash = run.ending.crash
@@ -157,7 +155,7 @@ if __name__ == "__main__":
         ("spawn", "raise KeyError('row 7')", "unknown-failure", "KeyError: 'row 7' (<string>:1)"),
     ],
 )
-def test_a_started_rank_whose_environment_names_no_rank_is_named(
+def test_spawned_rank_without_a_rank_variable_is_named(
     shell: Callable[[str], Watched],
     catalogue: Catalogue,
     tmp_path: Path,
@@ -177,7 +175,7 @@ def test_a_started_rank_whose_environment_names_no_rank_is_named(
     assert (later.primary.rank if later.primary else 1) == 1
 
 
-def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_on(
+def test_killed_rank_without_a_probe_is_reported_live(
     shell: Callable[[str], Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_exporter.watching.lost_ranks.GONE_SECONDS", 1.0)
@@ -211,14 +209,14 @@ def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_
         "RANK=1 plain 9999 pass & RANK=0 plain 150 pass; kill %1; wait",
     ],
 )
-def test_a_run_that_ended_well_has_finished(shell: Callable[[str], Watched], script: str) -> None:
+def test_successful_run_has_finished(shell: Callable[[str], Watched], script: str) -> None:
     run = shell(script)
     assert (run.code, run.ending.kind, run.ending.crash) == (0, "finished", None), run.detail
     assert run.diagnosis.verdict == "finished"
     assert not any(incident.kind == "ended" for incident in run.told)
 
 
-def test_a_loss_that_is_nan_at_the_end_is_a_failure_for_all(shell: Callable[[str], Watched]) -> None:
+def test_final_nan_loss_is_a_failure(shell: Callable[[str], Watched]) -> None:
     run = shell(f"plain 60 {ends(DIVERGES)}")
     assert (run.code, run.ending.kind) == (0, "failed")
     assert run.detail == "The command returned 0, but its loss was NaN at the end, at step 69 of 6,250."
@@ -226,7 +224,7 @@ def test_a_loss_that_is_nan_at_the_end_is_a_failure_for_all(shell: Callable[[str
     assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].ending) == ("ended", "loss-nan", run.ending)
 
 
-def test_a_rank_that_ends_well_just_after_the_command_is_not_taken_for_killed(
+def test_rank_that_ends_after_the_command_was_not_killed(
     shell: Callable[[str], Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the parent has reaped it
@@ -249,7 +247,7 @@ def orphan(tmp_path: Path) -> Iterator[Callable[[], int]]:
     os.kill(number(), signal.SIGKILL)
 
 
-def test_a_rank_that_outlives_the_command_is_named(
+def test_rank_that_outlives_the_command_is_named(
     shell: Callable[[str], Watched], tmp_path: Path, orphan: Callable[[], int]
 ) -> None:
     run = shell(f"RANK=2 plain 9999 pass > /dev/null 2>&1 & echo $! > {tmp_path / 'pid'}; plain 150 pass")
@@ -258,7 +256,7 @@ def test_a_rank_that_outlives_the_command_is_named(
     assert f"rank 2 (PID {orphan()}) 仍在运行" in render(run.ending.detail, "zh")
 
 
-def test_processes_are_looked_at_once_a_second_however_often_the_clock_is(
+def test_processes_are_checked_once_a_second(
     watch: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []

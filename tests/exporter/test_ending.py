@@ -71,7 +71,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
         (-15, {"oom": ({}, {"host": 9})}, "killed", 143, "SIGTERM", "SIGTERM"),
     ],
 )
-def test_the_ending_follows_from_the_evidence(
+def test_ending_follows_from_the_evidence(
     returncode: int, facts: dict[str, Any], kind: str, exit_code: int, signal_name: str | None, words: str
 ) -> None:
     ending = classify(returncode, seconds=3.0, **facts)
@@ -85,7 +85,7 @@ def test_the_ending_follows_from_the_evidence(
     assert words in detail and detail[0].isupper() and detail.endswith(".")
 
 
-def test_counters_of_both_kinds_of_control_groups_are_read(tmp_path: Path) -> None:
+def test_counters_of_both_cgroup_versions_are_read(tmp_path: Path) -> None:
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     (proc / "vmstat").write_text("pgfault 1\noom_kill 5\n")
@@ -101,7 +101,7 @@ def test_counters_of_both_kinds_of_control_groups_are_read(tmp_path: Path) -> No
     assert read_oom_kills(tmp_path / "none", groups) == {}
 
 
-def test_a_real_sigkill_is_reported() -> None:
+def test_real_sigkill_is_reported() -> None:
     watch = EndingWatch()
     child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
     assert child.stdout is not None
@@ -132,5 +132,5 @@ def test_a_real_sigkill_is_reported() -> None:
         (Ending("unknown", None, detail="As version 0.1 wrote it."), "As version 0.1 wrote it."),
     ],
 )
-def test_the_sentence_is_in_the_readers_language(ending: Ending, expected: str) -> None:
+def test_ending_is_described_in_the_selected_language(ending: Ending, expected: str) -> None:
     assert render(ending.detail, "zh") == expected

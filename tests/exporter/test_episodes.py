@@ -56,7 +56,7 @@ class Story:
         return list(dict.fromkeys((one.id, one.stage, one.outcome or "") for one in self.told))
 
 
-def test_a_warning_a_stall_and_a_crash_are_one_incident() -> None:
+def test_warning_stall_and_crash_are_one_incident() -> None:
     story = Story()
     slow = trouble("finding", "step-time-rising", 100.0, "warning", step=5)
     stall = trouble(
@@ -81,7 +81,7 @@ def test_a_warning_a_stall_and_a_crash_are_one_incident() -> None:
     assert not last.concerns(kind="stall", rule="step-time-rising")
 
 
-def test_a_stall_that_recovers_closes_its_episode_and_the_next_one_is_new() -> None:
+def test_recovered_stall_closes_its_episode() -> None:
     story = Story()
     stall = trouble("stall", "silent-hang-no-error", 100.0)
     story.see(stall)
@@ -94,7 +94,7 @@ def test_a_stall_that_recovers_closes_its_episode_and_the_next_one_is_new() -> N
     ]
 
 
-def test_a_warning_does_not_keep_open_what_was_critical() -> None:
+def test_open_warning_does_not_keep_a_critical_incident_open() -> None:
     story = Story()
     slow = trouble("finding", "step-time-rising", 100.0, "warning")
     stall = trouble("stall", "silent-hang-no-error", 200.0)
@@ -108,7 +108,7 @@ def test_a_warning_does_not_keep_open_what_was_critical() -> None:
     assert len(story.told) == count
 
 
-def test_a_stall_long_after_another_alarm_is_an_episode_of_its_own() -> None:
+def test_stall_long_after_another_alarm_is_a_new_episode() -> None:
     story = Story()
     story.see(trouble("finding", "loss-nan", 100.0, step=10))
     story.see(trouble("stall", "silent-hang-no-error", 130.0, step=12))
@@ -116,7 +116,7 @@ def test_a_stall_long_after_another_alarm_is_an_episode_of_its_own() -> None:
     assert len({one.id for one in story.told}) == 2
 
 
-def test_a_broken_checkpoint_hides_no_stall() -> None:
+def test_broken_checkpoint_does_not_hide_a_stall() -> None:
     story = Story()
     note = message(f"concern.{CHECKPOINT}")
     story.see(trouble("finding", "checkpoint-archive-corrupt", 100.0, note=note))
@@ -125,7 +125,7 @@ def test_a_broken_checkpoint_hides_no_stall() -> None:
     assert len({one.id for one in story.told}) == 2
 
 
-def test_stacks_that_come_late_are_an_update() -> None:
+def test_late_stacks_are_an_update() -> None:
     story = Story()
     stall = trouble("stall", "silent-hang-no-error", 100.0)
     story.see(stall)
@@ -134,7 +134,7 @@ def test_stacks_that_come_late_are_an_update() -> None:
     assert story.told[-1].history[-1].what == "stacks"
 
 
-def test_a_journal_folds_as_it_was_reported() -> None:
+def test_journal_combines_to_the_reported_incident() -> None:
     story = Story()
     stall = trouble("stall", "silent-hang-no-error", 100.0, stacks=STACKS)
     died = trouble("ended", "process-killed", 200.0, ending=CRASH)

@@ -70,7 +70,7 @@ def wait_for(exits: Exits, key: Path) -> int:
         ("", 0),
     ],
 )
-def test_an_end_is_seen_while_nobody_has_asked_for_it(exits: Exits, end: str, code: int) -> None:
+def test_end_of_a_process_is_observed(exits: Exits, end: str, code: int) -> None:
     with child(end) as process:
         try:
             exits.watch(Path("0.ring"), process.pid, time.time())
@@ -81,7 +81,7 @@ def test_an_end_is_seen_while_nobody_has_asked_for_it(exits: Exits, end: str, co
             process.kill()
 
 
-def test_an_ended_or_replaced_process_is_not_watched(exits: Exits) -> None:
+def test_ended_or_replaced_process_is_not_watched(exits: Exits) -> None:
     with child("") as process:
         exits.watch(Path("early.ring"), process.pid, 1.0)  # the process id belonged to another process then
         exits.watch(Path("there.ring"), process.pid, time.time())
@@ -91,7 +91,7 @@ def test_an_ended_or_replaced_process_is_not_watched(exits: Exits) -> None:
     assert exits.codes == {Path("there.ring"): 0} and exits._watched == {}
 
 
-def test_one_that_is_up_at_the_end_keeps_nothing_open(exits: Exits) -> None:
+def test_running_process_leaves_nothing_open(exits: Exits) -> None:
     with child("") as process:
         exits.watch(Path("0.ring"), process.pid, time.time())
         (fd,) = exits._watched
@@ -101,7 +101,7 @@ def test_one_that_is_up_at_the_end_keeps_nothing_open(exits: Exits) -> None:
     assert fd >= 0 and exits.codes == {}
 
 
-def test_one_that_nothing_refers_to_leaves_no_thread_or_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreferenced_watch_leaves_no_thread_or_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users of a ring need not close it."""
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
     before = set(threading.enumerate())
@@ -131,7 +131,7 @@ def no_descriptor() -> None:
 @pytest.mark.parametrize(
     ("where", "what", "how"), [(threading.Thread, "start", refuse), (select, "epoll", no_descriptor)]
 )
-def test_without_a_thread_or_a_descriptor_to_spare_a_code_stays_unknown_and_the_next_is_seen(
+def test_missing_thread_or_descriptor_leaves_only_one_code_unknown(
     exits: Exits, monkeypatch: pytest.MonkeyPatch, where: object, what: str, how: object
 ) -> None:
     with child("") as first, child("raise SystemExit(4)") as second:

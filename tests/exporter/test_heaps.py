@@ -52,7 +52,7 @@ def _has_glibc() -> bool:
 @pytest.mark.skipif(
     not _has_glibc() or not Path("/proc/self/status").exists(), reason="only glibc gives threads own heaps"
 )
-def test_threads_reserve_no_heap_of_their_own() -> None:
+def test_threads_share_heaps() -> None:
     assert _megabytes_of_eight_threads("shared") < _megabytes_of_eight_threads("own") - 4 * 64
 
 
@@ -60,7 +60,7 @@ def test_threads_reserve_no_heap_of_their_own() -> None:
     sys.platform != "linux", reason="other systems do not enforce a limit of the address space"
 )
 @pytest.mark.parametrize("megabytes", [64, 80, 100, 116])
-def test_a_command_runs_unwatched_if_its_address_space_is_too_small(megabytes: int, tmp_path: Path) -> None:
+def test_command_runs_unwatched_in_a_small_address_space(megabytes: int, tmp_path: Path) -> None:
     """With 80 MB, the first thread once hung; with 100 and 116 MB, a library aborted the agent."""
     limited = (
         f"ulimit -v {megabytes * 1024}; exec {sys.executable} -m stallwatch run --no-metrics -- echo trained"

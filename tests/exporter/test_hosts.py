@@ -43,11 +43,11 @@ from stallwatch_exporter.serving.hosts import (
         ),
     ],
 )
-def test_the_name_of_an_authority(authority: str, name: str | None) -> None:
+def test_host_name_is_extracted_from_an_authority(authority: str, name: str | None) -> None:
     assert host_name(authority) == name
 
 
-def test_configured_names_are_compared_as_browsers_send_them() -> None:
+def test_configured_names_are_normalized() -> None:
     names = normalised([" Node7.Example.org:19400 ", "*.Bücher.example.", "x" * 64, "[fd00::7]"])
     assert names == {"node7.example.org", "*.xn--bcher-kva.example", "fd00::7"}
     assert is_allowed_host("a.xn--bcher-kva.example:1", names)
@@ -57,13 +57,13 @@ def test_configured_names_are_compared_as_browsers_send_them() -> None:
     assert normalised(["", "http://node7", "a/b", "*.", "*.*", "n*", "**"]) == frozenset()
 
 
-def test_an_origin_is_the_same_with_host_and_port_only() -> None:
+def test_origin_is_compared_by_host_and_port() -> None:
     assert is_same_origin("https://Node7:8501", "node7:8501")
     for origin in ("https://node7", "https://node7:8502", "ftp://node7:8501", "node7:8501", "null", ""):
         assert not is_same_origin(origin, "node7:8501")
 
 
-def test_the_port_that_is_the_schemes_own_may_be_written_or_not() -> None:
+def test_default_port_is_optional() -> None:
     for scheme, port in (("https", 443), ("http", 80)):
         assert is_same_origin(f"{scheme}://node7", f"node7:{port}")
         assert is_same_origin(f"{scheme}://[fd00::7]:{port}", "[fd00::7]")
@@ -71,7 +71,7 @@ def test_the_port_that_is_the_schemes_own_may_be_written_or_not() -> None:
         assert not is_same_origin(f"{scheme}://node7", f"node7:1{port}")
 
 
-def test_pages_of_the_configured_address_are_our_own_whatever_host_a_proxy_sends() -> None:
+def test_configured_url_is_accepted_behind_a_proxy() -> None:
     url = "https://Dash.example.org/"
     assert refusal_of(["127.0.0.1:8501"], ["https://dash.example.org"], (), url=url) is None
     assert (
@@ -88,9 +88,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "_full_name", hosts._FullName())
 
 
-def test_a_name_server_that_starts_late_is_queried_again(
-    monkeypatch: pytest.MonkeyPatch, fresh: None
-) -> None:
+def test_name_server_is_queried_again_after_a_failure(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     now, answer = [100.0], ["node7"]
     monkeypatch.setattr(hosts.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(hosts.socket, "gethostname", lambda: "node7")
@@ -108,9 +106,7 @@ def test_a_name_server_that_starts_late_is_queried_again(
     assert refusal_of(["node7.example.org"], [], ()) is None
 
 
-def test_one_request_waits_for_a_name_server_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, fresh: None
-) -> None:
+def test_slow_name_server_blocks_only_one_request(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     asked, answered, calls = threading.Event(), threading.Event(), []
 
     def slow() -> str:
@@ -130,9 +126,7 @@ def test_one_request_waits_for_a_name_server_and_no_other(
     assert refusal_of(["node7.example.org"], [], ()) is None and len(calls) == 1
 
 
-def test_the_name_by_which_mdns_announces_this_machine_is_its_own(
-    monkeypatch: pytest.MonkeyPatch, fresh: None
-) -> None:
+def test_mdns_name_of_this_machine_is_accepted(monkeypatch: pytest.MonkeyPatch, fresh: None) -> None:
     monkeypatch.setattr(hosts.socket, "gethostname", lambda: "node7")
     monkeypatch.setattr(hosts.socket, "getfqdn", lambda: "node7")
     assert refusal_of(["NODE7.local:8501"], ["http://node7.local:8501"], ()) is None
@@ -141,13 +135,13 @@ def test_the_name_by_which_mdns_announces_this_machine_is_its_own(
     assert refusal_of(["node7.evil.example.local"], [], ()) is not None
 
 
-def test_each_refusal_names_the_setting() -> None:
+def test_refusals_name_the_setting() -> None:
     for names, origins in ((["evil.example"], []), ([], []), (["localhost"], ["null"]), (["a", "a"], [])):
         refusal = refusal_of(names, origins, ())
         assert refusal is not None and "allowed_hosts under [server]" in refusal.reason
     assert refusal_of(["evil.example"], [], (), known_caller=True) is None
 
 
-def test_the_name_in_an_address() -> None:
+def test_host_name_is_extracted_from_a_url() -> None:
     assert name_in("https://Watch.example.org:8443/x") == ["watch.example.org"]
     assert name_in("") == name_in("http://[bad") == []

@@ -18,14 +18,14 @@ class Watchful:
         self.problems.append(problem)
 
 
-def test_only_receivers_that_have_a_method_are_called() -> None:
+def test_only_sinks_with_the_method_are_called() -> None:
     sink, watchful = [].append, Watchful()
     for alive in optional_methods((sink, watchful), "alive"):
         alive("late")
     assert watchful.problems == ["late"]
 
 
-def test_the_members_that_a_sink_may_have_are_documented() -> None:
+def test_optional_members_of_a_sink_are_documented() -> None:
     used = set()
     for package in ("exporter/stallwatch_exporter", "stallwatch"):
         for path in (ROOT / package).rglob("*.py"):

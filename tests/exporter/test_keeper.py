@@ -25,7 +25,7 @@ PRINTS = (
 )
 
 
-def test_a_command_prints_on_when_its_agent_is_killed(tmp_path: Path) -> None:
+def test_command_can_print_after_its_agent_is_killed(tmp_path: Path) -> None:
     for pipe in ("told", "go"):
         os.mkfifo(tmp_path / pipe)
     command = [*RUN, sys.executable, "-c", PRINTS, str(tmp_path)]
@@ -40,7 +40,7 @@ def test_a_command_prints_on_when_its_agent_is_killed(tmp_path: Path) -> None:
     assert b"on stderr\n" in agent.stderr.read()
 
 
-def test_nothing_is_left_of_a_run_that_ended(tmp_path: Path) -> None:
+def test_ended_run_leaves_no_process(tmp_path: Path) -> None:
     command = [*RUN, sys.executable, "-c", "print('on')"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -60,7 +60,7 @@ def session_of(pid: int) -> int | None:
         return None
 
 
-def test_a_keeper_that_is_dismissed_carries_nothing(tmp_path: Path) -> None:
+def test_dismissed_keeper_copies_nothing(tmp_path: Path) -> None:
     source, write = os.pipe()
     with (tmp_path / "out").open("wb") as out:
         keeper = Keeper([(source, out.fileno())])
@@ -74,7 +74,7 @@ def test_a_keeper_that_is_dismissed_carries_nothing(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_a_keeper_outlives_the_signals_that_end_the_others() -> None:
+def test_keeper_survives_termination_signals() -> None:
     (source, printing), (shown, target) = os.pipe(), os.pipe()
     keeper = Keeper([(source, target)])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
@@ -89,7 +89,7 @@ def test_a_keeper_outlives_the_signals_that_end_the_others() -> None:
     assert keeper._process.wait(120) == 0
 
 
-def test_a_stopped_keeper_does_not_delay_the_end() -> None:
+def test_stopped_keeper_does_not_delay_the_end() -> None:
     source, target = os.pipe()
     keeper = Keeper([(source, target)])
     os.kill(keeper._process.pid, signal.SIGSTOP)

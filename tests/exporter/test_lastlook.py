@@ -38,18 +38,18 @@ def scraped_at(*times: float, header: bool = True) -> tuple[Scrapes, Clock]:
     return scrapes, clock
 
 
-def test_a_server_that_was_never_scraped_does_not_wait() -> None:
+def test_unscraped_server_does_not_wait() -> None:
     scrapes, _ = scraped_at()
     assert scrapes.patience(30) == 0
     assert not scrapes.wait_for_one(30)
 
 
-def test_a_person_or_a_dashboard_is_no_scraper() -> None:
+def test_requests_of_people_and_dashboards_do_not_count() -> None:
     scrapes, _ = scraped_at(100, 101, 102, header=False)
     assert scrapes.patience(30) == 0
 
 
-def test_the_wait_follows_the_scrapers_own_rhythm() -> None:
+def test_wait_follows_the_scrape_interval() -> None:
     scrapes, clock = scraped_at(100, 105, 110)
     clock.now = 112
     assert scrapes.patience(30) == pytest.approx(5 * 1.5 + 1 - 2)
@@ -58,7 +58,7 @@ def test_the_wait_follows_the_scrapers_own_rhythm() -> None:
     assert scrapes.patience(30) == 0  # the scraper no longer comes
 
 
-def test_a_single_scrape_shows_no_rhythm() -> None:
+def test_single_scrape_shows_no_interval() -> None:
     scrapes, _ = scraped_at(100)
     assert scrapes.patience(30) == 30
 
@@ -68,7 +68,7 @@ def get(url: str, headers: dict[str, str]) -> str:
         return str(response.read().decode())
 
 
-def test_the_last_value_is_read_before_the_endpoint_closes() -> None:
+def test_last_value_is_scraped_before_the_endpoint_closes() -> None:
     registry = CollectorRegistry()
     gauge = Gauge("ended", "Whether it ended.", registry=registry)
     server = serve(registry, ExporterSettings(port=0), pytest.fail)

@@ -50,7 +50,7 @@ def told(found: Diagnosis) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("steps", [12, 400])
 @pytest.mark.parametrize("lead", LEADS)
-def test_a_run_is_diagnosed_live_as_its_log_is_later(
+def test_live_diagnosis_equals_the_later_diagnosis(
     run: Any, catalogue: Catalogue, tmp_path: Path, lead: str, steps: int
 ) -> None:
     lines = [lead + line for line in of_a_run(steps)]
@@ -79,7 +79,7 @@ RAYLET = "(raylet) [2026-05-11 08:00:{:02},219 E 2097714 2097744] file_system_mo
         ),
     ],
 )
-def test_what_only_the_first_lines_have_is_no_lead(
+def test_prefix_of_only_the_first_lines_is_rejected(
     run: Any, catalogue: Catalogue, tmp_path: Path, first: list[str], then: list[str]
 ) -> None:
     for line in (*first, *then):
@@ -92,7 +92,7 @@ def test_what_only_the_first_lines_have_is_no_lead(
     assert reader.lead is None and told(live)[1:] == told(dead)[1:]
 
 
-def test_nothing_is_kept_of_what_is_decided_and_not_much_of_many_that_have_just_begun() -> None:
+def test_memory_for_undecided_prefixes_is_bounded() -> None:
     readers = Readers()
     readers.lines("a.log", b"step 1 loss 2.5\n" * 300, 1.0, None)
     readers.lines("b.log", b"x" * 100_000, 1.0, None)
@@ -103,7 +103,7 @@ def test_nothing_is_kept_of_what_is_decided_and_not_much_of_many_that_have_just_
     assert "99.log" in readers._learning and "0.log" not in readers._learning
 
 
-def test_it_is_decided_once_and_what_a_source_begins_with_is_not_kept_for_ever() -> None:
+def test_prefix_is_decided_once() -> None:
     learning = PrefixLearning()
     asked = [learning.take(b"starting\nstep 1 loss 2.5\n" * 8) for _ in range(40)]
     assert asked == [None] * 40 and not learning._head and not learning._tries
@@ -112,7 +112,7 @@ def test_it_is_decided_once_and_what_a_source_begins_with_is_not_kept_for_ever()
     assert endless.take(b"x" * 1_000_000) is None and not endless._head and not endless._tries
 
 
-def test_a_log_that_is_begun_anew_keeps_its_lead() -> None:
+def test_truncated_log_keeps_its_prefix() -> None:
     readers = Readers()
     text = "".join(f"gpu07: {line}\n" for line in of_a_run(20)).encode()
     assert readers.lines("a.log", text, 1.0, None)[-1].text == DEATH[-1]

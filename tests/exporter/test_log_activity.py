@@ -25,7 +25,7 @@ def trained() -> MovingLines:
     return moving
 
 
-def test_a_number_that_grows_twice_is_a_sign_of_life() -> None:
+def test_number_that_grows_twice_is_a_sign_of_life() -> None:
     texts = [f"validation batch {batch}/8, accuracy 0.{90 - batch}" for batch in range(1, 5)]
     assert alive(trained(), texts) == [False, False, True, True]
 
@@ -46,16 +46,16 @@ def test_a_number_that_grows_twice_is_a_sign_of_life() -> None:
         "nothing new",
     ],
 )
-def test_what_follows_the_clock_or_repeats_is_none(text: str) -> None:
+def test_clocks_and_repetitions_are_no_sign_of_life(text: str) -> None:
     texts = [text.format(number=number, seconds=10 + 10 * number) for number in range(5)]
     assert not any(alive(trained(), texts))
 
 
-def test_numbers_that_go_up_and_down_are_none() -> None:
+def test_fluctuating_numbers_are_no_sign_of_life() -> None:
     assert not any(alive(trained(), [f"gpu memory {size} MiB" for size in (810, 830, 820, 840, 815)]))
 
 
-def test_what_a_logger_prints_while_the_run_trains_is_none() -> None:
+def test_counters_printed_during_training_are_no_sign_of_life() -> None:
     moving = trained()
     for step in range(4):
         alive(moving, [f"logged {step} scalars"], start=70.0 + step)
@@ -63,7 +63,7 @@ def test_what_a_logger_prints_while_the_run_trains_is_none() -> None:
     assert not any(alive(moving, [f"logged {number} scalars" for number in range(4, 9)]))
 
 
-def test_a_step_begins_anew() -> None:
+def test_step_resets_the_counters() -> None:
     moving = trained()
     assert alive(moving, ["val 1/8", "val 2/8"]) == [False, False]
     moving.stepped(130.0)
@@ -75,7 +75,7 @@ def matches(catalogue: Catalogue, rule: str, count: int) -> list[Match]:
     return [Match(rule, Line("text", "train.log", number, None, None), {}) for number in range(count)]
 
 
-def test_a_known_message_repeats_if_it_comes_more_often_than_while_steps_were_made(
+def test_message_repeats_if_it_is_more_frequent_than_during_steps(
     catalogue: Catalogue,
 ) -> None:
     repeats = Repeats(catalogue)
@@ -96,7 +96,7 @@ def test_a_repeated_harmless_message_is_not_reported(catalogue: Catalogue) -> No
     assert not repeats.now()
 
 
-def test_a_bar_moves_if_it_counts_further_whatever_is_drawn_beside_it() -> None:
+def test_bar_moves_if_its_count_increases() -> None:
     bars = MovingBars()
 
     def bar(step: int, total: int) -> Line:

@@ -36,7 +36,7 @@ def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
     return AgentLoop(run.agent, queue, os.getpid(), clock=lambda: run.now, measure=lambda _: 1)
 
 
-def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
+def test_unread_backlog_is_no_stall(run: Any) -> None:
     """The reader falls minutes behind a run that makes a step every two seconds."""
     run.steps(1, 10)
     queue = ByteQueue()
@@ -53,7 +53,7 @@ def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
     assert run.metric("stallwatch_step") == 110
 
 
-def test_a_run_that_falls_silent_behind_its_backlog_is_called_stalled_once_it_is_read(run: Any) -> None:
+def test_stall_behind_a_backlog_is_reported_after_reading(run: Any) -> None:
     run.steps(1, 10)
     queue = ByteQueue()
     for number in range(11, 31):
@@ -67,7 +67,7 @@ def test_a_run_that_falls_silent_behind_its_backlog_is_called_stalled_once_it_is
     assert stall.kind == "stall" and stall.step == 30
 
 
-def test_the_silence_after_the_command_ended_is_no_stall(run: Any) -> None:
+def test_silence_after_the_end_of_the_command_is_no_stall(run: Any) -> None:
     run.steps(1, 10)
     queue = ByteQueue()
     queue.put("stdout", b"step 11/1000 loss 0.5\n", run.now + 2.0)
@@ -79,7 +79,7 @@ def test_the_silence_after_the_command_ended_is_no_stall(run: Any) -> None:
     assert run.told == [] and diagnosis.verdict == "finished"
 
 
-def test_a_backlog_is_taken_in_slices() -> None:
+def test_backlog_is_read_in_slices() -> None:
     queue = ByteQueue()
     for number in range(4):
         queue.put("stdout", b"x" * SLICE_BYTES, float(number))
@@ -89,7 +89,7 @@ def test_a_backlog_is_taken_in_slices() -> None:
     assert not queue.waiting
 
 
-def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> None:
+def test_chunks_of_one_second_are_read_together_with_their_times(run: Any) -> None:
     queue = ByteQueue()
     for number in range(1, 13):  # ten lines a second, then one after a pause
         queue.put("stdout", b"step %d/1000 loss 0.5\n" % number, run.now + 0.1 * number)
@@ -111,7 +111,7 @@ def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> No
     assert run.metric("stallwatch_step") == 13
 
 
-def test_memory_that_does_not_change_is_looked_at_less_often_until_it_does(run: Any) -> None:
+def test_constant_memory_is_measured_less_often(run: Any) -> None:
     held, with_memory = [1000], []
 
     def measure(_: int) -> int:
@@ -130,7 +130,7 @@ def test_memory_that_does_not_change_is_looked_at_less_often_until_it_does(run: 
     assert gaps[-1] == 5  # the gap had grown before
 
 
-def test_what_was_taken_makes_room() -> None:
+def test_read_bytes_free_space_in_the_queue() -> None:
     queue = ByteQueue(max_bytes=10)
     queue.put("stdout", b"12345678", 0.0)
     queue.take(0.0, 1)
@@ -139,7 +139,7 @@ def test_what_was_taken_makes_room() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), OSError(12, "Cannot allocate memory")])
-def test_memory_that_cannot_be_measured_is_none(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmeasurable_memory_is_none(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> Any:
         raise error
 
@@ -150,7 +150,7 @@ def test_memory_that_cannot_be_measured_is_none(error: OSError, monkeypatch: pyt
     assert resident_bytes(os.getpid()) == 0
 
 
-def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_reader_does_not_end_monitoring(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The notice about the failure fails too, because the reader of stderr is gone."""
     queue = ByteQueue()
     stumbled = threading.Event()
@@ -177,9 +177,7 @@ def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.timeout(600)  # the finish alone may take four minutes
-def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_output_is_copied_and_reported(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[str] = []
     go = threading.Event()
     queue = ByteQueue()
@@ -204,7 +202,7 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
     assert run.metric("stallwatch_dropped_records_total") == 2
 
 
-def test_what_was_not_read_in_time_is_no_silence(run: Any) -> None:
+def test_unread_output_is_no_silence(run: Any) -> None:
     run.steps(1, 10)
     run.agent.feed(Chunk("stdout", b"an unfinished li", run.now))
     run.now += 300.0
@@ -212,7 +210,7 @@ def test_what_was_not_read_in_time_is_no_silence(run: Any) -> None:
     assert run.agent.end(ended(None), run.now).verdict == "finished"
 
 
-def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
+def test_copying_the_rest_is_bounded_in_time(run: Any) -> None:
     queue = ByteQueue()
     lines = SLICE_BYTES // 7 + 1
     for number in range(3):
@@ -226,7 +224,7 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
 
 
 @pytest.mark.parametrize("again", [(41, 60), (11, 30)])
-def test_a_run_that_received_a_signal_may_end_slowly(run: Any, again: tuple[int, int]) -> None:
+def test_signaled_run_can_end_slowly(run: Any, again: tuple[int, int]) -> None:
     """After Ctrl-C, the run saves without output: no alarm, and no action against the command."""
     run.steps(1, 40)
     messages = [False]

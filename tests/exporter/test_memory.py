@@ -47,7 +47,7 @@ def held() -> MemoryHeld:
         (msgspec.structs.replace(classify(1), codes={3: -9, 0: -15}), []),  # no launcher reports it
     ],
 )
-def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
+def test_kill_names_the_rank_with_most_memory(ending: Ending, lines: list[str]) -> None:
     found = held().with_memory(ending, lines, {})
     assert render(found.detail) == (
         f"{render(ending.detail)} Rank 3 held the most memory, up to 61.2 GiB. "
@@ -59,7 +59,7 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
     assert found.memory == MemoryUse(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
 
 
-def test_little_memory_is_not_told_as_none(run: Any) -> None:
+def test_little_memory_is_not_shown_as_zero(run: Any) -> None:
     run.agent.memory.rank(0, {"resident_bytes": 9000.0})
     run.agent.memory.command(int(10.8 * 2**20), 128 * GIB)
     for step in range(20):
@@ -74,7 +74,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 
 
-def test_a_kill_that_the_kernel_did_not_count_is_reported_as_such(run: Any) -> None:
+def test_kill_not_counted_by_the_kernel_is_reported_as_such(run: Any) -> None:
     """The test covers the path from the counters to the verdict."""
     ending = classify(-9, oom=({"host": 4}, {"host": 4}))
     for step in range(20):
@@ -92,11 +92,11 @@ def test_other_endings_are_reported_unchanged(ending: Ending) -> None:
     assert held().with_memory(ending, ["Epoch 1"], POD) == ending
 
 
-def test_without_a_probe_or_a_weight_nothing_is_made_up() -> None:
+def test_unknown_memory_is_not_mentioned() -> None:
     assert MemoryHeld().with_memory(classify(-9), [], {}) == classify(-9)
 
 
-def test_in_kubernetes_the_pod_is_named() -> None:
+def test_pod_is_named_in_kubernetes() -> None:
     killed = MemoryHeld().with_memory(classify(-9), [], POD)
     assert killed.kind == "killed"
     assert "`kubectl describe pod sft-worker-0` shows whether it was OOMKilled or evicted" in render(
@@ -108,7 +108,7 @@ def test_in_kubernetes_the_pod_is_named() -> None:
     )
 
 
-def test_all_of_it_is_said_in_chinese_too() -> None:
+def test_memory_is_described_in_chinese() -> None:
     found = held().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert render(found.detail, "zh") == (
         "内核 OOM killer 杀掉了本次任务 cgroup 里的一个进程；命令被 SIGKILL 终止。"
@@ -120,7 +120,7 @@ def test_all_of_it_is_said_in_chinese_too() -> None:
     assert "kubectl describe pod sft-worker-0" in render(asked.detail, "zh")
 
 
-def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
+def test_child_killed_by_its_container_is_recognized(tmp_path: Path) -> None:
     """The SIGKILL is real, and the counters have the format of a control group (version 2)."""
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
@@ -146,7 +146,7 @@ def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
     )
 
 
-def test_the_agent_remembers_what_its_ranks_held(run: Any, tmp_path: Path) -> None:
+def test_agent_remembers_the_memory_of_its_ranks(run: Any, tmp_path: Path) -> None:
     rings = make_folder(tmp_path)
     run.agent._probing = Probing(rings)
     probe = Probe(rings, {"RANK": "5"}, lambda: run.now)
@@ -168,7 +168,7 @@ def test_the_agent_remembers_what_its_ranks_held(run: Any, tmp_path: Path) -> No
         ("0::/job", {}, None),
     ],
 )
-def test_the_tightest_limit_above_us_counts(
+def test_smallest_limit_of_parent_groups_applies(
     tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
 ) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)

@@ -38,7 +38,7 @@ def series(metrics: RunMetrics) -> dict[str, float]:
     return found
 
 
-def test_who_does_not_merge_any_more_counts_no_hosts() -> None:
+def test_former_coordinator_publishes_no_host_counts() -> None:
     metrics = RunMetrics("sft")
     metrics.hosts(3, 2, 1)
     assert series(metrics)["stallwatch_hosts{state=expected}"] == 3
@@ -46,7 +46,7 @@ def test_who_does_not_merge_any_more_counts_no_hosts() -> None:
     assert not [name for name in series(metrics) if name.startswith("stallwatch_hosts")]
 
 
-def test_numbers_come_out_as_they_went_in() -> None:
+def test_metrics_have_the_given_values() -> None:
     found = series(full())
     assert found["stallwatch_loss"] == 0.5
     assert found["stallwatch_steps_total"] == found["stallwatch_step"] == 3
@@ -64,7 +64,7 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["stallwatch_log_lines_total"] == 10
 
 
-def test_a_run_over_hosts_shows_its_job_and_how_many_answer() -> None:
+def test_run_over_hosts_publishes_job_and_host_counts() -> None:
     found = series(full())
     assert [found[f"stallwatch_hosts{{state={state}}}"] for state in ("expected", "reporting", "silent")] == [
         3,
@@ -75,7 +75,7 @@ def test_a_run_over_hosts_shows_its_job_and_how_many_answer() -> None:
     assert "attempt=1," in identity and "job_id=8123.0" in identity and "node=0" in identity
 
 
-def test_a_run_of_one_host_shows_no_job_and_no_hosts() -> None:
+def test_run_on_one_host_publishes_no_job_and_no_host_counts() -> None:
     metrics = RunMetrics("sft-1")
     metrics.identity(agent("node1"), {})
     found = series(metrics)
@@ -83,7 +83,7 @@ def test_a_run_of_one_host_shows_no_job_and_no_hosts() -> None:
     assert not [name for name in found if name.startswith("stallwatch_hosts")]
 
 
-def test_a_crowd_of_ranks_gets_no_series_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_rank_labels_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_exporter.serving.metrics.MOST_LABELS", 5)
     metrics = RunMetrics("sft-1")
     for rank in (10**12, -1, *range(50), 3):
@@ -100,7 +100,7 @@ def test_a_crowd_of_ranks_gets_no_series_of_its_own(monkeypatch: pytest.MonkeyPa
     assert [name for name in found if "rank_up" in name] == ["stallwatch_rank_up{rank=2}"]
 
 
-def test_checkpoints_tell_the_longest_time_between_two() -> None:
+def test_longest_interval_between_checkpoints_is_published() -> None:
     metrics = RunMetrics("sft-1")
     metrics.saved(1000.0)
     assert "stallwatch_checkpoint_interval_seconds" not in series(metrics)
@@ -111,7 +111,7 @@ def test_checkpoints_tell_the_longest_time_between_two() -> None:
     assert found["stallwatch_last_checkpoint_timestamp_seconds"] == 1400
 
 
-def test_every_series_carries_the_run_and_nothing_of_the_log() -> None:
+def test_every_series_has_the_run_and_no_log_text() -> None:
     for family in text_string_to_metric_families(page(full())):
         for sample in family.samples:
             labels = dict(sample.labels)
@@ -121,13 +121,13 @@ def test_every_series_carries_the_run_and_nothing_of_the_log() -> None:
             assert not sample.name.endswith("_created")
 
 
-def test_a_fresh_run_already_shows_its_counters_and_thresholds() -> None:
+def test_new_run_publishes_counters_and_thresholds() -> None:
     found = series(RunMetrics("sft-1"))
     assert found["stallwatch_steps_total"] == found["stallwatch_stalled_seconds_total"] == 0
     assert found["stallwatch_phase{stallwatch_phase=init}"] == 1
 
 
-def test_a_restart_from_a_checkpoint_never_lowers_the_counter() -> None:
+def test_restart_from_a_checkpoint_does_not_lower_the_counter() -> None:
     metrics = RunMetrics("sft-1")
     for step in (100, 150, 120, 121, None, 130):
         metrics.progress(step, None)
@@ -143,7 +143,7 @@ def test_skipped_steps_are_not_counted_twice() -> None:
     assert series(metrics)["stallwatch_skipped_steps_total{rank=0}"] == 5
 
 
-def test_what_the_probe_tells_wins_over_the_log() -> None:
+def test_values_of_the_probe_have_precedence_over_the_log() -> None:
     metrics = RunMetrics("sft-1")
     line = Line(text="x", source="out", number=1)
     metrics.hooked(Record(0, 1, 1.0, {"step": 5.0, "loss": 0.5, "invalidations_mismatch": 0.0}))
@@ -160,7 +160,7 @@ def test_what_the_probe_tells_wins_over_the_log() -> None:
     assert found["stallwatch_rule_matches_total{rule=zero3-trace-cache-invalidated}"] == 1
 
 
-def test_a_number_of_the_log_yields_to_the_ranks_number() -> None:
+def test_value_of_the_log_is_replaced_by_the_rank() -> None:
     """The first lines of a plain loop come before the first record, and have no rank."""
     metrics = RunMetrics("sft-1")
     given = {"loss": float("nan"), "learning_rate": 0.1}
@@ -175,26 +175,26 @@ def test_a_number_of_the_log_yields_to_the_ranks_number() -> None:
     assert page(metrics).count("stallwatch_loss{") == 2
 
 
-def test_a_rank_that_began_anew_counts_on() -> None:
+def test_restarted_rank_continues_its_counters() -> None:
     metrics = RunMetrics("sft-1")
     for total in (2.0, 5.0, 1.0, 1.0):
         metrics.hooked(Record(1, 1, 1.0, {"invalidations_mismatch": total}))
     assert series(metrics)["stallwatch_trace_cache_invalidations_total{rank=1}"] == 6
 
 
-def test_dropped_records_follow_a_running_total() -> None:
+def test_dropped_records_follow_the_total() -> None:
     metrics = RunMetrics("sft-1")
     for total in (0, 3, 3, 7):
         metrics.dropped(total)
     assert series(metrics)["stallwatch_dropped_records_total"] == 7
 
 
-def test_two_agents_in_one_process_do_not_mix() -> None:
+def test_agents_in_one_process_are_separate() -> None:
     one, other = full(), RunMetrics("other")
     assert 'run="other"' not in page(one) and 'run="sft-1"' not in page(other)
 
 
-def test_every_metric_is_documented_once_and_no_other(root: Path) -> None:
+def test_documented_metrics_match_the_published_ones(root: Path) -> None:
     text = "".join(page.read_text() for page in (root / "docs").rglob("*.md"))
     documented = re.findall(r"^\| `(stallwatch_\w+)`", text, re.MULTILINE)
     exported = set()
@@ -210,7 +210,7 @@ def test_every_metric_is_documented_once_and_no_other(root: Path) -> None:
 
 
 @pytest.mark.server
-def test_promtool_accepts_the_live_endpoint() -> None:
+def test_promtool_accepts_the_endpoint() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed (Debian: prometheus)")
@@ -224,7 +224,7 @@ def test_promtool_accepts_the_live_endpoint() -> None:
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
-def test_a_taken_port_is_passed_over_with_a_word() -> None:
+def test_port_in_use_is_skipped_with_a_notice() -> None:
     messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -238,7 +238,7 @@ def test_a_taken_port_is_passed_over_with_a_word() -> None:
         server.close()
 
 
-def test_a_reserved_port_is_skipped_unless_requested() -> None:
+def test_reserved_port_is_skipped_unless_requested() -> None:
     messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -249,7 +249,7 @@ def test_a_reserved_port_is_skipped_unless_requested() -> None:
     server.close()
 
 
-def test_without_any_port_the_run_continues() -> None:
+def test_run_continues_without_a_free_port() -> None:
     messages: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

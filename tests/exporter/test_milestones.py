@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 LAST = "stallwatch_last_progress_timestamp_seconds"
 
 
-def test_the_last_sign_of_progress_stands_still_when_the_run_does(run: Watched) -> None:
+def test_time_of_the_last_progress_stops_with_the_run(run: Watched) -> None:
     assert run.metric(LAST) == run.now  # the start is the first sign of life
     run.steps(1, 10)
     last_step = run.now
@@ -18,7 +18,7 @@ def test_the_last_sign_of_progress_stands_still_when_the_run_does(run: Watched) 
     assert run.metric(LAST) == last_step
 
 
-def test_a_checkpoint_ends_when_training_continues(run: Watched) -> None:
+def test_checkpoint_ends_when_training_continues(run: Watched) -> None:
     run.steps(1, 3)
     assert run.metric("stallwatch_last_checkpoint_timestamp_seconds") is None
     for first in (4, 24):
@@ -31,7 +31,7 @@ def test_a_checkpoint_ends_when_training_continues(run: Watched) -> None:
     assert interval is not None and 40 < interval < 48
 
 
-def test_the_end_is_told_with_its_kind(run: Watched) -> None:
+def test_end_is_published_with_its_kind(run: Watched) -> None:
     run.steps(1, 3)
     run.end("oom-killed", 137)
     assert run.metric("stallwatch_end_timestamp_seconds{ending=oom-killed}") == run.now

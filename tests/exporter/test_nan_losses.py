@@ -29,7 +29,7 @@ def train(
 
 
 @pytest.mark.parametrize("seconds", [0.1, 0.25, 1.0, 7.0])
-def test_the_third_loss_in_a_row_that_is_nan_opens_an_incident(
+def test_third_consecutive_nan_loss_opens_an_incident(
     probed: tuple[Any, list[Probe]], seconds: float
 ) -> None:
     run, _ = probed
@@ -41,7 +41,7 @@ def test_the_third_loss_in_a_row_that_is_nan_opens_an_incident(
     assert run.end("finished", 0).verdict == "failed"
 
 
-def test_the_incident_closes_when_the_losses_are_numbers_again(probed: tuple[Any, list[Probe]]) -> None:
+def test_incident_closes_when_losses_are_finite_again(probed: tuple[Any, list[Probe]]) -> None:
     run, (probe, _) = probed
     train(probed, [NAN] * 4)
     for _ in range(19):
@@ -55,18 +55,18 @@ def test_the_incident_closes_when_the_losses_are_numbers_again(probed: tuple[Any
     assert run.end("finished", 0).verdict == "finished"
 
 
-def test_steps_that_a_loss_scale_skipped_do_not_count(probed: tuple[Any, list[Probe]]) -> None:
+def test_steps_skipped_by_the_loss_scaler_do_not_count(probed: tuple[Any, list[Probe]]) -> None:
     train(probed, [NAN] * 10, skipped_steps=[float(number) for number in range(1, 11)])
     assert probed[0].told == []
 
 
-def test_losses_of_zero_in_place_of_nan_are_no_nan(probed: tuple[Any, list[Probe]]) -> None:
+def test_zero_losses_are_not_nan(probed: tuple[Any, list[Probe]]) -> None:
     train(probed, [0.0] * 10)
     assert probed[0].told == []
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 1.0, 3.0])
-def test_printed_losses_open_an_incident_at_any_pace(watch: Callable[..., Any], seconds: float) -> None:
+def test_printed_nan_losses_open_an_incident_at_any_pace(watch: Callable[..., Any], seconds: float) -> None:
     run = watch()
     run.steps(1, 20, seconds)
     for step in range(21, 40):
@@ -78,9 +78,7 @@ def test_printed_losses_open_an_incident_at_any_pace(watch: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 0.49, 0.51, 3.0])
-def test_a_single_nan_between_numbers_opens_none_at_any_pace(
-    watch: Callable[..., Any], seconds: float
-) -> None:
+def test_single_nan_loss_opens_no_incident(watch: Callable[..., Any], seconds: float) -> None:
     run = watch()
     run.steps(1, 20, seconds)
     run.say("step 21/1000 loss nan")
@@ -90,7 +88,7 @@ def test_a_single_nan_between_numbers_opens_none_at_any_pace(
     assert run.told == []
 
 
-def test_a_last_loss_of_nan_is_reported_when_nothing_follows_it(watch: Callable[..., Any]) -> None:
+def test_final_nan_loss_is_reported(watch: Callable[..., Any]) -> None:
     run = watch()
     run.steps(1, 20, 30.0)
     run.say("step 21/1000 loss nan")

@@ -13,13 +13,13 @@ from stallwatch_exporter.notices import guard_threads, print_notice, surviving
 from stallwatch_rules.text.controls import printable
 
 
-def test_every_line_is_marked_as_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_line_has_the_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     print_notice("one\n\n  two \r\n")
     print_notice("")
     assert capsys.readouterr().err == "stallwatch: one\nstallwatch:\nstallwatch:   two\nstallwatch:\n"
 
 
-def test_nothing_that_a_terminal_obeys_gets_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_removed_from_notices(capsys: pytest.CaptureFixture[str]) -> None:
     print_notice("\x1b[2J\x07\r\x9b1m\u202egnp.log \t 损失 é")
     assert capsys.readouterr().err == "stallwatch: ?[2J???1m?gnp.log \t 损失 é\n"
     assert printable("plain\n") == "plain\n"
@@ -36,21 +36,21 @@ def full() -> io.TextIOBase:
 
 
 @pytest.mark.parametrize("stderr", [closed, full, lambda: None])
-def test_a_notice_without_a_working_stderr_raises_nothing(
+def test_notice_without_a_working_stderr_raises_nothing(
     monkeypatch: pytest.MonkeyPatch, stderr: object
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stderr())  # type: ignore[operator]
     print_notice("lost")
 
 
-def test_a_notice_that_breaks_is_survived() -> None:
+def test_failing_notice_is_ignored() -> None:
     def broken(text: str) -> None:
         raise OSError(text)
 
     surviving(broken)("lost")
 
 
-def test_an_error_that_ends_a_thread_is_one_line(
+def test_error_that_ends_a_thread_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)

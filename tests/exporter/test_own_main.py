@@ -8,7 +8,7 @@ from pathlib import Path
 from stallwatch_exporter.settings import own_main
 
 
-def test_a_process_of_our_own_imports_nothing_of_the_current_folder(tmp_path: Path) -> None:
+def test_own_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
     for name in ("json", "msgspec", "stallwatch", "stallwatch_exporter"):
         (tmp_path / f"{name}.py").write_text("open('gotcha', 'w')")
     command = [*own_main("stallwatch.cli"), "--version"]

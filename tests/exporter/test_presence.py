@@ -15,14 +15,14 @@ from stallwatch_exporter.rings.presence import SAME_PROCESS_SECONDS, is_there
 from stallwatch_exporter.stacks.local_ranks import local_ranks
 
 
-def test_a_process_is_the_rings_own_within_what_clocks_differ_by() -> None:
+def test_process_matches_its_ring_despite_clock_differences() -> None:
     born = psutil.Process().create_time()
     assert is_there(os.getpid(), born)
     assert is_there(os.getpid(), born - SAME_PROCESS_SECONDS + 0.1)
     assert not is_there(os.getpid(), born - SAME_PROCESS_SECONDS - 0.1)
 
 
-def test_a_zombie_is_gone_and_so_is_who_was_waited_for() -> None:
+def test_zombies_and_reaped_processes_are_gone() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     assert is_there(child.pid, time.time())
     child.kill()
@@ -35,7 +35,7 @@ def test_a_zombie_is_gone_and_so_is_who_was_waited_for() -> None:
     assert not is_there(child.pid, time.time())
 
 
-def test_who_may_not_be_looked_at_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inaccessible_process_counts_as_running(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(self: psutil.Process) -> float:
         raise psutil.AccessDenied(self.pid)
 
@@ -44,7 +44,7 @@ def test_who_may_not_be_looked_at_is_there(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("before", "ended"), [(SAME_PROCESS_SECONDS - 0.5, False), (60.0, True)])
-def test_the_ranks_that_are_asked_are_judged_alike(tmp_path: Path, before: float, ended: bool) -> None:
+def test_queried_ranks_are_checked_in_the_same_way(tmp_path: Path, before: float, ended: bool) -> None:
     started = psutil.Process().create_time() - before
     (tmp_path / f"0-{os.getpid()}-{int(started * 1e9)}.ring").touch()
     assert bool(local_ranks(tmp_path, None)) is not ended

@@ -34,7 +34,7 @@ def finding(diagnosis: Any, rule: str) -> Any:
     return next((one for one in diagnosis.findings if one.rule == rule), None)
 
 
-def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
+def test_warning_of_a_rank_is_an_incident(probed: Any) -> None:
     run, probes = probed
     warn_of_saving(probes)
     run.wait(3)
@@ -57,7 +57,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
     assert run.changes[-1][1:] == ("resolved", "run-finished")
 
 
-def test_a_warning_is_told_at_its_rank_s_own_step_not_at_the_one_logged_before(probed: Any) -> None:
+def test_warning_has_the_step_of_its_rank(probed: Any) -> None:
     run, probes = probed
     probes[0].announce()
     run.say("step 31/60 loss 0.5", "step 41/60 loss 0.4")
@@ -67,7 +67,7 @@ def test_a_warning_is_told_at_its_rank_s_own_step_not_at_the_one_logged_before(p
     assert [(one.rule, one.step) for one in run.told] == [(EVAL, 45)]
 
 
-def test_what_was_warned_of_and_then_failed_is_told_by_the_logs_line(probed: Any) -> None:
+def test_failure_after_a_warning_is_reported_from_the_log(probed: Any) -> None:
     run, probes = probed
     warn_of_saving(probes)
     run.train(probes, 5)
@@ -92,7 +92,7 @@ def test_what_was_warned_of_and_then_failed_is_told_by_the_logs_line(probed: Any
     assert run.told[-1].severity == "critical"
 
 
-def test_the_meaning_is_told_in_the_users_language(watch: Callable[..., Any], tmp_path: Path) -> None:
+def test_warning_is_described_in_the_configured_language(watch: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "rings").mkdir()
     run = watch(language="zh")
     run.agent._probing = Probing(tmp_path / "rings")
@@ -101,7 +101,7 @@ def test_the_meaning_is_told_in_the_users_language(watch: Callable[..., Any], tm
     assert render(run.told[0].note, "zh").startswith("保存第一个 checkpoint 时会失败")
 
 
-def test_warnings_of_rules_and_kinds_that_are_not_known_are_passed_over(probed: Any) -> None:
+def test_unknown_warnings_are_ignored(probed: Any) -> None:
     run, probes = probed
     probes[0].announce()
     warn(probes[0], "no-such-rule", "sum", "x", parameter="x", place="y")
@@ -120,7 +120,7 @@ def raise_unseen(probe: Probe, message: str = "CUDA out of memory. Tried to allo
     )
 
 
-def test_an_exception_that_the_log_does_not_show_is_diagnosed(probed: Any) -> None:
+def test_exception_missing_in_the_log_is_diagnosed(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 5)
     raise_unseen(probes[1])
@@ -131,7 +131,7 @@ def test_an_exception_that_the_log_does_not_show_is_diagnosed(probed: Any) -> No
     assert diagnosis.primary.file == "events.jsonl"
 
 
-def test_an_exception_that_the_log_shows_counts_once(probed: Any) -> None:
+def test_exception_in_probe_and_log_counts_once(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 5)
     raise_unseen(probes[1], "no such thing as 5 apples")
@@ -146,7 +146,7 @@ def test_an_exception_that_the_log_shows_counts_once(probed: Any) -> None:
     assert diagnosis.unknown[0].first.file == "stdout"
 
 
-def test_an_exception_that_no_rule_knows_is_shown_with_its_frames(probed: Any) -> None:
+def test_unknown_exception_of_the_probe_has_frames(probed: Any) -> None:
     run, probes = probed
     raise_unseen(probes[0], "first line\nsecond line")
     diagnosis = run.end()
@@ -163,7 +163,7 @@ def invalidate(probe: Probe, how: str = "mismatch", times: int = 3) -> None:
     probe.event("trace-cache", "once", how=how, got=5, expected=3, **names)
 
 
-def test_silent_invalidations_before_a_standstill_are_its_cause_with_the_modules(probed: Any) -> None:
+def test_silent_invalidations_before_a_stall_are_its_cause(probed: Any) -> None:
     run, probes = probed
     for _ in range(20):
         for probe in probes:
@@ -180,7 +180,7 @@ def test_silent_invalidations_before_a_standstill_are_its_cause_with_the_modules
     assert run.changes[-1][1:] == ("resolved", "recovered")
 
 
-def test_invalidations_while_steps_go_on_are_harmless(probed: Any) -> None:
+def test_invalidations_during_steps_are_harmless(probed: Any) -> None:
     run, probes = probed
     for _ in range(30):
         for probe in probes:
@@ -192,7 +192,7 @@ def test_invalidations_while_steps_go_on_are_harmless(probed: Any) -> None:
     assert diagnosis.verdict == "finished"
 
 
-def test_invalidations_by_design_are_no_finding_even_in_a_standstill(probed: Any) -> None:
+def test_intended_invalidations_are_no_finding(probed: Any) -> None:
     """A trainer that generates invalidates the trace outside of the forward pass."""
     run, probes = probed
     for _ in range(20):
@@ -203,7 +203,7 @@ def test_invalidations_by_design_are_no_finding_even_in_a_standstill(probed: Any
     assert [incident.rule for incident in run.told] == ["silent-hang-no-error"]
 
 
-def test_invalidations_that_the_log_tells_count_once(probed: Any) -> None:
+def test_invalidations_in_probe_and_log_count_once(probed: Any) -> None:
     run, probes = probed
     for _ in range(20):
         invalidate(probes[0], times=1)
@@ -213,7 +213,7 @@ def test_invalidations_that_the_log_tells_count_once(probed: Any) -> None:
     assert finding(diagnosis, CACHE).count == 20
 
 
-def test_warnings_of_the_ranks_are_counted_and_the_logs_are_not_counted_beside_them(probed: Any) -> None:
+def test_warnings_of_ranks_replace_those_of_the_log(probed: Any) -> None:
     run, probes = probed
     run.say("UserWarning: before any rank told of itself")
     run.wait(1)

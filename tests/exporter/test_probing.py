@@ -19,7 +19,7 @@ from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.probing import BOOTSTRAP, Probing, make_folder, with_probe
 
 
-def test_a_run_that_prints_nothing_shows_its_steps(probed: Any) -> None:
+def test_silent_run_shows_its_steps(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 10)
     assert run.metric("stallwatch_step") == run.metric("stallwatch_steps_total") == 10
@@ -29,7 +29,7 @@ def test_a_run_that_prints_nothing_shows_its_steps(probed: Any) -> None:
     assert run.kept("agent.json")["state"] == "training"
 
 
-def test_a_run_that_prints_nothing_and_stops_is_called_stalled_and_recovers(probed: Any) -> None:
+def test_silent_run_stalls_and_recovers(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 10)
     run.wait(40)
@@ -39,7 +39,7 @@ def test_a_run_that_prints_nothing_and_stops_is_called_stalled_and_recovers(prob
     assert run.changes[-1][1:] == ("resolved", "recovered")
 
 
-def test_the_logs_numbers_count_no_steps_where_ranks_tell_theirs(probed: Any) -> None:
+def test_steps_of_ranks_replace_those_of_the_log(probed: Any) -> None:
     """The log counts micro-batches, and the ranks count optimizer steps."""
     run, probes = probed
     run.say("step 4/4000 loss 3.0")
@@ -51,7 +51,7 @@ def test_the_logs_numbers_count_no_steps_where_ranks_tell_theirs(probed: Any) ->
     assert run.metric("stallwatch_loss{rank=0}") == 0.5
 
 
-def test_an_evaluation_that_only_the_log_tells_is_no_stall(probed: Any) -> None:
+def test_evaluation_known_only_from_the_log_is_no_stall(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 10)
     run.say("***** Running Evaluation *****")
@@ -62,7 +62,7 @@ def test_an_evaluation_that_only_the_log_tells_is_no_stall(probed: Any) -> None:
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
-def test_a_reported_phase_lasts_until_the_next_step(probed: Any) -> None:
+def test_reported_phase_lasts_until_the_next_step(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 10)
     probes[0].phase("save")
@@ -73,7 +73,7 @@ def test_a_reported_phase_lasts_until_the_next_step(probed: Any) -> None:
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
-def test_ranks_that_begin_anew_at_a_checkpoint_count_on(probed: Any, tmp_path: Path) -> None:
+def test_ranks_restarted_from_a_checkpoint_continue_counting(probed: Any, tmp_path: Path) -> None:
     run, probes = probed
     run.train(probes, 30)
     again = Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)
@@ -83,13 +83,13 @@ def test_ranks_that_begin_anew_at_a_checkpoint_count_on(probed: Any, tmp_path: P
     assert run.metric("stallwatch_steps_total") == 32  # the first step after the restart shows its place
 
 
-def test_without_a_probe_the_log_is_the_source(probed: Any) -> None:
+def test_log_is_the_source_without_a_probe(probed: Any) -> None:
     run, _ = probed
     run.steps(1, 5)
     assert run.metric("stallwatch_step") == 5
 
 
-def test_records_that_nobody_could_read_in_time_are_counted(probed: Any) -> None:
+def test_unread_records_are_counted(probed: Any) -> None:
     run, probes = probed
     probes[0].step()
     run.wait(1.0)
@@ -101,7 +101,7 @@ def test_records_that_nobody_could_read_in_time_are_counted(probed: Any) -> None
     assert run.metric("stallwatch_step") == 5001
 
 
-def test_words_of_the_ranks_are_kept_without_secrets(probed: Any) -> None:
+def test_texts_of_ranks_are_stored_without_secrets(probed: Any) -> None:
     run, probes = probed
     probes[1].event("exception", message="no access with hf_" + "a1B2" * 9)
     probes[1].step()
@@ -122,9 +122,7 @@ def test_words_of_the_ranks_are_kept_without_secrets(probed: Any) -> None:
         ({"tokens": ["hf_" + "a1B2" * 9]}, "a1B2a1B2"),
     ],
 )
-def test_an_event_with_a_secret_is_kept_without_it(
-    tmp_path: Path, about: dict[str, Any], secret: str
-) -> None:
+def test_secret_in_an_event_is_masked(tmp_path: Path, about: dict[str, Any], secret: str) -> None:
     probe = Probe(tmp_path, {"RANK": "0"}, lambda: 1.0)
     probe.event("exception", **about, after="the end")
     (event,) = Probing(tmp_path).events()
@@ -132,7 +130,7 @@ def test_an_event_with_a_secret_is_kept_without_it(
     assert "***" in str(event) and secret not in str(event)
 
 
-def test_what_is_no_secret_is_told_as_it_was(tmp_path: Path) -> None:
+def test_events_without_secrets_are_unchanged(tmp_path: Path) -> None:
     message = 'CUDA error: "invalid" argument\nat C:\\x'
     about: dict[str, Any] = {"message": message, "shape": [1, None, 2.5], "eos_token": "</s>"}
     probe = Probe(tmp_path, {"RANK": "0"}, lambda: 1.0)
@@ -155,7 +153,7 @@ def ring_of(folder: Path, rank: int, pid: int) -> RingWriter:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
-def test_rings_of_ranks_that_are_gone_are_not_held_open(tmp_path: Path) -> None:
+def test_rings_of_ended_ranks_are_closed(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     here, dead = ring_of(tmp_path, 0, os.getpid()), ring_of(tmp_path, 1, gone.pid)
@@ -169,7 +167,7 @@ def test_rings_of_ranks_that_are_gone_are_not_held_open(tmp_path: Path) -> None:
     assert open_rings(tmp_path) == mapped + 1
 
 
-def test_a_ring_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+def test_ring_that_cannot_be_opened_is_retried(tmp_path: Path) -> None:
     code = (
         "import pathlib, resource, sys\n"
         "from stallwatch_exporter.rings.probing import Probing\n"
@@ -187,7 +185,7 @@ def test_a_ring_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
     assert done.stdout.split() == ["0", "1"], done.stderr
 
 
-def test_files_that_are_no_rings_disturb_nobody(probed: Any, tmp_path: Path) -> None:
+def test_invalid_ring_files_are_ignored(probed: Any, tmp_path: Path) -> None:
     run, probes = probed
     (tmp_path / "rings" / "0-1-1.ring").write_bytes(os.urandom(10_000))
     (tmp_path / "rings" / "0-2-2.ring").write_bytes(b"")
@@ -196,7 +194,7 @@ def test_files_that_are_no_rings_disturb_nobody(probed: Any, tmp_path: Path) -> 
     assert run.agent.errors == 0
 
 
-def test_the_rings_go_with_the_run(probed: Any, tmp_path: Path) -> None:
+def test_rings_are_removed_with_the_run(probed: Any, tmp_path: Path) -> None:
     run, probes = probed
     probes[0].step(loss=0.25)
     run.end()
@@ -208,21 +206,21 @@ def test_the_rings_go_with_the_run(probed: Any, tmp_path: Path) -> None:
 # ---- the environment
 
 
-def test_the_bootstrap_comes_before_what_is_on_the_path(tmp_path: Path) -> None:
+def test_bootstrap_folder_is_first_on_the_path(tmp_path: Path) -> None:
     assert with_probe({"PYTHONPATH": "/a:/b"}, tmp_path)["PYTHONPATH"] == f"{BOOTSTRAP}:/a:/b"
     # an empty part would mean the current folder
     assert with_probe({}, tmp_path)["PYTHONPATH"] == str(BOOTSTRAP)
     assert with_probe({"STALLWATCH_PROBE": "0"}, tmp_path) == {"STALLWATCH_PROBE": "0"}
 
 
-def test_a_home_that_cannot_be_written_has_its_rings_elsewhere(tmp_path: Path) -> None:
+def test_rings_are_elsewhere_if_home_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = make_folder(tmp_path / "file")
     assert folder.is_dir() and folder.stat().st_mode & 0o077 == 0
     folder.rmdir()
 
 
-def test_the_loss_of_the_last_rank_is_reported_once(tmp_path: Path) -> None:
+def test_loss_of_the_last_rank_is_reported_once(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\nfrom stallwatch_exporter.probe.api import Probe\n"
         "Probe(pathlib.Path(sys.argv[1]), {'RANK': '0'}).announce()\nprint(flush=True); input()\n"
@@ -249,7 +247,7 @@ def test_the_loss_of_the_last_rank_is_reported_once(tmp_path: Path) -> None:
     assert probing.just_left()
 
 
-def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path: Path) -> None:
+def test_rings_of_killed_agents_are_removed_except_other_containers(tmp_path: Path) -> None:
     """In this container, no process has the id of the other container's agent."""
     mine = make_folder(tmp_path)
     tag = mine.name.rpartition("-")[2]
@@ -275,7 +273,7 @@ def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path
     ("ranks", "first"),
     [([(9, 1), (10, 2)], 8), ([(9, 1)], 8), ([(1, 0), (3, 1)], None), ([(9, -1)], None), ([], None)],
 )
-def test_the_first_rank_of_a_host_is_known_by_any_local_rank(
+def test_first_rank_of_a_host_follows_from_any_local_rank(
     tmp_path: Path, ranks: list[tuple[int, int]], first: int | None
 ) -> None:
     """Slurm may assign ranks cyclically (``--distribution=cyclic``)."""

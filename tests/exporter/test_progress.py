@@ -56,7 +56,7 @@ def run() -> Ranks:
     return run
 
 
-def test_one_rank_that_evaluates_is_an_evaluation_of_the_run(run: Ranks) -> None:
+def test_evaluation_of_one_rank_is_that_of_the_run(run: Ranks) -> None:
     run.steps(1, 50, ranks=2)
     run.tell("eval", rank=0)
     run.tell("train", 50, rank=1, after=0.1)  # the same step, a little later
@@ -66,13 +66,13 @@ def test_one_rank_that_evaluates_is_an_evaluation_of_the_run(run: Ranks) -> None
     assert run.progress.phase == "train"
 
 
-def test_ranks_that_tell_of_the_same_step_are_one_step(run: Ranks) -> None:
+def test_same_step_of_several_ranks_counts_once(run: Ranks) -> None:
     """Otherwise seven of eight waits would be some milliseconds, and the eighth an outlier."""
     run.steps(1, 400, seconds=20.0, ranks=8)
     assert run.watch.thresholds["train"] == pytest.approx(60.0, abs=1.0)
 
 
-def test_a_line_about_a_reported_step_is_no_sign_of_life(run: Ranks) -> None:
+def test_line_about_a_known_step_is_no_sign_of_life(run: Ranks) -> None:
     run.steps(1, 400, seconds=20.0)
     last = run.watch.last_sign
     run.now += 5.0
@@ -80,7 +80,7 @@ def test_a_line_about_a_reported_step_is_no_sign_of_life(run: Ranks) -> None:
     assert run.watch.last_sign == last
 
 
-def test_a_log_that_continues_without_its_probes_is_no_stall(run: Ranks) -> None:
+def test_continuing_log_without_probes_is_no_stall(run: Ranks) -> None:
     run.steps(1, 400)
     for step in range(401, 500):
         run.now += 20.0
@@ -96,7 +96,7 @@ def test_batches_of_an_evaluation_are_signs_of_life(run: Ranks) -> None:
     assert run.stalled(after=3601.0)
 
 
-def test_a_compilation_in_mid_run_is_no_stall(run: Ranks) -> None:
+def test_compilation_during_a_run_is_no_stall(run: Ranks) -> None:
     run.steps(1, 400)
     run.tell("init", after=0.1)
     assert not run.stalled(after=1200.0)
@@ -104,7 +104,7 @@ def test_a_compilation_in_mid_run_is_no_stall(run: Ranks) -> None:
     assert run.stalled(after=31.0)
 
 
-def test_ranks_that_are_started_again_load_again(run: Ranks) -> None:
+def test_restarted_ranks_are_loading(run: Ranks) -> None:
     run.steps(1, 400)
     run.progress.ended(run.now + 1.0)
     run.advance.seen(run.now + 1.0)
@@ -116,7 +116,7 @@ def test_ranks_that_are_started_again_load_again(run: Ranks) -> None:
     assert run.stalled(after=31.0)
 
 
-def test_ranks_of_a_plain_loop_that_are_started_again_load_again(run: Ranks) -> None:
+def test_restarted_ranks_of_a_plain_loop_are_loading(run: Ranks) -> None:
     """Only the log contains the steps; the ranks report only that they run."""
     for step in range(1, 151):
         run.now += 0.5
@@ -133,13 +133,13 @@ def test_ranks_of_a_plain_loop_that_are_started_again_load_again(run: Ranks) -> 
     assert run.stalled(after=100.0)
 
 
-def test_a_rank_that_never_steps_holds_no_phase(run: Ranks) -> None:
+def test_rank_without_steps_does_not_determine_the_phase(run: Ranks) -> None:
     run.tell("init", rank=9)
     run.steps(1, 5)
     assert run.progress.phase == "train"
 
 
-def test_evaluations_that_only_the_log_tells_of_count(run: Ranks) -> None:
+def test_evaluations_known_only_from_the_log_count(run: Ranks) -> None:
     run.steps(1, 50)
     run.now += 1.0
     run.log("***** Running Evaluation *****")
@@ -149,7 +149,7 @@ def test_evaluations_that_only_the_log_tells_of_count(run: Ranks) -> None:
 
 
 @pytest.mark.parametrize("printed", [1001, 1])
-def test_steps_that_the_log_told_before_the_ranks_count_once(run: Ranks, printed: int) -> None:
+def test_steps_of_log_and_ranks_count_once(run: Ranks, printed: int) -> None:
     """Records are read once a second, so the first steps' lines come before. Logs may count otherwise."""
     for step in range(3):
         run.now += 0.2

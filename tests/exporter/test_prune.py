@@ -29,7 +29,7 @@ def left(home: Path) -> set[str]:
     return {path.name for path in (home / "runs").iterdir()}
 
 
-def test_what_is_too_old_goes_and_the_user_is_told_how_to_keep(tmp_path: Path) -> None:
+def test_old_runs_are_removed_with_a_notice_how_to_keep_them(tmp_path: Path) -> None:
     messages: list[str] = []
     ended(tmp_path, "old", 31)
     ended(tmp_path, "new", 29)
@@ -39,14 +39,14 @@ def test_what_is_too_old_goes_and_the_user_is_told_how_to_keep(tmp_path: Path) -
     assert line.startswith("removed 1 old run (old)") and f"<run>/{KEEP}" in line
 
 
-def test_beyond_the_size_the_oldest_go_first(tmp_path: Path) -> None:
+def test_oldest_runs_are_removed_first_above_the_size_limit(tmp_path: Path) -> None:
     for name, days in (("a", 3), ("b", 2), ("c", 1)):
         ended(tmp_path, name, days, kilobytes=100)
     assert prune(tmp_path, 30, 0.00025, NOW, lambda line: None) == ["a"]
     assert left(tmp_path) == {"b", "c"}
 
 
-def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
+def test_kept_running_linked_and_foreign_folders_are_not_removed(tmp_path: Path) -> None:
     messages: list[str] = []
     (ended(tmp_path, "kept", 99).path / KEEP).touch()
     running = ended(tmp_path, "running", 99)
@@ -60,7 +60,7 @@ def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["private", "group", "mounted", "link", "in TMPDIR"])
-def test_each_new_run_makes_room_in_whatever_state_folder(
+def test_new_run_prunes_any_state_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogue: Catalogue, how: str
 ) -> None:
     """The folders are a shared one, a mounted volume, a link, and a folder in ``$TMPDIR``."""
@@ -83,13 +83,13 @@ def test_each_new_run_makes_room_in_whatever_state_folder(
     assert "old" not in left(place) and "new" in left(home)
 
 
-def test_an_agent_that_died_without_a_word_counts_as_ended(tmp_path: Path) -> None:
+def test_run_of_a_dead_agent_counts_as_ended(tmp_path: Path) -> None:
     folder = ended(tmp_path, "dead", 40)
     folder.write_info(ended_at=None, pid=2**22 + 1)
     assert prune(tmp_path, 30, 10, NOW, lambda line: None) == ["dead"]
 
 
-def test_a_run_of_another_container_stays_as_long_as_its_agent_writes(tmp_path: Path) -> None:
+def test_run_of_another_container_is_kept_while_its_agent_writes(tmp_path: Path) -> None:
     """The folder may be full; the run's process id is unused here, or belongs to any process."""
     for name, pid, silent in (("writes", 2**22 + 1, 1.0), ("silent", os.getpid(), 86400.0)):
         folder = ended(tmp_path, name, 2)
@@ -97,5 +97,5 @@ def test_a_run_of_another_container_stays_as_long_as_its_agent_writes(tmp_path: 
     assert prune(tmp_path, 30, 0, NOW, lambda line: None) == ["silent"]
 
 
-def test_a_home_without_runs_is_fine(tmp_path: Path) -> None:
+def test_missing_home_is_not_an_error(tmp_path: Path) -> None:
     assert prune(tmp_path / "nowhere", 30, 10, NOW, lambda line: None) == []

@@ -125,7 +125,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 
 @pytest.mark.parametrize("before", [(), ("step", "step")])
 @pytest.mark.parametrize("seen", [True, False])
-def test_the_end_of_a_ranks_child_is_not_the_ranks(ranks: Ranks, before: tuple[str, ...], seen: bool) -> None:
+def test_end_of_a_child_is_not_the_end_of_the_rank(ranks: Ranks, before: tuple[str, ...], seen: bool) -> None:
     """The agent checks while the child runs, or only later."""
     ranks.tell(0, *before, "child")
     if seen:
@@ -140,7 +140,7 @@ def test_the_end_of_a_ranks_child_is_not_the_ranks(ranks: Ranks, before: tuple[s
         assert ranks.there == {0: False, 1: True}
 
 
-def test_a_rank_is_gone_while_a_child_of_it_is_still_there(ranks: Ranks) -> None:
+def test_rank_is_lost_although_its_child_is_running(ranks: Ranks) -> None:
     ranks.tell(0, "step", "child")
     ranks.look()
     ranks.kill(0)
@@ -149,7 +149,7 @@ def test_a_rank_is_gone_while_a_child_of_it_is_still_there(ranks: Ranks) -> None
 
 
 @pytest.mark.parametrize("before", [(), ("step", "step")])
-def test_a_rank_that_is_started_again_is_there(ranks: Ranks, before: tuple[str, ...]) -> None:
+def test_restarted_rank_is_present(ranks: Ranks, before: tuple[str, ...]) -> None:
     ranks.tell(0, *before)
     ranks.look()
     ranks.kill(0)
@@ -163,7 +163,7 @@ def test_a_rank_that_is_started_again_is_there(ranks: Ranks, before: tuple[str, 
     assert ranks.there == {0: False, 1: True}
 
 
-def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None:
+def test_killed_rank_is_missing_until_its_restart(ranks: Ranks) -> None:
     ranks.tell(0, "step", "child")
     ranks.tell(1, "step")
     ranks.look(0.0)
@@ -180,7 +180,7 @@ def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None
     assert ranks.missed == {}
 
 
-def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ranks: Ranks) -> None:
+def test_launcher_with_a_rank_variable_is_no_rank(ranks: Ranks) -> None:
     """The launcher waits for other hosts after its ranks have ended.
 
     Here the launcher is rank 1, and rank 8 is its only rank.

@@ -59,23 +59,23 @@ def run(
     return out.getvalue(), err.getvalue(), code, clock.waits
 
 
-def test_each_stream_gets_the_bytes_it_had(recording: RunFolder) -> None:
+def test_each_stream_gets_its_original_bytes(recording: RunFolder) -> None:
     out, err, code, _ = run(recording.path)
     assert out == b"".join(data for _, stream, data in PORTIONS if stream == "stdout")
     assert err == b"".join(data for _, stream, data in PORTIONS if stream == "stderr")
     assert code == 137
 
 
-def test_the_pace_is_kept_and_so_is_the_silence_before_the_end(recording: RunFolder) -> None:
+def test_replay_keeps_the_original_pace(recording: RunFolder) -> None:
     assert run(recording.path)[3] == [0.5, 1.5, 6.0, 12.0]
     assert run(recording.path, speed=4)[3] == [0.125, 0.375, 1.5, 3.0]
 
 
-def test_long_silences_can_be_cut(recording: RunFolder) -> None:
+def test_long_silences_can_be_shortened(recording: RunFolder) -> None:
     assert run(recording.path, max_gap=1.0)[3] == [0.5, 1.0, 1.0, 1.0]
 
 
-def test_compressed_copies_and_foreign_lines_do_not_matter(recording: RunFolder) -> None:
+def test_compressed_copies_and_foreign_lines_are_accepted(recording: RunFolder) -> None:
     plain = run(recording.path)
     log = recording.path / "output.log"
     with gzip.open(f"{log}.gz", "wb") as out:
@@ -84,7 +84,7 @@ def test_compressed_copies_and_foreign_lines_do_not_matter(recording: RunFolder)
     assert run(recording.path) == plain
 
 
-def test_a_folder_without_copies_is_refused(tmp_path: Path) -> None:
+def test_folder_without_log_copies_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoRecording, match="holds no log copies"):
         replay(tmp_path, 1.0)
 
@@ -95,7 +95,7 @@ def test_an_invalid_speed_is_refused(recording: RunFolder, speed: float) -> None
         run(recording.path, speed=speed)
 
 
-def test_copies_without_a_record_of_the_run_still_play(recording: RunFolder) -> None:
+def test_log_copies_without_a_record_can_be_replayed(recording: RunFolder) -> None:
     (recording.path / "agent.json").unlink()
     assert run(recording.path)[2:] == (0, [0.5, 1.5, 6.0])
 

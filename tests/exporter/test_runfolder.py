@@ -58,7 +58,7 @@ from stallwatch_rules.records import Diagnosis
         (["env"], "run"),
     ],
 )
-def test_an_unnamed_run_is_called_after_its_script(command: list[str], stem: str) -> None:
+def test_unnamed_run_is_named_after_its_script(command: list[str], stem: str) -> None:
     name = run_name(command, 1_795_221_432.0)
     assert re.fullmatch(rf"{re.escape(stem)}-202611\d\d-\d{{6}}", name)
 
@@ -74,7 +74,7 @@ def test_an_unnamed_run_is_called_after_its_script(command: list[str], stem: str
         (["x", "it's", "a b"], ["x", "it's", "a b"]),
     ],
 )
-def test_the_command_is_kept_without_its_secrets(tmp_path: Path, command: list[str], kept: list[str]) -> None:
+def test_command_is_stored_without_secrets(tmp_path: Path, command: list[str], kept: list[str]) -> None:
     folder = RunFolder.create(None, command, home=tmp_path)
     info = read_info(folder.path)
     assert info is not None and info.command == kept
@@ -84,20 +84,20 @@ def test_the_command_is_kept_without_its_secrets(tmp_path: Path, command: list[s
     ("name", "safe"),
     [("a b/c", "a-b-c"), ("../../etc", "etc"), ("训练 1", "训练-1"), ("...", "run"), ("", "run")],
 )
-def test_a_name_is_one_safe_folder(name: str, safe: str) -> None:
+def test_name_is_sanitized_to_one_folder(name: str, safe: str) -> None:
     assert sanitise(name) == safe
 
 
-def test_a_name_that_is_taken_gets_a_number(tmp_path: Path) -> None:
+def test_name_in_use_gets_a_number(tmp_path: Path) -> None:
     names = [RunFolder.create("sft", ["x"], home=tmp_path).run for _ in range(3)]
     assert names == ["sft", "sft-2", "sft-3"]
 
 
-def test_a_tail_goes_on_in_the_folder_of_its_name(tmp_path: Path) -> None:
+def test_tail_reuses_the_folder_of_its_name(tmp_path: Path) -> None:
     assert {RunFolder.create("sft", [], home=tmp_path, reuse=True).run for _ in range(2)} == {"sft"}
 
 
-def test_agent_json_is_read_back_and_leaves_no_half_written_file(tmp_path: Path) -> None:
+def test_agent_json_round_trips_without_partial_files(tmp_path: Path) -> None:
     folder = RunFolder.create("sft", ["python", "sft.py"], home=tmp_path)
     ending = Ending(kind="failed", exit_code=1)
     folder.write_info(endpoint="http://127.0.0.1:19400/metrics", state="failed", ended_at=5.0, ending=ending)
@@ -109,7 +109,7 @@ def test_agent_json_is_read_back_and_leaves_no_half_written_file(tmp_path: Path)
     assert sorted(entry.name for entry in folder.path.iterdir()) == ["agent.json", "diagnosis.json", "ranks"]
 
 
-def test_broken_and_missing_records_are_left_out(tmp_path: Path) -> None:
+def test_invalid_and_missing_records_are_skipped(tmp_path: Path) -> None:
     RunFolder.create("good", [], home=tmp_path)
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / "agent.json").write_text("{")
@@ -118,13 +118,13 @@ def test_broken_and_missing_records_are_left_out(tmp_path: Path) -> None:
     assert list_runs(tmp_path / "nowhere") == []
 
 
-def test_newest_runs_come_first(tmp_path: Path) -> None:
+def test_newest_runs_are_listed_first(tmp_path: Path) -> None:
     for name, now in (("b", 2.0), ("a", 1.0), ("c", 3.0)):
         RunFolder.create(name, [], home=tmp_path, now=now)
     assert [info.run for info in list_runs(tmp_path)] == ["c", "b", "a"]
 
 
-def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path) -> None:
+def test_agent_is_alive_until_its_end_or_death(tmp_path: Path) -> None:
     folder = RunFolder.create("sft", ["x"], home=tmp_path)
     assert agent_alive(folder.info)
     # The kernel's start time of a process is not exact (see rings.presence).
@@ -140,9 +140,7 @@ def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path)
 
 @pytest.mark.parametrize("elsewhere", [{"host": "another-host"}, {"namespace": "b00t/pid:[1]"}])
 @pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["of a process here", "of none"])
-def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
-    tmp_path: Path, elsewhere: dict[str, str], pid: int
-) -> None:
+def test_foreign_agent_is_alive_while_it_writes(tmp_path: Path, elsewhere: dict[str, str], pid: int) -> None:
     """A container may have this host's name, and its process id may be that of a process here."""
     info = msgspec.structs.replace(RunFolder.create("sft", ["x"], home=tmp_path).info, pid=pid, **elsewhere)
     limit = SILENT_SECONDS if "host" in elsewhere else SILENT_HERE_SECONDS
@@ -159,7 +157,7 @@ def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
         ({}, False, False),  # this process is alive even if it does not write
     ],
 )
-def test_an_agent_of_our_hosts_name_has_left_where_it_does_not_write_again(
+def test_agent_with_our_host_name_is_dead_without_new_records(
     tmp_path: Path, elsewhere: dict[str, str], writes: bool, left: bool
 ) -> None:
     folder = RunFolder.create("sft", ["x"], home=tmp_path)
@@ -175,7 +173,7 @@ def test_an_agent_of_our_hosts_name_has_left_where_it_does_not_write_again(
     assert sum(waited) <= SILENT_HERE_SECONDS + 1 and bool(waited) is ("namespace" in elsewhere)
 
 
-def test_an_older_versions_agent_is_believed_by_either_sign(tmp_path: Path) -> None:
+def test_agent_of_an_older_version_is_alive_by_either_sign(tmp_path: Path) -> None:
     info = msgspec.structs.replace(RunFolder.create("sft", ["x"], home=tmp_path).info, namespace="")
     assert agent_alive(info, info.updated_at + 86400)
     info.pid = 2**22 + 1
@@ -198,7 +196,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agent:
     return start
 
 
-def test_agents_of_one_run_have_a_label_in_common_and_a_folder_each(agent: Agent, tmp_path: Path) -> None:
+def test_agents_of_one_run_share_a_label_and_have_separate_folders(agent: Agent, tmp_path: Path) -> None:
     folders = [agent(host) for host in ("n1", "n2", "n3", "n3", "n3")]
     assert {folder.run for folder in folders} == {"sft-8123.0"}
     names = ["sft-8123.0", "sft-8123.0+n2", "sft-8123.0+n3", "sft-8123.0+n3.2", "sft-8123.0+n3.3"]
@@ -211,29 +209,27 @@ def test_agents_of_one_run_have_a_label_in_common_and_a_folder_each(agent: Agent
     assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == names
 
 
-def test_private_homes_have_the_same_label_and_folder(agent: Agent, tmp_path: Path) -> None:
+def test_separate_homes_have_the_same_label_and_folder(agent: Agent, tmp_path: Path) -> None:
     folders = [agent(host, home=tmp_path / host) for host in ("n1", "n2")]
     assert {(folder.run, folder.path.name) for folder in folders} == {("sft-8123.0", "sft-8123.0")}
 
 
-def test_an_unnamed_run_gets_the_name_of_its_script(agent: Agent) -> None:
+def test_unnamed_run_over_hosts_is_named_after_its_script(agent: Agent) -> None:
     assert agent("n1", name=None).run == "train-8123.0"
 
 
-def test_another_start_of_a_job_has_another_label(agent: Agent) -> None:
+def test_restart_of_a_job_has_another_label(agent: Agent) -> None:
     again = msgspec.structs.replace(SLURM, key="60" * 8, attempt=1)
     assert [agent("n1", one).run for one in (SLURM, again)] == ["sft-8123.0", "sft-8123.0-r1"]
 
 
-def test_a_host_cannot_lead_out_of_the_state_folder(agent: Agent, tmp_path: Path) -> None:
+def test_host_name_cannot_leave_the_state_folder(agent: Agent, tmp_path: Path) -> None:
     folders = [agent("../../x/y\n") for _ in range(2)]
     assert folders[1].path.name == "sft-8123.0+x-y" and folders[1].path.parent == tmp_path / "runs"
 
 
 @pytest.mark.parametrize("claimed", ["../../etc", "sft-8123", "sft-8123.0+", "sft-8123.0+n2/..", "other", ""])
-def test_a_record_is_believed_its_label_only_if_its_folder_is_named_after_it(
-    agent: Agent, tmp_path: Path, claimed: str
-) -> None:
+def test_label_of_a_record_must_match_its_folder(agent: Agent, tmp_path: Path, claimed: str) -> None:
     agent("n1")
     folder = agent("n2")
     folder.write_info(run=claimed, folder="../../etc")
@@ -242,7 +238,7 @@ def test_a_record_is_believed_its_label_only_if_its_folder_is_named_after_it(
     assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == ["sft-8123.0"]
 
 
-def test_what_was_handed_on_is_noted_in_the_folder_of_its_agent_alone(agent: Agent, tmp_path: Path) -> None:
+def test_handed_over_incidents_are_recorded_by_their_agent_only(agent: Agent, tmp_path: Path) -> None:
     for host in ("n1", "n2"):
         agent(host).write_info(reported=False)
     for path, info in kept_runs(tmp_path):
@@ -251,7 +247,7 @@ def test_what_was_handed_on_is_noted_in_the_folder_of_its_agent_alone(agent: Age
     assert {info.host: info.reported for info in list_runs(tmp_path)} == {"n1": False, "n2": True}
 
 
-def test_a_run_is_listed_once_and_its_starts_apart(agent: Agent, tmp_path: Path) -> None:
+def test_run_is_listed_once_per_start(agent: Agent, tmp_path: Path) -> None:
     for now, hosts in ((1000.0, ("n1", "n2")), (9000.0, ("n2", "n1", "n3"))):
         for host in hosts:
             agent(host, now=now).write_info(ended_at=now + 60)
@@ -262,9 +258,7 @@ def test_a_run_is_listed_once_and_its_starts_apart(agent: Agent, tmp_path: Path)
     assert groups == [again, ["alone-2"], ["alone"], ["sft-8123.0", "sft-8123.0+n2"]]
 
 
-def test_a_start_is_apart_if_one_host_of_the_one_before_takes_longer_to_end(
-    agent: Agent, tmp_path: Path
-) -> None:
+def test_start_is_separate_if_a_host_of_the_last_one_ends_late(agent: Agent, tmp_path: Path) -> None:
     for host, start, end in (
         ("n1", 0.0, 60.0),
         ("n2", 1.0, 600.0),
@@ -276,7 +270,7 @@ def test_a_start_is_apart_if_one_host_of_the_one_before_takes_longer_to_end(
     assert groups == [["sft-8123.0+n1", "sft-8123.0+n2.2"], ["sft-8123.0", "sft-8123.0+n2"]]
 
 
-def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
+def test_agent_with_a_full_folder_continues_elsewhere(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "tmp"
@@ -293,9 +287,7 @@ def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
         assert latest_folder(home / "runs" / name) == folder.path
 
 
-def test_a_disk_that_hangs_does_not_hold_up_who_merges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_disk_does_not_block_the_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
 
     def hangs(path: Path, data: bytes) -> None:

@@ -64,9 +64,7 @@ steps = st.one_of(
 
 @settings(deadline=None)
 @given(steps, st.sampled_from([1, 10]))
-def test_the_log_of_a_run_gives_the_threshold_that_its_watch_has_learnt(
-    waits: list[float], stride: int
-) -> None:
+def test_threshold_of_the_log_equals_the_live_threshold(waits: list[float], stride: int) -> None:
     lines = logged(waits, stride)
     watch, afterwards = watched(lines), read(lines)
     live = watch.thresholds["train"]
@@ -86,7 +84,7 @@ def test_the_log_of_a_run_gives_the_threshold_that_its_watch_has_learnt(
         ([0.5, 6.0, 1.0, 2.0, 12.0] * 40, 271.8, 271.8),  # steps that vary by nature
     ],
 )
-def test_thresholds_of_some_runs(waits: list[float], live: float, afterwards: float) -> None:
+def test_thresholds_of_example_runs(waits: list[float], live: float, afterwards: float) -> None:
     lines = logged(waits)
     assert watched(lines).thresholds["train"] == pytest.approx(live, rel=0.01)
     assert read(lines) == pytest.approx(afterwards, rel=0.01)

@@ -24,7 +24,7 @@ from stallwatch_rules.samples.table import COLUMNS, Row
         (-math.inf, "-inf"),
     ],
 )
-def test_numbers(number: float | None, text: str) -> None:
+def test_numbers_are_written_exactly(number: float | None, text: str) -> None:
     row: Row = tuple(number if name == "loss" else None for name in COLUMNS)
     assert csv_of([row, row]).splitlines()[1].split(",")[COLUMNS.index("loss")] == text
 
@@ -33,16 +33,16 @@ def test_numbers(number: float | None, text: str) -> None:
     ("time", "text"),
     [(0.0, "1970-01-01 00:00:00.000000Z"), (1.5e-6, "1970-01-01 00:00:00.000002Z"), (math.nan, "")],
 )
-def test_times(time: float, text: str) -> None:
+def test_times_are_written_exactly(time: float, text: str) -> None:
     row: Row = tuple(time if name == "time" else None for name in COLUMNS)
     assert csv_of([row]).split(",")[COLUMNS.index("time")] == text
 
 
-def test_a_name_with_a_comma_is_quoted() -> None:
+def test_name_with_a_comma_is_quoted() -> None:
     row: Row = tuple({"file": 'run "1.0", a.log', "line": 3}.get(name) for name in COLUMNS)
     (cells,) = csv.reader([csv_of([row])])
     assert (cells[COLUMNS.index("file")], cells[COLUMNS.index("line")]) == ('run "1.0", a.log', "3")
 
 
-def test_no_rows_are_no_lines() -> None:
+def test_no_rows_produce_no_lines() -> None:
     assert csv_of([]) == ""

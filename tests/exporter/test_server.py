@@ -38,7 +38,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return both
 
 
-def test_one_pem_file_may_hold_certificate_and_key(pem: Path) -> None:
+def test_pem_file_can_contain_certificate_and_key(pem: Path) -> None:
     server = serve(registry(), ExporterSettings(port=0, tls_certificate=pem), pytest.fail)
     assert server is not None and server.url.startswith("https://127.0.0.1:")
     trusting = ssl.create_default_context(cafile=str(pem))
@@ -47,7 +47,7 @@ def test_one_pem_file_may_hold_certificate_and_key(pem: Path) -> None:
     server.close()
 
 
-def test_with_a_client_authority_other_clients_are_refused(pem: Path) -> None:
+def test_clients_without_a_valid_certificate_are_refused(pem: Path) -> None:
     settings = ExporterSettings(port=0, tls_certificate=pem, tls_client_ca=pem)
     server = serve(registry(), settings, pytest.fail)
     assert server is not None and server.url.startswith("https://")
@@ -69,14 +69,14 @@ def test_with_a_client_authority_other_clients_are_refused(pem: Path) -> None:
         (["tls_key", "tls_client_ca"], "tls_key and tls_client_ca without tls_certificate"),
     ],
 )
-def test_half_of_tls_is_never_plain_http(pem: Path, given: list[str], words: str) -> None:
+def test_incomplete_tls_settings_do_not_fall_back_to_http(pem: Path, given: list[str], words: str) -> None:
     messages: list[str] = []
     settings = ExporterSettings(port=0, **dict.fromkeys(given, pem))  # type: ignore[arg-type]
     assert serve(registry(), settings, messages.append) is None
     assert len(messages) == 1 and words in messages[0]
 
 
-def test_a_certificate_without_its_key_is_never_plain_http(pem: Path) -> None:
+def test_certificate_without_a_key_does_not_fall_back_to_http(pem: Path) -> None:
     messages: list[str] = []
     alone = pem.with_name("cert.pem")
     settings = ExporterSettings(port=0, tls_certificate=alone, tls_client_ca=alone)

@@ -42,7 +42,7 @@ def cost_in(note: str) -> float:
     return int(found[1]) / 100
 
 
-def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
+def test_slow_rank_is_named_until_it_keeps_up(
     probed: tuple[Any, list[Probe]],
 ) -> None:
     run, _ = probed
@@ -58,7 +58,7 @@ def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
     assert (run.told[-1].status, run.told[-1].resolution) == ("resolved", "recovered")
 
 
-def test_steps_of_a_run_over_hosts_are_reported_to_whoever_merges(probed: tuple[Any, list[Probe]]) -> None:
+def test_steps_of_a_run_over_hosts_are_reported_to_the_coordinator(probed: tuple[Any, list[Probe]]) -> None:
     run, _ = probed
     identity, nobody = RunIdentity(key="5f", job="8123.0", origin="slurm"), cast(Any, None)
     member = Member(identity, "sft", nobody, [], agent="a", host="n1", host_id="id", start=False)
@@ -74,14 +74,14 @@ def test_steps_of_a_run_over_hosts_are_reported_to_whoever_merges(probed: tuple[
     assert paces[1].own[-1] == 0.8
 
 
-def test_slower_steps_are_one_incident_that_names_the_rank(probed: tuple[Any, list[Probe]]) -> None:
+def test_slower_steps_are_one_incident_with_the_rank(probed: tuple[Any, list[Probe]]) -> None:
     run, _ = probed
     train(probed, 60, 0.0)
     train(probed, 40, 3.0, seconds=5.0)
     assert {(incident.rule, incident.rank) for incident in run.told} == {("straggler-slow-node", 1)}
 
 
-def test_slower_steps_of_all_ranks_are_reported_as_such(probed: tuple[Any, list[Probe]]) -> None:
+def test_slower_steps_of_all_ranks_name_no_rank(probed: tuple[Any, list[Probe]]) -> None:
     run, _ = probed
     train(probed, 60, 0.0)
     train(probed, 40, 0.0, seconds=5.0)
@@ -89,7 +89,7 @@ def test_slower_steps_of_all_ranks_are_reported_as_such(probed: tuple[Any, list[
 
 
 @pytest.mark.parametrize(("later", "seconds"), [(0.3, 2.0), (0.04, 0.15)])
-def test_a_little_later_is_no_slow_rank(
+def test_slightly_later_rank_is_not_slow(
     later: float, seconds: float, probed: tuple[Any, list[Probe]]
 ) -> None:
     """A rank that logs is later than the others, by a large share of very short steps."""
@@ -107,7 +107,7 @@ def test_more_tokens_are_an_imbalance(probed: tuple[Any, list[Probe]]) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_late_rank_that_exited_is_not_reported_if_others_continue(
+def test_exited_late_rank_is_not_reported(
     goes_on: bool, probed: tuple[Any, list[Probe]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, probes = probed

@@ -24,7 +24,7 @@ def training(
     return watch, now - seconds
 
 
-def test_steady_steps_are_no_stall_and_silence_is() -> None:
+def test_steady_steps_are_no_stall_but_silence_is() -> None:
     watch, last = training(20.0)
     assert not watch.check(last + 60.0).stalled
     state = watch.check(last + 60.1)
@@ -33,21 +33,21 @@ def test_steady_steps_are_no_stall_and_silence_is() -> None:
     assert state.seconds == pytest.approx(60.1)
 
 
-def test_the_floor_keeps_fast_steps_from_crying_wolf() -> None:
+def test_floor_prevents_false_alarms_of_fast_steps() -> None:
     watch, last = training(0.1, steps=100)
     assert watch.check(last).threshold == 30.0
     assert not watch.check(last + 29.0).stalled
     assert watch.check(last + 31.0).stalled
 
 
-def test_a_run_may_load_for_an_hour() -> None:
+def test_run_can_load_for_an_hour() -> None:
     watch, _ = training(1.0, steps=0)
     assert not watch.check(1000.0 + 3600.0).stalled
     assert watch.check(1000.0 + 3601.0).stalled
 
 
 @pytest.mark.parametrize("steps", [1, 5, 7])
-def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
+def test_threshold_is_long_before_it_is_learned(steps: int) -> None:
     watch, last = training(1.0, steps=steps)
     assert watch.check(last).threshold == 1800.0
     assert not watch.check(last + 1800.0).stalled
@@ -58,9 +58,7 @@ def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
     ("steps", "seconds", "threshold"),
     [(7, 0.3, 1800.0), (8, 0.3, 84.0), (30, 0.3, 84.0), (90, 0.25, 84.0), (102, 0.3, 30.0)],
 )
-def test_how_few_steps_of_a_log_are_few_is_as_documented(
-    steps: int, seconds: float, threshold: float
-) -> None:
+def test_documented_number_of_steps_is_right(steps: int, seconds: float, threshold: float) -> None:
     """README.md, README.zh.md and docs/stalls.md contain these numbers."""
     watch, last = training(seconds, steps=0)[0], 0.0
     watch.log_only = True
@@ -70,7 +68,7 @@ def test_how_few_steps_of_a_log_are_few_is_as_documented(
     assert watch.check(last).threshold == threshold
 
 
-def test_a_slow_start_is_not_held_for_the_rhythm_of_the_steps() -> None:
+def test_slow_start_does_not_count_for_the_threshold() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
     watch.observe(900.0, "train", 1)
     for step in range(2, 10):
@@ -78,7 +76,7 @@ def test_a_slow_start_is_not_held_for_the_rhythm_of_the_steps() -> None:
     assert watch.thresholds["train"] == 30.0
 
 
-def test_ranks_that_are_launched_again_and_again_may_still_load_for_an_hour() -> None:
+def test_repeatedly_restarted_ranks_can_load_for_an_hour() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
     now = 0.0
     for _ in range(3):
@@ -92,7 +90,7 @@ def test_ranks_that_are_launched_again_and_again_may_still_load_for_an_hour() ->
     assert watch.check(now).threshold == 3600.0
 
 
-def test_an_evaluation_has_its_own_threshold() -> None:
+def test_evaluation_has_its_own_threshold() -> None:
     watch, now = training(1.0)
     watch.observe(now, "eval")
     assert not watch.check(now + 600.0).stalled
@@ -101,7 +99,7 @@ def test_an_evaluation_has_its_own_threshold() -> None:
     assert watch.check(now + 631.0).stalled
 
 
-def test_evaluations_are_learnt_like_steps() -> None:
+def test_evaluation_durations_are_learned() -> None:
     watch, now = training(1.0)
     for _ in range(5):
         watch.observe(now, "eval")
@@ -112,7 +110,7 @@ def test_evaluations_are_learnt_like_steps() -> None:
     assert watch.check(now + 301.0).stalled
 
 
-def test_recovery_closes_a_stall_and_the_next_is_a_new_episode() -> None:
+def test_recovery_closes_a_stall() -> None:
     watch, now = training(1.0)
     assert watch.check(now + 40.0).episode == 1
     assert watch.check(now + 50.0).episode == 1
@@ -123,7 +121,7 @@ def test_recovery_closes_a_stall_and_the_next_is_a_new_episode() -> None:
     assert watch.check(now + 151.0).episode == 2
 
 
-def test_pauses_that_keep_ending_by_themselves_become_part_of_the_rhythm() -> None:
+def test_regular_pauses_raise_the_threshold() -> None:
     watch, now = training(1.0)
     for step, (seconds, stalled) in enumerate([(200.0, True), (250.0, False), (240.0, False)]):
         now += seconds
@@ -132,7 +130,7 @@ def test_pauses_that_keep_ending_by_themselves_become_part_of_the_rhythm() -> No
     assert watch.thresholds["train"] == 750.0
 
 
-def test_the_first_interval_of_a_log_may_hold_a_rollout_that_nothing_tells_of() -> None:
+def test_first_interval_of_a_log_can_contain_a_rollout() -> None:
     watch, last = training(20.0, steps=1)
     watch.log_only = True
     watch.observe(last, "train", 1)
@@ -141,7 +139,7 @@ def test_the_first_interval_of_a_log_may_hold_a_rollout_that_nothing_tells_of() 
     assert watch.check(last + 300.0).threshold == 1800.0
 
 
-def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_long() -> None:
+def test_early_pause_of_a_log_triples_the_threshold() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
     watch.log_only = True
     for step, now in enumerate([10.0, 20.0, 30.0, 40.0], start=1):
@@ -152,7 +150,7 @@ def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_l
     assert watch.check(2040.0).learning
 
 
-def test_a_log_of_less_training_than_the_floor_is_given_nearly_three_floors() -> None:
+def test_short_log_has_a_threshold_of_nearly_three_floors() -> None:
     """Lines every 14 seconds, then an evaluation of 36 seconds without a line: seen in a healthy run."""
     watch, last = training(2.0, steps=9)
     watch.log_only = True
@@ -167,7 +165,7 @@ def test_a_log_of_less_training_than_the_floor_is_given_nearly_three_floors() ->
     assert watch.check(last).threshold == 30.0
 
 
-def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> None:
+def test_quiet_log_after_an_evaluation_can_be_training() -> None:
     watch, now = training(100.0)
     watch.log_only = True
     for _ in range(6):
@@ -197,7 +195,7 @@ def evaluated(steps: int, *, result_only: bool) -> float:
     return watch.check(now).threshold
 
 
-def test_where_a_log_tells_of_evaluations_by_their_results_the_next_may_take_longer_than_those() -> None:
+def test_next_evaluation_in_a_log_can_take_longer() -> None:
     thresholds = [evaluated(steps, result_only=True) for steps in range(1, 14)]
     assert thresholds[8:11] == [SETTINGS.stall_start_seconds] * 3
     assert max(thresholds[:8] + thresholds[12:]) < 300.0
@@ -205,7 +203,7 @@ def test_where_a_log_tells_of_evaluations_by_their_results_the_next_may_take_lon
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_the_threshold_is_the_same_whenever_it_was_asked_for_before(asked: bool) -> None:
+def test_threshold_does_not_depend_on_earlier_queries(asked: bool) -> None:
     """A log shows every tenth step: known at the second such line, whatever came between the two."""
     watch = StallWatch(SETTINGS, started=1000.0)
     for now, phase, step in ((1060.0, "train", 10), (1120.0, "eval", None), (1160.0, "train", 20)):
@@ -215,14 +213,14 @@ def test_the_threshold_is_the_same_whenever_it_was_asked_for_before(asked: bool)
     assert watch.check(1161.0).threshold == 4 * 1800.0
 
 
-def test_a_watch_that_stood_still_blames_nobody() -> None:
+def test_suspended_watch_reports_no_stall() -> None:
     watch, now = training(1.0)
     watch.pause(3600.0)
     assert not watch.check(now + 3610.0).stalled
     assert watch.check(now + 3631.0).stalled
 
 
-def test_a_run_that_was_up_before_is_judged_by_the_last_sign_it_left() -> None:
+def test_earlier_run_is_judged_by_its_last_sign_of_life() -> None:
     watch = StallWatch(SETTINGS, started=5000.0)
     watch.observe(5000.0, "train", 77)
     watch.take_over({"train": [20.0] * 9, "eval": [9.0]}, last_sign=4000.0)
@@ -235,9 +233,7 @@ def test_a_run_that_was_up_before_is_judged_by_the_last_sign_it_left() -> None:
     st.lists(st.floats(0.01, 100.0), min_size=5, max_size=60),
     st.floats(0.0, 300.0),
 )
-def test_it_is_stalled_exactly_when_quiet_for_longer_than_the_threshold(
-    durations: list[float], quiet: float
-) -> None:
+def test_stall_begins_exactly_at_the_threshold(durations: list[float], quiet: float) -> None:
     watch = StallWatch(SETTINGS, started=0.0)
     now = 10.0
     watch.observe(now, "train", 0)

@@ -35,7 +35,7 @@ STACKS = StallStacks(
 )
 
 
-def test_a_call_has_the_recorded_frames() -> None:
+def test_generated_call_has_the_recorded_frames() -> None:
     def here() -> list[str]:
         frame, found = sys._getframe(1), []
         while frame is not None and len(found) < len(STUCK):
@@ -48,7 +48,7 @@ def test_a_call_has_the_recorded_frames() -> None:
     assert call(STUCK, here) == wanted
 
 
-def test_the_agent_reads_the_recorded_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_reads_the_recorded_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in with_probe(os.environ, tmp_path).items():
         monkeypatch.setenv(name, value)
     with standing_in(STACKS):
@@ -63,7 +63,7 @@ def test_the_agent_reads_the_recorded_stacks(tmp_path: Path, monkeypatch: pytest
     assert all(one.ended for one in local_ranks(tmp_path, None)), "they end with the replay"
 
 
-def test_a_process_that_cannot_start_does_not_end_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_stand_in_does_not_end_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stand_ins, "own_main", lambda _name: [sys.executable, "-c", "import nowhere"])
     many = ["/opt/train/train.py:42 in step"] * 20_000  # more than a pipe holds
     with standing_in(StallStacks(0.0, 0.1, [StackGroup([0], "code", frames=many)], pids={0: 1})):

@@ -52,7 +52,7 @@ time.sleep(9)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the boot time is set as Linux does it")
-def test_only_the_hang_is_a_stall_if_the_clock_is_set_under_a_probe(tmp_path: Path) -> None:
+def test_clock_change_under_a_probe_is_no_stall(tmp_path: Path) -> None:
     seconds = 7200.0
     put_torch(tmp_path)
     (tmp_path / "setclock.py").write_text(CLOCK)
@@ -81,7 +81,7 @@ def test_only_the_hang_is_a_stall_if_the_clock_is_set_under_a_probe(tmp_path: Pa
     assert info["ended_at"] == pytest.approx(time.time() + seconds, abs=60.0)
 
 
-def test_ranks_measure_with_the_clock_of_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_use_the_clock_of_their_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = with_probe({}, Path("rings"))
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + 7200.0)
@@ -89,13 +89,13 @@ def test_ranks_measure_with_the_clock_of_their_agent(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("given", ["", "12.5", "12.5@another boot", "much@{here}", "@"])
-def test_a_rank_on_another_host_has_a_clock_of_its_own(given: str) -> None:
+def test_rank_on_another_host_has_its_own_clock(given: str) -> None:
     offset = steady_offset({VARIABLE: given.format(here=namespace("time"))})
     assert time.monotonic() + offset == pytest.approx(time.time(), abs=0.5)
 
 
 @pytest.mark.parametrize("seconds", [7200.0, -7200.0])
-def test_who_is_up_stays_up_when_the_clock_is_set(
+def test_clock_change_does_not_end_running_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     probe = Probe(tmp_path, {"RANK": "0", **steady.environment()})
@@ -111,7 +111,7 @@ def test_who_is_up_stays_up_when_the_clock_is_set(
     assert agent_alive(folder.info)
 
 
-def test_the_steady_clock_does_not_move_with_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monotonic_clock_is_independent_of_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     before, wall = steady.now(), time.time
     assert steady.wall(before) == before
     monkeypatch.setattr(time, "time", lambda: wall() - 3600.0)
@@ -121,7 +121,7 @@ def test_the_steady_clock_does_not_move_with_the_wall_clock(monkeypatch: pytest.
 
 @pytest.mark.parametrize("seconds", [7200.0, -7200.0])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_an_incident_keeps_its_beginning_and_its_length_when_the_clock_is_set(
+def test_incident_keeps_start_and_duration_after_a_clock_change(
     run: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, restarted: bool
 ) -> None:
     """Chats, acknowledgements and the database identify an incident by its id and its opening time."""

@@ -107,7 +107,7 @@ def kept_verdict(home: Path, catalogue: Catalogue) -> tuple[str, str]:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES])
 @pytest.mark.parametrize("writes", [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 40])
-def test_the_verdict_survives_whatever_write_is_the_first_that_fails(
+def test_verdict_survives_any_failing_write(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk, writes: int, error: int
 ) -> None:
     disk.left, disk.error = writes, error
@@ -117,7 +117,7 @@ def test_the_verdict_survives_whatever_write_is_the_first_that_fails(
     assert kept_verdict(tmp_path / "home", catalogue) == ("failed", "cuda-oom")
 
 
-def test_a_full_disk_leaves_the_ending_in_the_reserved_block(
+def test_full_disk_leaves_the_ending_in_the_reserved_block(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk
 ) -> None:
     run = watch()
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_the_ending_in_the_reserved_block(
 
 @pytest.mark.parametrize("killed", [False, True], ids=["its agent", "the next agent"])
 @pytest.mark.parametrize("room", [0, 1, 99], ids="{} writes".format)
-def test_the_verdict_outlives_what_is_noted_after_the_end(
+def test_verdict_survives_later_records(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk, room: int, killed: bool
 ) -> None:
     """The record is also updated when the run's incidents have been sent."""
@@ -165,7 +165,7 @@ def test_the_verdict_outlives_what_is_noted_after_the_end(
     assert noted.partial == info.partial or not killed  # data in the memory of the killed agent are lost
 
 
-def test_a_whole_diagnosis_is_kept_where_the_reserve_has_a_short_one(tmp_path: Path, disk: Disk) -> None:
+def test_complete_diagnosis_has_precedence_over_the_reserve(tmp_path: Path, disk: Disk) -> None:
     folder = RunFolder.create("sft", ["python"], home=tmp_path / "home")
     folder.write_info(reported=False)
     diagnosis = Diagnosis("failed", notes=["n" * 100] * 1000)
@@ -181,7 +181,7 @@ def test_a_whole_diagnosis_is_kept_where_the_reserve_has_a_short_one(tmp_path: P
     assert kept is not None and kept.notes == diagnosis.notes
 
 
-def test_a_run_that_leaves_nothing_but_its_record_still_failed(
+def test_run_with_only_a_record_still_failed(
     watch: Callable[..., Any], catalogue: Catalogue, temporary: Path
 ) -> None:
     run = watch()
@@ -197,7 +197,7 @@ def test_a_run_that_leaves_nothing_but_its_record_still_failed(
     assert "No output of the run was kept: this diagnosis is from the record of its end." in found.notes
 
 
-def test_nor_does_a_run_that_went_well_need_its_output(
+def test_successful_run_needs_no_log_copy(
     watch: Callable[..., Any], catalogue: Catalogue, temporary: Path
 ) -> None:
     run = watch()
@@ -208,7 +208,7 @@ def test_nor_does_a_run_that_went_well_need_its_output(
     assert problems == [] and found.verdict == "finished"
 
 
-def test_room_that_comes_back_makes_the_record_whole(watch: Callable[..., Any], disk: Disk) -> None:
+def test_freed_space_completes_the_record(watch: Callable[..., Any], disk: Disk) -> None:
     run = watch()
     run.steps(1, 10)
     disk.left = 0
@@ -227,7 +227,7 @@ def test_room_that_comes_back_makes_the_record_whole(watch: Callable[..., Any], 
 @pytest.mark.parametrize(
     "is_whole", [True, False], ids=["the state folder is gone", "the run's folder is gone"]
 )
-def test_a_folder_that_is_removed_during_the_run(
+def test_folder_removed_during_the_run_is_recreated(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, temporary: Path, is_whole: bool
 ) -> None:
     run, home = watch(), tmp_path / "home"
@@ -242,7 +242,7 @@ def test_a_folder_that_is_removed_during_the_run(
     assert read_info(run.folder.path).partial  # type: ignore[union-attr]
 
 
-def test_a_record_continued_elsewhere_is_found_from_the_first_folder(
+def test_record_elsewhere_is_found_from_the_first_folder(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk
 ) -> None:
     run = watch()
@@ -258,7 +258,7 @@ def test_a_record_continued_elsewhere_is_found_from_the_first_folder(
     assert problems == [] and (found.verdict, found.primary and found.primary.rule) == ("failed", "cuda-oom")
 
 
-def test_where_no_place_can_be_written_the_message_says_so(
+def test_missing_writable_place_is_reported(
     watch: Callable[..., Any], tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk.left = 0
@@ -271,7 +271,7 @@ def test_where_no_place_can_be_written_the_message_says_so(
     assert kept_runs(tmp_path / "home") == []
 
 
-def test_a_place_that_is_found_at_the_end_gets_the_record_and_the_last_lines(
+def test_place_found_at_the_end_gets_record_and_last_lines(
     watch: Callable[..., Any],
     tmp_path: Path,
     catalogue: Catalogue,
@@ -291,9 +291,7 @@ def test_a_place_that_is_found_at_the_end_gets_the_record_and_the_last_lines(
     assert "step 1/1000" in (run.folder.path / "output.log").read_text()
 
 
-def test_a_folder_in_tmpdir_that_another_account_can_write_is_not_used(
-    tmp_path: Path, temporary: Path
-) -> None:
+def test_writable_folder_of_others_in_tmpdir_is_not_used(tmp_path: Path, temporary: Path) -> None:
     home = tmp_path / "file"
     home.write_text("")
     foreign = temporary_home(home)
@@ -308,7 +306,7 @@ def test_a_folder_in_tmpdir_that_another_account_can_write_is_not_used(
     assert list((tmp_path / "target").iterdir()) == []
 
 
-def test_a_run_elsewhere_takes_no_name_of_the_state_folder(tmp_path: Path, disk: Disk) -> None:
+def test_run_elsewhere_does_not_reuse_a_name(tmp_path: Path, disk: Disk) -> None:
     RunFolder.create("sft", ["x"], home=tmp_path / "home", now=1.0)
     disk.left = 0
     other = RunFolder.create("sft", ["x"], home=tmp_path / "home", now=2.0)
@@ -316,7 +314,7 @@ def test_a_run_elsewhere_takes_no_name_of_the_state_folder(tmp_path: Path, disk:
     assert [info.run for _, info in kept_runs(tmp_path / "home")] == ["sft-2", "sft"]
 
 
-def test_what_is_too_large_for_the_block_is_shortened(tmp_path: Path, disk: Disk) -> None:
+def test_record_too_large_for_the_block_is_shortened(tmp_path: Path, disk: Disk) -> None:
     folder = RunFolder.create("sft", ["x" * 200] * 5000, home=tmp_path / "home", now=1.0)
     unknown = [
         UnknownException("ValueError", "m" * 500, [rank], 1, PLACE, ["f" * 500]) for rank in range(500)
@@ -332,9 +330,7 @@ def test_what_is_too_large_for_the_block_is_shortened(tmp_path: Path, disk: Disk
     assert info.ending is not None and (info.ending.kind, info.ending.exit_code) == ("failed", 1)
 
 
-def test_an_append_that_fails_halfway_leaves_no_half_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_append_leaves_no_partial_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, write = tmp_path / "incidents.jsonl", os.write
     append_whole(path, b"one\n")
     room = [2]
@@ -352,7 +348,7 @@ def test_an_append_that_fails_halfway_leaves_no_half_line(
     assert path.read_bytes() == b"one\nthree\n"
 
 
-def test_the_reserve_needs_room_once(tmp_path: Path, disk: Disk) -> None:
+def test_reserve_needs_space_once(tmp_path: Path, disk: Disk) -> None:
     (tmp_path / "home").mkdir()
     reserve = Reserve(tmp_path / "home" / NAME)
     disk.left = 0
@@ -362,7 +358,7 @@ def test_the_reserve_needs_room_once(tmp_path: Path, disk: Disk) -> None:
     assert not (tmp_path / "home" / "other").exists()
 
 
-def test_copies_wait_in_memory_and_say_what_they_lack(tmp_path: Path, disk: Disk) -> None:
+def test_log_copies_wait_in_memory_and_mark_gaps(tmp_path: Path, disk: Disk) -> None:
     folder = RunFolder.create("sft", [], home=tmp_path / "home").path
     notices: list[str] = []
     copies = RankCopies(folder, str, notices.append)
@@ -380,7 +376,7 @@ def test_copies_wait_in_memory_and_say_what_they_lack(tmp_path: Path, disk: Disk
     assert gap.lines == copies.lost and (gap.since, int(gap.until)) == (1000.0, 999 + copies.lost)
 
 
-def test_a_small_disk_is_used_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_disk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk of 64 MB never has 512 MB free."""
     folder = RunFolder.create("sft", [], home=tmp_path / "home").path
     usage = shutil.disk_usage(tmp_path)
@@ -391,7 +387,7 @@ def test_a_small_disk_is_used_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (folder / "output.log").exists() and copies.lost == 0
 
 
-def test_the_last_lines_are_written_though_the_disk_is_nearly_full(
+def test_last_lines_are_written_on_a_nearly_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder.create("sft", [], home=tmp_path / "home").path

@@ -84,7 +84,7 @@ def run() -> Run:
 
 
 @pytest.mark.parametrize("seconds", [15.0, 120.0])
-def test_steps_that_are_long_enough_to_be_looked_at_are_learnt(seconds: float) -> None:
+def test_long_steps_are_learned(seconds: float) -> None:
     run = Run(steps=0)
     for _ in range(10):
         assert run.quiet(seconds - 1) is None
@@ -93,14 +93,14 @@ def test_steps_that_are_long_enough_to_be_looked_at_are_learnt(seconds: float) -
     assert run.quiet(700) == pytest.approx(max(30.0, 3 * seconds), abs=2)
 
 
-def test_looks_come_before_the_threshold_and_the_stall_right_after_it(run: Run) -> None:
+def test_stacks_are_sampled_before_the_threshold(run: Run) -> None:
     start = run.now
     assert run.quiet(40) == 31.0
     assert [round(at - start) for at in run.looks.at[:3]] == [10, 20, 28]
     assert run.suspicion.ruling is not None and run.suspicion.ruling.place == "train.py:7 in score"
 
 
-def test_an_evaluation_is_waited_for_and_its_call_site_is_remembered(run: Run) -> None:
+def test_evaluation_is_waited_for_and_its_call_site_remembered(run: Run) -> None:
     run.looks.function = "evaluate"
     assert run.quiet(170) is None
     run.steps(0.1)
@@ -110,18 +110,18 @@ def test_an_evaluation_is_waited_for_and_its_call_site_is_remembered(run: Run) -
     assert run.quiet(540) == 511.0, "three times as long as it took before"
 
 
-def test_a_first_evaluation_that_does_not_end_is_a_stall_after_three_minutes(run: Run) -> None:
+def test_endless_first_evaluation_is_a_stall_after_three_minutes(run: Run) -> None:
     run.looks.function = "evaluate"
     assert run.quiet(200) == 181.0
 
 
-def test_what_a_rank_counts_begins_the_quiet_time_anew(run: Run) -> None:
+def test_counters_of_a_rank_restart_the_quiet_time(run: Run) -> None:
     for batch in range(20):
         run.looks.counters = {"batches": float(batch)}
         assert run.quiet(9) is None
 
 
-def test_a_stall_that_ends_is_over_and_others_are_looked_at_anew(run: Run) -> None:
+def test_stacks_are_sampled_anew_after_a_stall(run: Run) -> None:
     assert run.quiet(31) == 31.0
     run.steps()
     assert run.quiet(5) is None
@@ -130,7 +130,7 @@ def test_a_stall_that_ends_is_over_and_others_are_looked_at_anew(run: Run) -> No
     assert run.quiet(12) is None and run.looks.dropped[-1] is False
 
 
-def test_a_call_site_is_known_by_the_whole_wait_however_soon_steps_follow_it(run: Run) -> None:
+def test_call_site_is_remembered_by_its_whole_wait(run: Run) -> None:
     run.looks.function = "evaluate"
     assert run.quiet(100) is None
     for _ in range(4):  # before the next check of the clock
@@ -140,7 +140,7 @@ def test_a_call_site_is_known_by_the_whole_wait_however_soon_steps_follow_it(run
     assert run.quiet(310) == 301.0
 
 
-def test_a_wait_in_which_something_advanced_is_not_known_to_end(run: Run) -> None:
+def test_wait_with_progress_is_not_remembered(run: Run) -> None:
     run.looks.function = "evaluate"
     run.looks.counters = {"batches": 1.0}
     assert run.quiet(25) is None
@@ -150,7 +150,7 @@ def test_a_wait_in_which_something_advanced_is_not_known_to_end(run: Run) -> Non
     assert run.suspicion.ruling.limit == 180.0
 
 
-def test_the_stacks_of_a_reported_stall_are_kept_though_the_watcher_was_suspended(run: Run) -> None:
+def test_stacks_of_a_stall_survive_a_suspension(run: Run) -> None:
     assert run.quiet(31) == 31.0
     run.watch.pause(600.0)
     run.now += 600.0
@@ -162,7 +162,7 @@ def test_the_stacks_of_a_reported_stall_are_kept_though_the_watcher_was_suspende
     assert run.looks.dropped[-1] is True
 
 
-def test_metrics_after_evaluations_that_were_quick_are_not_waited_for_as_long_as_the_first(run: Run) -> None:
+def test_quick_evaluations_shorten_later_waits(run: Run) -> None:
     for _ in range(4):
         run.watch.observe(run.now + 1.0, "eval")
         run.watch.observe(run.now + 2.0, "train")
@@ -176,7 +176,7 @@ def test_metrics_after_evaluations_that_were_quick_are_not_waited_for_as_long_as
     assert run.quiet(60) == 31.0
 
 
-def test_what_ranks_do_after_a_stall_was_reported_is_not_what_it_was_reported_for(run: Run) -> None:
+def test_later_activity_does_not_replace_the_reported_stacks(run: Run) -> None:
     assert run.quiet(40) is not None
     run.looks.function = "shut_down"
     run.quiet(40)
@@ -184,7 +184,7 @@ def test_what_ranks_do_after_a_stall_was_reported_is_not_what_it_was_reported_fo
     assert run.suspicion.stacks.groups[0].place == "train.py:7 in score"
 
 
-def test_what_all_hosts_decide_is_not_reported_as_what_this_host_sees(run: Run) -> None:
+def test_ruling_of_the_run_is_not_reported_as_that_of_the_host(run: Run) -> None:
     """Otherwise a pause in a debugger on another host would be reported back from this host without end."""
     pause = Ruling("paused", FOREVER, "debugger", 1, "train.py:3 in f")
     run.suspicion.run_ruling = lambda: pause

@@ -33,7 +33,7 @@ def read(tailer: FileTailer) -> bytes:
     return b"".join((b"|" if portion.fresh else b"") + portion.data for portion in tailer.poll())
 
 
-def test_what_is_appended_comes_once(log: Path) -> None:
+def test_appended_bytes_are_read_once(log: Path) -> None:
     tailer = FileTailer(log)
     assert read(tailer) == b"one\n"
     assert read(tailer) == b""
@@ -43,7 +43,7 @@ def test_what_is_appended_comes_once(log: Path) -> None:
     assert read(tailer) == b"ee\n"
 
 
-def test_rename_rotation_loses_no_line(log: Path) -> None:
+def test_rotation_by_renaming_loses_no_line(log: Path) -> None:
     tailer = FileTailer(log)
     read(tailer)
     append(log, b"two\n")
@@ -54,7 +54,7 @@ def test_rename_rotation_loses_no_line(log: Path) -> None:
     assert read(tailer) == b"four\n"
 
 
-def test_a_writer_that_reopens_late_is_followed_until_it_does(log: Path) -> None:
+def test_late_reopening_writer_is_followed(log: Path) -> None:
     tailer = FileTailer(log)
     read(tailer)
     old = log.with_suffix(".1")
@@ -67,7 +67,7 @@ def test_a_writer_that_reopens_late_is_followed_until_it_does(log: Path) -> None
     assert read(tailer) == b"three\n|four\n"
 
 
-def test_copy_truncate_starts_over(log: Path) -> None:
+def test_copytruncate_restarts_reading(log: Path) -> None:
     tailer = FileTailer(log)
     append(log, b"two\n")
     read(tailer)
@@ -78,7 +78,7 @@ def test_copy_truncate_starts_over(log: Path) -> None:
     assert read(tailer) == b"|three\n"
 
 
-def test_copy_truncate_is_seen_even_when_the_file_outgrew_its_old_size(log: Path) -> None:
+def test_copytruncate_is_detected_in_a_larger_file(log: Path) -> None:
     tailer = FileTailer(log)
     read(tailer)
     os.truncate(log, 0)
@@ -86,7 +86,7 @@ def test_copy_truncate_is_seen_even_when_the_file_outgrew_its_old_size(log: Path
     assert read(tailer) == b"|a new and longer line\n"
 
 
-def test_a_writer_without_append_mode_leaves_a_hole_that_is_skipped(log: Path) -> None:
+def test_hole_of_a_writer_without_append_mode_is_skipped(log: Path) -> None:
     log.write_bytes(b"x" * 100_000 + b"\n")
     with log.open("r+b") as writer:
         writer.seek(0, os.SEEK_END)
@@ -99,7 +99,7 @@ def test_a_writer_without_append_mode_leaves_a_hole_that_is_skipped(log: Path) -
     assert len(found) < 8192
 
 
-def test_a_partial_last_line_is_read_again_after_a_restart(log: Path) -> None:
+def test_partial_last_line_is_read_again_after_a_restart(log: Path) -> None:
     first = FileTailer(log)
     append(log, b"tw")
     assert read(first) == b"one\ntw"
@@ -108,7 +108,7 @@ def test_a_partial_last_line_is_read_again_after_a_restart(log: Path) -> None:
     assert read(FileTailer(log, position)) == b"two\n"
 
 
-def test_after_a_restart_nothing_is_read_twice(log: Path) -> None:
+def test_restart_reads_nothing_twice(log: Path) -> None:
     first = FileTailer(log)
     read(first)
     first.close()
@@ -118,7 +118,7 @@ def test_after_a_restart_nothing_is_read_twice(log: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["rotated", "truncated", "rewritten"])
-def test_after_a_restart_another_file_is_read_from_its_start(log: Path, change: str) -> None:
+def test_replaced_file_is_read_from_its_start_after_a_restart(log: Path, change: str) -> None:
     first = FileTailer(log)
     read(first)
     position = first.position
@@ -129,7 +129,7 @@ def test_after_a_restart_another_file_is_read_from_its_start(log: Path, change: 
     first.close()
 
 
-def test_a_file_may_vanish_and_come_back(log: Path) -> None:
+def test_file_can_disappear_and_return(log: Path) -> None:
     tailer = FileTailer(log)
     read(tailer)
     append(log, b"two\n")
@@ -140,19 +140,19 @@ def test_a_file_may_vanish_and_come_back(log: Path) -> None:
     assert read(tailer) == b"|three\n"
 
 
-def test_a_file_may_not_be_there_yet(tmp_path: Path) -> None:
+def test_file_can_appear_later(tmp_path: Path) -> None:
     tailer = FileTailer(tmp_path / "later.log")
     assert read(tailer) == b"" and tailer.modified is None
     (tmp_path / "later.log").write_bytes(b"one\n")
     assert read(tailer) == b"one\n"
 
 
-def test_a_named_pipe_is_left_alone(tmp_path: Path) -> None:
+def test_named_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.log")
     assert read(FileTailer(tmp_path / "pipe.log")) == b""
 
 
-def test_a_huge_file_is_read_in_bounded_bites(log: Path) -> None:
+def test_huge_file_is_read_in_bounded_portions(log: Path) -> None:
     line = b"x" * 1023 + b"\n"
     log.write_bytes(line * (MOST_PER_POLL // 1024 + 10))
     tailer = FileTailer(log)
@@ -160,7 +160,7 @@ def test_a_huge_file_is_read_in_bounded_bites(log: Path) -> None:
     assert len(read(tailer)) == 10 * 1024 and not tailer.more
 
 
-def test_old_content_can_be_left_out(log: Path) -> None:
+def test_old_content_can_be_skipped(log: Path) -> None:
     append(log, b"two\nthree\n")
     tailer = FileTailer(log)
     assert tailer.skip_to_last(6) == 8
@@ -175,7 +175,7 @@ def everything(files: TailSet) -> list[tuple[str, bytes]]:
     return [(path.name, portion.data) for path, portion in files.poll()]
 
 
-def test_files_that_match_later_join(log: Path) -> None:
+def test_files_that_match_later_are_followed(log: Path) -> None:
     files = TailSet([str(log.parent / "*.log")])
     assert files.discover() == [log]
     assert everything(files) == [("rank0.log", b"one\n")]
@@ -195,7 +195,7 @@ def test_folders_and_deep_patterns_are_followed(tmp_path: Path) -> None:
         assert deep in files.folders
 
 
-def test_a_binary_file_is_refused_with_a_word(tmp_path: Path) -> None:
+def test_binary_file_is_refused_with_a_notice(tmp_path: Path) -> None:
     messages: list[str] = []
     (tmp_path / "a.log").write_bytes(b"\x7fELF" + bytes(range(256)) * 10)
     files = TailSet([str(tmp_path / "*.log")], notice=messages.append)
@@ -203,7 +203,7 @@ def test_a_binary_file_is_refused_with_a_word(tmp_path: Path) -> None:
     assert len(messages) == 1 and "a.log is not text" in messages[0]
 
 
-def test_positions_outlive_the_set(log: Path) -> None:
+def test_positions_are_stored(log: Path) -> None:
     first = TailSet([str(log)])
     first.discover()
     everything(first)
@@ -216,7 +216,7 @@ def test_positions_outlive_the_set(log: Path) -> None:
 # --- waking
 
 
-def test_a_change_wakes_and_names_the_file(log: Path) -> None:
+def test_change_of_a_file_wakes_the_reader(log: Path) -> None:
     waker = Waker()
     waker.watch([log.parent])
     append(log, b"two\n")
@@ -226,7 +226,7 @@ def test_a_change_wakes_and_names_the_file(log: Path) -> None:
     waker.close()
 
 
-def test_a_folder_that_goes_and_comes_back_is_watched_again(tmp_path: Path) -> None:
+def test_returned_folder_is_watched_again(tmp_path: Path) -> None:
     folder, waker = tmp_path / "logs", Waker()
     for _ in range(2):
         folder.mkdir()
@@ -251,9 +251,7 @@ def failing(function: Any, error: OSError, when: Callable[[], bool]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["fstat", "pread"])
-def test_a_handle_that_goes_stale_is_opened_again(
-    log: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_stale_file_handle_is_reopened(log: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     messages: list[str] = []
     files = TailSet([str(log)], notice=messages.append)
     files.discover()
@@ -270,9 +268,7 @@ def test_a_handle_that_goes_stale_is_opened_again(
     files.close()
 
 
-def test_a_stale_file_does_not_keep_others_from_being_read(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stale_file_does_not_affect_others(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = log.with_name("zz.log")
     append(other, b"one\n")
     files = TailSet([str(log.parent)])
@@ -303,7 +299,7 @@ def test_too_many_open_files_are_reported_once_and_retried(
     assert len(everything(files)) == 2
 
 
-def test_a_folder_that_may_not_be_entered_hides_no_other(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inaccessible_folder_does_not_affect_others(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run as root, who can enter every folder."""
     messages: list[str] = []
     shut = log.parent / "shut"

@@ -57,7 +57,7 @@ def append(log: Path, text: str) -> None:
         out.write(text)
 
 
-def test_history_teaches_the_rhythm_and_raises_nothing(run: Any, log: Path) -> None:
+def test_history_sets_the_threshold_and_opens_no_incident(run: Any, log: Path) -> None:
     start = run.now - 170
     append(log, stamped(start, 1, 30, 4.0) + OOM + "\n" + stamped(start, 31, 42, 4.0))
     os.utime(log, (run.now - 2, run.now - 2))
@@ -77,7 +77,7 @@ def test_history_teaches_the_rhythm_and_raises_nothing(run: Any, log: Path) -> N
     assert [incident.id for incident in run.told] == ["sft/stall/silent-hang-no-error/1"]
 
 
-def test_a_stalled_run_is_reported_at_once(run: Any, log: Path) -> None:
+def test_stalled_run_is_reported_at_once(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 1000, 1, 20, 4.0))
     os.utime(log, (run.now - 900, run.now - 900))
     begin(run, log)
@@ -86,7 +86,7 @@ def test_a_stalled_run_is_reported_at_once(run: Any, log: Path) -> None:
     assert stall.stalled_seconds == pytest.approx(900, abs=2)
 
 
-def test_without_timestamps_the_age_is_the_files(run: Any, log: Path) -> None:
+def test_age_comes_from_the_file_without_timestamps(run: Any, log: Path) -> None:
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
     os.utime(log, (run.now - 1700, run.now - 1700))
     begin(run, log)
@@ -95,7 +95,7 @@ def test_without_timestamps_the_age_is_the_files(run: Any, log: Path) -> None:
     assert [incident.kind for incident in run.told] == ["stall"]
 
 
-def test_without_timestamps_the_steps_that_the_trainer_times_teach_the_rhythm(run: Any, log: Path) -> None:
+def test_printed_step_times_set_the_threshold_without_timestamps(run: Any, log: Path) -> None:
     line = " iteration {}/ 500 | elapsed time per iteration (ms): 4000.0 | lm loss: 2.0E+00 |\n".format
     append(log, "".join(map(line, range(1, 40))))
     os.utime(log, (run.now - 20, run.now - 20))
@@ -107,7 +107,7 @@ def test_without_timestamps_the_steps_that_the_trainer_times_teach_the_rhythm(ru
     assert [incident.kind for incident in run.told] == ["stall"]
 
 
-def test_a_tail_says_how_long_it_waits_while_it_knows_no_rhythm(run: Any, log: Path) -> None:
+def test_tail_reports_its_threshold_before_it_is_learned(run: Any, log: Path) -> None:
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
     os.utime(log, (run.now - 600, run.now - 600))
     begin(run, log)
@@ -115,7 +115,7 @@ def test_a_tail_says_how_long_it_waits_while_it_knows_no_rhythm(run: Any, log: P
     assert waits in outlook(run.agent)
 
 
-def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
+def test_other_time_zone_is_corrected(run: Any, log: Path) -> None:
     eight_hours = 8 * 3600
     append(log, stamped(run.now + eight_hours - 80, 1, 20, 4.0))
     os.utime(log, (run.now, run.now))
@@ -133,25 +133,25 @@ def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, -8 * 3600.0, 5.75 * 3600 + 20, -3600.0 - 30])
-def test_a_time_zone_is_not_reported(shift: float) -> None:
+def test_time_zone_correction_is_not_reported(shift: float) -> None:
     assert shift_note(shift) == ""
 
 
 @pytest.mark.parametrize(("shift", "by"), [(366 * 86400.0, "366 days later"), (-500.0, "8 min 20 s earlier")])
-def test_how_far_times_are_moved_is_told(run: Any, log: Path, shift: float, by: str) -> None:
+def test_other_time_correction_is_reported(run: Any, log: Path, shift: float, by: str) -> None:
     append(log, stamped(run.now - 80 - shift, 1, 20, 4.0))
     os.utime(log, (run.now, run.now))
     _, _, diagnosis = begin(run, log)
     assert by in summary(run.agent, diagnosis, 1, 0, clock_shift(FileTailer(log)))
 
 
-def test_a_small_difference_of_clocks_is_left_alone(run: Any, log: Path) -> None:
+def test_small_clock_difference_is_ignored(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 80, 1, 20, 4.0))
     os.utime(log, (run.now + 20, run.now + 20))
     assert clock_shift(FileTailer(log)) == 0.0
 
 
-def test_a_clock_behind_a_lead_is_set_right(run: Any, log: Path) -> None:
+def test_timestamps_after_a_prefix_are_corrected(run: Any, log: Path) -> None:
     """The prefix is not on a list: the prefix is learned, and so is the time in it."""
     lines = [f"step {step}/500 loss 0.5" for step in range(1, 20)]
     found = "2026-11-20 10:00:{at:02} {line}".format
@@ -163,7 +163,7 @@ def test_a_clock_behind_a_lead_is_set_right(run: Any, log: Path) -> None:
     assert clock_shift(FileTailer(log)) == pytest.approx(8 * 3600, abs=1)
 
 
-def test_what_comes_now_is_news(run: Any, log: Path) -> None:
+def test_new_lines_can_open_incidents(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 80, 1, 20, 4.0))
     os.utime(log, (run.now, run.now))
     _, follower, _ = begin(run, log)
@@ -173,7 +173,7 @@ def test_what_comes_now_is_news(run: Any, log: Path) -> None:
     assert [(incident.kind, incident.rule) for incident in run.told] == [("finding", "cuda-oom")]
 
 
-def test_files_that_appear_later_join_with_their_rank(run: Any, log: Path) -> None:
+def test_new_files_are_followed_with_their_rank(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 80, 1, 20, 4.0))
     _, follower, _ = begin(run, log)
     append(log.with_name("rank5.log"), "step 21/500 loss 0.75\n")
@@ -183,7 +183,7 @@ def test_files_that_appear_later_join_with_their_rank(run: Any, log: Path) -> No
     assert (run.folder.path / "ranks" / "rank5.log").exists()
 
 
-def test_rotation_while_following_loses_nothing(run: Any, log: Path) -> None:
+def test_rotation_loses_no_line(run: Any, log: Path) -> None:
     append(log, "step 1/500 loss 1.0\n")
     _, follower, _ = begin(run, log)
     append(log, "step 2/500 lo")
@@ -197,7 +197,7 @@ def test_rotation_while_following_loses_nothing(run: Any, log: Path) -> None:
     assert run.metric("stallwatch_log_lines_total") == 3
 
 
-def test_a_restart_resumes_where_it_stopped(watch: Callable[..., Any], log: Path) -> None:
+def test_restart_resumes_at_the_last_position(watch: Callable[..., Any], log: Path) -> None:
     first = watch()
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 11)))
     files, follower, _ = begin(first, log)
@@ -230,7 +230,7 @@ class Waiting:
             yield portion
 
 
-def test_a_run_is_not_stalled_while_its_files_are_still_read(run: Any, log: Path) -> None:
+def test_run_is_not_stalled_while_its_files_are_read(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 160, 1, 40, 4.0))
     os.utime(log, (run.now, run.now))
     files, follower, _ = begin(run, log)
@@ -252,7 +252,7 @@ def test_a_run_is_not_stalled_while_its_files_are_still_read(run: Any, log: Path
     assert run.told == []
 
 
-def test_a_run_that_only_chats_is_stalled_once_all_is_read(run: Any, log: Path) -> None:
+def test_run_without_steps_is_stalled_after_reading(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 160, 1, 40, 4.0))
     os.utime(log, (run.now, run.now))
     files, follower, _ = begin(run, log)
@@ -282,7 +282,7 @@ def tail(home: Path, catalogue: Catalogue, globs: list[str], **more: Any) -> tup
     return code, ends, notices
 
 
-def test_once_reads_what_is_there_and_ends(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+def test_once_reads_existing_lines_and_ends(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
     append(log, stamped(time.time() - 80, 1, 20, 4.0))
     code, ends, notices = tail(tmp_path / "home", catalogue, [str(log)], once=True, name="sft")
     ((diagnosis, ending, folder),) = ends
@@ -295,7 +295,7 @@ def test_once_reads_what_is_there_and_ends(tmp_path: Path, log: Path, catalogue:
     assert info.command[:2] == ["stallwatch", "tail"] and info.ended_at is not None
 
 
-def test_a_tail_belongs_to_the_run_that_its_user_names_and_goes_on_in_its_folder(
+def test_tail_belongs_to_the_named_run(
     tmp_path: Path, log: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
@@ -311,12 +311,12 @@ def test_a_tail_belongs_to_the_run_that_its_user_names_and_goes_on_in_its_folder
     assert ends[0][2].info.key == ""
 
 
-def test_once_without_a_file_is_an_error(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_once_without_matching_files_is_an_error(tmp_path: Path, catalogue: Catalogue) -> None:
     code, ends, notices = tail(tmp_path / "home", catalogue, [str(tmp_path / "*.log")], once=True)
     assert code == 2 and ends == [] and "no file matches" in notices[0]
 
 
-def test_it_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+def test_tail_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
     """A thread appends a failure to the log; the sink that gets it stops the agent."""
     append(log, stamped(time.time() - 80, 1, 20, 4.0))
     take: list[Incident] = []
@@ -334,7 +334,7 @@ def test_it_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Ca
     assert ends[0][2].run.startswith("rank0-")
 
 
-def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+def test_tail_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
     append(log, "step 1/5 loss 1.0\n")
     code, ends, _ = tail(tmp_path / "home", catalogue, [str(log.parent)], until_idle=0.5)
     assert code == 0 and has(ends[0][1].detail, "run.stopped-watching")
@@ -342,7 +342,7 @@ def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: C
 
 # The other namespace is that of an earlier container or boot.
 @pytest.mark.parametrize(("namespace", "run"), [(None, "sft-2"), ("b00t/pid:[1]", "sft")])
-def test_the_name_of_a_live_run_is_not_taken_over(
+def test_name_of_a_live_run_is_not_reused(
     tmp_path: Path, log: Path, catalogue: Catalogue, namespace: str | None, run: str
 ) -> None:
     append(log, "step 1/5 loss 1.0\n")
@@ -354,7 +354,7 @@ def test_the_name_of_a_live_run_is_not_taken_over(
 
 
 @pytest.mark.parametrize("how", [{"once": True}, {"until_idle": 0.2}], ids=["once", "until-idle"])
-def test_a_log_of_long_ago_raises_no_stall_where_it_is_only_read(
+def test_old_log_read_once_opens_no_stall(
     tmp_path: Path, log: Path, catalogue: Catalogue, how: dict[str, Any]
 ) -> None:
     append(log, stamped(time.time() - 680, 1, 20, 4.0))

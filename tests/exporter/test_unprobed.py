@@ -12,7 +12,7 @@ from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.watching.probe_intake import NO_PROBE, WAIT_SECONDS, ProbeIntake
 
 
-def test_steps_in_the_log_and_no_ring_are_told_once(probed: tuple[Any, list[Probe]], tmp_path: Path) -> None:
+def test_steps_without_a_probe_are_reported_once(probed: tuple[Any, list[Probe]], tmp_path: Path) -> None:
     run, _ = probed
     # As if no ring had ever existed.
     for path in (tmp_path / "rings").iterdir():
@@ -27,14 +27,14 @@ def test_steps_in_the_log_and_no_ring_are_told_once(probed: tuple[Any, list[Prob
     assert run.notices == [NO_PROBE]
 
 
-def test_ranks_with_a_probe_are_no_news(probed: tuple[Any, list[Probe]]) -> None:
+def test_ranks_with_a_probe_are_not_reported(probed: tuple[Any, list[Probe]]) -> None:
     run, probes = probed
     run.train(probes, 3)
     run.steps(4, 14)
     assert run.notices == []
 
 
-def test_without_probing_no_rank_is_missing(run: Any) -> None:
+def test_disabled_probe_is_not_reported(run: Any) -> None:
     run.steps(1, 20)
     assert run.notices == []
 
@@ -42,7 +42,7 @@ def test_without_probing_no_rank_is_missing(run: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "notices"), [(["python", "train.py"], 1), (["stallwatch", "replay", "r"], 0)]
 )
-def test_a_replay_has_no_ranks_to_probe(command: list[str], notices: int) -> None:
+def test_replay_without_probes_is_not_reported(command: list[str], notices: int) -> None:
     said: list[str] = []
     reading: Any = SimpleNamespace(tracker=SimpleNamespace(last_step=5))
     intake = ProbeIntake(reading, lambda _: None, said.append, command=command)

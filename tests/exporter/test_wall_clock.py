@@ -38,7 +38,7 @@ wait_for(runs / "incidents.jsonl")  # and hang until that is found
 
 
 @pytest.mark.parametrize(("source", "set_to"), [("run", "-7200"), ("tail", "+7200")])
-def test_only_the_hang_is_a_stall_if_the_wall_clock_is_set(tmp_path: Path, source: str, set_to: str) -> None:
+def test_wall_clock_change_is_no_stall(tmp_path: Path, source: str, set_to: str) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "clock").write_text("+0")
     environ = {
@@ -71,7 +71,7 @@ def test_only_the_hang_is_a_stall_if_the_wall_clock_is_set(tmp_path: Path, sourc
     assert all(5.0 < one["stalled_seconds"] < 60.0 for one in found)
 
 
-def test_the_wall_clock_really_was_set(tmp_path: Path) -> None:
+def test_wall_clock_is_really_changed(tmp_path: Path) -> None:
     """Without this, the tests above would prove nothing."""
     (tmp_path / "clock").write_text("+7200")
     code = "import time; print(time.time(), time.monotonic())"

@@ -46,7 +46,7 @@ def essence(diagnosis: Diagnosis) -> object:
     return (diagnosis.verdict, primary and (primary.rule, primary.rank), findings, diagnosis.progress)
 
 
-def test_a_tails_folder_without_output_names_the_files_that_the_tail_follows(
+def test_folder_of_a_tail_without_output_names_the_followed_files(
     tmp_path: Path, catalogue: Catalogue
 ) -> None:
     folder = RunFolder.create("sft", ["stallwatch", "tail", "logs/*.log", "/srv/b.log"], home=tmp_path)
@@ -57,7 +57,7 @@ def test_a_tails_folder_without_output_names_the_files_that_the_tail_follows(
     assert "follows" not in str(problem)
 
 
-def test_starts_are_told_apart_in_one_log_and_not_in_several(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_starts_are_separated_in_one_log_and_not_in_several(tmp_path: Path, catalogue: Catalogue) -> None:
     """One of several files may show starts that the others do not show, so no diagnosis mixes them."""
     head = "starting my program\nfound 812 shards\nthe model is ready\nthe rate is 0.1 now\n"
     error = OOM.replace("[rank{rank}]: ", "").format(rank=0)
@@ -71,7 +71,7 @@ def test_starts_are_told_apart_in_one_log_and_not_in_several(tmp_path: Path, cat
     assert diagnose_paths([tmp_path], Options(catalogue))[0].starts == []
 
 
-def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_folder_of_files_per_rank_is_diagnosed(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "rank0.stdout.log").write_text(STEPS)
     (tmp_path / "rank0.stderr.log").write_text(BAR)
     (tmp_path / "rank7.stderr.log").write_text(OOM.replace("[rank{rank}]: ", "").format(rank=7))
@@ -96,7 +96,9 @@ def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> Non
     assert given[-1] == (size, size) and given == sorted(given)
 
 
-def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_interleaved_file_gives_the_same_diagnosis_as_files_per_rank(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
     crashed = OOM.format(rank=1).splitlines(keepends=True)
     healthy = [f"[rank0]: {line}" for line in STEPS.splitlines(keepends=True)]
     mixed = (
@@ -115,7 +117,7 @@ def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, ca
     assert essence(one) == essence(many)
 
 
-def test_uploads_say_the_same_as_paths(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_uploads_give_the_same_diagnosis_as_paths(tmp_path: Path, catalogue: Catalogue) -> None:
     text = (STEPS + OOM.format(rank=3)).encode()
     (tmp_path / "train.log.gz").write_bytes(gzip.compress(text))
     by_path, _ = rendered(diagnose_paths([tmp_path / "train.log.gz"], Options(catalogue)))
@@ -142,7 +144,7 @@ def test_unreadable_files_are_reported_and_the_rest_is_diagnosed(
     assert diagnosis.stats.files == 2
 
 
-def test_files_beyond_what_one_diagnosis_holds_are_told(
+def test_files_above_the_limit_are_reported(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank in range(12):
@@ -155,21 +157,19 @@ def test_files_beyond_what_one_diagnosis_holds_are_told(
     assert rendered(diagnose_paths([tmp_path], Options(catalogue)))[1] == []
 
 
-def test_a_text_without_training_gets_no_guess(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_text_without_training_gets_no_cause(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "poem.txt").write_text("The woods are lovely, dark and deep,\nBut I have promises to keep.\n")
     diagnosis, problems = rendered(diagnose_paths([tmp_path / "poem.txt"], Options(catalogue)))
     assert (diagnosis.verdict, diagnosis.primary, problems) == ("no-training-log", None, [])
 
 
-def test_lines_that_were_cut_are_noted(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_truncated_lines_are_noted(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "a.log").write_text(STEPS + "x" * 200_000 + "\n")
     diagnosis, _ = rendered(diagnose_paths([tmp_path / "a.log"], Options(catalogue)))
     assert any("longer than 64 KiB" in note for note in diagnosis.notes)
 
 
-def test_an_error_at_the_end_of_a_megabyte_line_is_found_and_shown(
-    tmp_path: Path, catalogue: Catalogue
-) -> None:
+def test_error_at_the_end_of_a_huge_line_is_found(tmp_path: Path, catalogue: Catalogue) -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     (tmp_path / "a.log").write_text(STEPS + "0.125, " * 150_000 + error + "\n")
     diagnosis, _ = rendered(diagnose_paths([tmp_path / "a.log"], Options(catalogue)))
@@ -194,7 +194,7 @@ def recorded(tmp_path: Path) -> Record:
     return make
 
 
-def test_a_run_folder_shows_how_the_run_ended(recorded: Record, catalogue: Catalogue) -> None:
+def test_run_folder_provides_the_ending(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(
         Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="The kernel killed it.")
     )
@@ -209,7 +209,7 @@ def test_a_run_folder_shows_how_the_run_ended(recorded: Record, catalogue: Catal
     ("resolution", "rule"),
     [("run-failed", "silent-hang-no-error"), ("recovered", "secondary-sigterm-cascade")],
 )
-def test_a_stall_that_was_open_at_the_end_is_its_cause(
+def test_stall_that_was_open_at_the_end_is_the_cause(
     recorded: Record, catalogue: Catalogue, resolution: Resolution, rule: str
 ) -> None:
     path = recorded(Ending(kind="killed", exit_code=143, signal="SIGTERM", detail="Ended by SIGTERM."))
@@ -218,7 +218,7 @@ def test_a_stall_that_was_open_at_the_end_is_its_cause(
     assert diagnosis.primary is not None and diagnosis.primary.rule == rule
 
 
-def test_what_the_run_died_of_is_known_though_no_line_tells(recorded: Record, catalogue: Catalogue) -> None:
+def test_recorded_cause_is_used_if_no_line_shows_it(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="failed", exit_code=1, detail="It returned 1."))
     found = incident("finding/rank-gone", note="Rank 1 is gone.")
     died = msgspec.structs.replace(found, kind="ended")
@@ -263,7 +263,7 @@ AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-def test_an_unresolved_stall_is_reported_after_any_end_of_the_run(
+def test_unresolved_stall_is_reported_after_any_ending(
     recorded: Record, catalogue: Catalogue, how: str
 ) -> None:
     path = recorded(ENDINGS[how])
@@ -285,7 +285,7 @@ def test_an_unresolved_stall_is_reported_after_any_end_of_the_run(
 
 
 @pytest.mark.parametrize(("started", "length"), [("now", "10 min"), ("long ago", "31 s")])
-def test_a_stall_lasts_until_now_only_if_an_agent_still_watches(
+def test_stall_continues_only_while_an_agent_watches(
     recorded: Record, catalogue: Catalogue, started: str, length: str
 ) -> None:
     path, now = recorded(None), time.time()
@@ -301,7 +301,7 @@ def test_a_stall_lasts_until_now_only_if_an_agent_still_watches(
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
-def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
+def test_run_stopped_long_after_its_last_step_says_so(
     recorded: Record, catalogue: Catalogue, quiet: float, late: bool
 ) -> None:
     path = recorded(ENDINGS["Ctrl-C"])
@@ -313,7 +313,7 @@ def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
     assert ("57 s after its last step; steps usually took 1 s" in note) == late
 
 
-def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, catalogue: Catalogue) -> None:
+def test_incident_left_by_an_earlier_agent_is_ignored(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
     closed = incident(HANG, status="resolved", resolved_at=0.5, resolution="unknown")
     keep(path, closed)
@@ -323,9 +323,7 @@ def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, c
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "stalled"
 
 
-def test_a_cause_that_only_the_probe_reports_explains_the_stall(
-    recorded: Record, catalogue: Catalogue
-) -> None:
+def test_cause_reported_only_by_the_probe_explains_the_stall(recorded: Record, catalogue: Catalogue) -> None:
     page = catalogue.pages["rank-left-early"]
     found = Primary(
         rule=page.id,
@@ -349,7 +347,7 @@ def test_a_cause_that_only_the_probe_reports_explains_the_stall(
     assert (diagnosis.verdict, diagnosis.primary) == ("stalled", found)
 
 
-def test_a_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, catalogue: Catalogue) -> None:
+def test_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
     gone = incident("finding/rank-gone", step=12, note=message("diagnosis.rank-gone", ranks="1"))
     keep(path, gone)
@@ -373,14 +371,14 @@ def test_a_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, c
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].endswith("ValueError: odd")
 
 
-def test_a_run_folder_shows_that_the_run_finished(recorded: Record, catalogue: Catalogue) -> None:
+def test_run_folder_shows_that_the_run_finished(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "finished"
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "still running"])
-def test_steps_and_versions_are_those_that_the_ranks_reported_to_the_agent(
+def test_steps_and_versions_reported_by_ranks_are_used(
     recorded: Record, catalogue: Catalogue, ended: bool
 ) -> None:
     path = recorded(
@@ -402,7 +400,7 @@ def test_steps_and_versions_are_those_that_the_ranks_reported_to_the_agent(
     assert (found.progress.last_step, found.progress.last_loss) == (29, 1.5)
 
 
-def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
+def test_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     for started, what in (
@@ -422,7 +420,7 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])
 
 
-def test_reading_plain_logs_does_not_load_the_decompressors(tmp_path: Path) -> None:
+def test_plain_logs_are_read_without_loading_decompressors(tmp_path: Path) -> None:
     """Loading them costs start-up time that most diagnoses do not need."""
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
     lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runs.runfolder")
@@ -445,7 +443,7 @@ def _environment() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
 
 
-def test_a_baseline_includes_messages_from_the_middle_of_its_log(tmp_path: Path) -> None:
+def test_baseline_includes_messages_from_the_middle_of_its_log(tmp_path: Path) -> None:
     from stallwatch_rules.pages.catalogue import load_catalogue
 
     catalogue = load_catalogue()
@@ -458,7 +456,7 @@ def test_a_baseline_includes_messages_from_the_middle_of_its_log(tmp_path: Path)
 DUMPS = Path(__file__).parents[2] / "logs/flight_recorder"
 
 
-def test_dumps_of_the_flight_recorder_alone_are_diagnosed(catalogue: Catalogue) -> None:
+def test_flight_recorder_dumps_without_logs_are_diagnosed(catalogue: Catalogue) -> None:
     found, problems = diagnose_paths([DUMPS], Options(catalogue))
     assert (found.verdict, problems) == ("stalled", [])
     assert found.primary is not None and (found.primary.rule, found.primary.rank) == (
@@ -467,7 +465,7 @@ def test_dumps_of_the_flight_recorder_alone_are_diagnosed(catalogue: Catalogue) 
     )
 
 
-def test_dumps_beside_logs_name_the_rank_that_the_logs_miss(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_dumps_reveal_the_rank_missing_in_the_logs(tmp_path: Path, catalogue: Catalogue) -> None:
     """Ranks 0 and 2 report a timeout; dumps of another day do not change a healthy run's report."""
     logs = tmp_path / "logs"
     shutil.copytree(DUMPS, logs)

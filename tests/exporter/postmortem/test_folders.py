@@ -44,9 +44,7 @@ def in_words(diagnosis: Diagnosis) -> list[str]:
     return [render(line) for line in diagnosis.digest]
 
 
-def test_the_rank_without_memory_is_named_with_its_host_and_the_others_are_folded(
-    tmp_path: Path, diagnose: Diagnose
-) -> None:
+def test_rank_without_memory_is_named_with_its_host(tmp_path: Path, diagnose: Diagnose) -> None:
     found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}))
     assert named(found) == ("cuda-oom", RANK, f"n{ODD}")
     assert in_words(found) == [
@@ -59,7 +57,7 @@ def test_the_rank_without_memory_is_named_with_its_host_and_the_others_are_folde
 
 
 @pytest.mark.parametrize("left_out", [False, True], ids=["silent", "without a log"])
-def test_a_host_that_died_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: bool) -> None:
+def test_dead_host_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: bool) -> None:
     ends = dict.fromkeys(RANKS, made.nothing)
     found = diagnose(made.folder_of(tmp_path, ends, left_out=[ODD] if left_out else []))
     assert named(found) == ("nccl-collective-timeout", RANKS[0], f"n{ODD}")
@@ -83,7 +81,7 @@ def test_a_host_that_died_is_named(tmp_path: Path, diagnose: Diagnose, *, left_o
     ],
     ids=["left out", "one behind", "in an earlier one", "in another one"],
 )
-def test_the_rank_that_is_in_another_collective_is_named(
+def test_rank_in_another_collective_is_named(
     tmp_path: Path, diagnose: Diagnose, end: made.End, rule: str
 ) -> None:
     found = diagnose(made.folder_of(tmp_path, {RANK: end}))
@@ -93,7 +91,7 @@ def test_the_rank_that_is_in_another_collective_is_named(
 
 
 @pytest.mark.parametrize("ranks", [[RANK], [*RANKS]], ids=["one rank", "a host"])
-def test_a_save_that_hangs_is_named(tmp_path: Path, diagnose: Diagnose, ranks: list[int]) -> None:
+def test_hanging_save_is_named(tmp_path: Path, diagnose: Diagnose, ranks: list[int]) -> None:
     folder = made.folder_of(tmp_path, dict.fromkeys(ranks, made.saving), usual=made.saved)
     found = diagnose(folder)
     assert named(found) == ("nccl-collective-timeout", ranks[0], f"n{ODD}")
@@ -125,7 +123,7 @@ FIRST = saying("OSError: [Errno 28] No space left on device: '/mnt/ckpt/step_40'
     derandomize=True,
 )
 @given(host=st.sampled_from([0, 1, 2]), by=st.integers(-4000, 4000))
-def test_a_clock_that_is_set_wrong_never_changes_who_was_first(
+def test_wrong_clock_does_not_change_the_first_rank(
     tmp_path_factory: pytest.TempPathFactory, diagnose: Diagnose, host: int, by: int
 ) -> None:
     ends = {3: LATER, 17: FIRST}
@@ -136,7 +134,7 @@ def test_a_clock_that_is_set_wrong_never_changes_who_was_first(
     assert clocks == (pytest.approx({f"n{host}": by}, abs=0.5) if abs(by) > 3 else pytest.approx(clocks))
 
 
-def test_a_clock_that_is_set_wrong_is_stated(tmp_path: Path, diagnose: Diagnose) -> None:
+def test_wrong_clock_is_reported(tmp_path: Path, diagnose: Diagnose) -> None:
     found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}, clocks={3: 41}))
     assert "The clock of n3 is 41 s ahead. The times in this report are corrected for that." in [
         render(note) for note in found.notes
@@ -146,7 +144,7 @@ def test_a_clock_that_is_set_wrong_is_stated(tmp_path: Path, diagnose: Diagnose)
     assert timed.last.time < "2026-11-20T03:12:05"  # 41 s later by the clock of n3
 
 
-def test_the_report_fits_a_screen(tmp_path: Path, diagnose: Diagnose) -> None:
+def test_report_fits_on_a_screen(tmp_path: Path, diagnose: Diagnose) -> None:
     for number, ends in enumerate(({RANK: made.out_of_memory}, dict.fromkeys(RANKS, made.nothing))):
         found = diagnose(made.folder_of(tmp_path / str(number), ends))
         out = io.StringIO()
@@ -159,7 +157,7 @@ def test_the_report_fits_a_screen(tmp_path: Path, diagnose: Diagnose) -> None:
         assert "Hosts  16: n0–n15 (ranks 0–127)" in lines
 
 
-def test_schema_1_knows_no_hosts(tmp_path: Path, diagnose: Diagnose) -> None:
+def test_schema_1_has_no_hosts(tmp_path: Path, diagnose: Diagnose) -> None:
     found = diagnose(made.folder_of(tmp_path, {3: made.out_of_memory}, hosts=2))
     assert b'"host"' not in to_json(found, schema=1)
     assert b'"hosts"' not in to_json(found, schema=1)

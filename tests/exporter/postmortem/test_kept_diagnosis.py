@@ -45,7 +45,7 @@ def log(folder: Path) -> Path:
 
 @pytest.mark.parametrize("ending", [FAILED, KILLED])
 @pytest.mark.parametrize("left", [None, "", STEPS])
-def test_it_counts_where_the_copies_show_no_cause(
+def test_stored_diagnosis_is_used_if_the_logs_show_no_cause(
     tmp_path: Path, catalogue: Catalogue, ending: Ending, left: str | None
 ) -> None:
     path = ended(tmp_path, catalogue, ending)
@@ -59,27 +59,27 @@ def test_it_counts_where_the_copies_show_no_cause(
     assert chinese.notes[0].startswith(f"当时读到 21 行输出，副本里只留下 {lines} 行")
 
 
-def test_an_exception_that_no_rule_knows_is_kept_too(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_stored_unknown_exception_is_used(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED, ODD)
     log(path).unlink()
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert [one.message for one in found.unknown] == ["no reward for batch 24"]
 
 
-def test_what_the_logs_show_counts_more(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_cause_in_the_logs_has_precedence(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED)
     log(path).write_text(ODD)
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert found.primary is None and [one.exception for one in found.unknown] == ["ValueError"]
 
 
-def test_the_kept_diagnosis_is_stale_for_a_continuing_run(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_stored_diagnosis_is_ignored_for_a_running_run(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, None)
     log(path).write_text(STEPS)
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"
 
 
-def test_one_that_cannot_be_read_is_none(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_unreadable_stored_diagnosis_is_ignored(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED)
     log(path).unlink()
     (path / "diagnosis.json").write_text("{broken")
@@ -106,9 +106,7 @@ def incident(**about: Any) -> Incident:
 
 
 @pytest.mark.parametrize("rule", ["", "cuda-oom"])
-def test_an_end_that_only_the_incidents_tell_is_the_runs(
-    tmp_path: Path, catalogue: Catalogue, rule: str
-) -> None:
+def test_ending_is_taken_from_the_incidents(tmp_path: Path, catalogue: Catalogue, rule: str) -> None:
     """The disk was full, so neither the copies nor the run's own record could be written."""
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
@@ -123,7 +121,7 @@ def test_an_end_that_only_the_incidents_tell_is_the_runs(
     assert not any("last heard from" in note for note in found.notes)
 
 
-def test_a_run_whose_agent_was_killed_is_not_called_healthy(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_run_of_a_killed_agent_is_not_called_healthy(tmp_path: Path, catalogue: Catalogue) -> None:
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
     found, _ = diagnose_paths([folder.path], Options(catalogue))

@@ -28,13 +28,13 @@ def info(
     )
 
 
-def test_runs_one_after_the_other_are_different_ones() -> None:
+def test_successive_runs_are_separate() -> None:
     assert start_groups({"b": info(2 * DAY), "a": info(DAY), "c": info(3 * DAY)}) == [["a"], ["b"], ["c"]]
     ended = info(0.0, seconds=9999.0, ended_at=50.0)
     assert start_groups({"a": ended, "b": info(60.0)}) == [["a"], ["b"]]  # restarted at once
 
 
-def test_a_start_does_not_go_on_in_the_next_one_if_one_host_of_it_takes_longer_to_end() -> None:
+def test_slow_end_of_one_host_does_not_join_two_starts() -> None:
     """A pod restarts at once, while the other pods still wait for it in a collective."""
     runs = {
         "a1": info(0.0, seconds=1000.0, key="k", host="a"),
@@ -45,7 +45,7 @@ def test_a_start_does_not_go_on_in_the_next_one_if_one_host_of_it_takes_longer_t
     assert start_groups(runs) == [["a1", "b1"], ["a2", "b2"]]
 
 
-def test_nodes_that_start_together_with_one_command_may_be_one_training() -> None:
+def test_nodes_started_together_with_one_command_are_one_run() -> None:
     nodes = {
         f"n{rank}": info(rank * TOGETHER / 2, command=f"torchrun --node-rank {rank} train.py")
         for rank in range(4)
@@ -57,7 +57,7 @@ def test_nodes_that_start_together_with_one_command_may_be_one_training() -> Non
     ]
 
 
-def test_other_commands_and_folders_are_other_runs() -> None:
+def test_different_commands_or_folders_are_separate_runs() -> None:
     assert start_groups({"a": info(0.0), "b": info(1.0, command="torchrun eval.py")}) == [["a"], ["b"]]
     at_home, at_work = info(0.0), info(1.0)
     at_home.cwd, at_work.cwd = "/home/u", "/srv/u"
@@ -76,7 +76,7 @@ def folder(path: Path, given: AgentInfo | None) -> list[str]:
     return [str(path / "output.log"), str(path / "ranks" / "rank0.log")]
 
 
-def test_files_in_the_folders_of_runs(tmp_path: Path) -> None:
+def test_files_belong_to_the_run_of_their_folder(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "a", info(0.0)), folder(tmp_path / "b", info(DAY))
     unread = folder(tmp_path / "c", None)
     found = stored_runs_of(files(*first, *second, *unread, str(tmp_path / "x.log")))
@@ -85,7 +85,7 @@ def test_files_in_the_folders_of_runs(tmp_path: Path) -> None:
     assert stored_runs_of(files(*first)) == ({}, {})
 
 
-def test_runs_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
+def test_runs_with_the_same_name_are_distinguished_by_path(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "1" / "a", info(0.0)), folder(tmp_path / "2" / "a", info(DAY))
     found = stored_runs_of(files(*first, *second)).folders
     assert list(found) == [str(tmp_path / "1" / "a"), str(tmp_path / "2" / "a")]

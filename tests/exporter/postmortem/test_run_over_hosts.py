@@ -109,9 +109,7 @@ def packed(folder: Path, kind: str) -> Path:
     return Path(shutil.make_archive(str(folder.parent / f"packed-{kind}"), kind, folder.parent, folder.name))
 
 
-def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
-    keep: Keep, diagnose: Diagnose
-) -> None:
+def test_killed_rank_is_named_for_the_folder_of_any_host(keep: Keep, diagnose: Diagnose) -> None:
     peers = Ending("failed", 1, detail="It exited with 1.", codes={0: 1, 1: 1})
     memory = MemoryUse(counted=False, held=GIB, limit=64 * GIB, ranks={2: GIB // 2, 3: GIB // 2})
     killed = Ending("failed", 1, detail="It exited with 1.", codes={3: -9, 2: -15}, memory=memory)
@@ -146,7 +144,7 @@ def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
     assert not any("beside" in render(note) for note in diagnose(folders[0].path.parent).notes)
 
 
-def test_other_processes_read_the_ranks_of_hosts_the_same(keep: Keep, catalogue: Catalogue) -> None:
+def test_parallel_reading_gives_the_same_ranks(keep: Keep, catalogue: Catalogue) -> None:
     for number in (1, 2, 3):
         folder = keep(number, STOPPED, lines=both(PEER_GONE))
     with ThreadPoolExecutor(1) as executor:
@@ -160,7 +158,7 @@ STAMP = (
 )
 
 
-def test_an_exception_of_one_host_is_named_first_with_its_host(keep: Keep, diagnose: Diagnose) -> None:
+def test_exception_is_named_with_its_host(keep: Keep, diagnose: Diagnose) -> None:
     ending = Ending("failed", 1, detail="It exited with 1.")
     raised = [
         "Traceback (most recent call last):",
@@ -176,7 +174,7 @@ def test_an_exception_of_one_host_is_named_first_with_its_host(keep: Keep, diagn
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_ranks_that_each_host_numbers_from_0_are_not_those_of_the_last_host(
+def test_local_rank_numbers_are_mapped_per_host(
     keep: Keep, diagnose: Diagnose, tmp_path: Path, *, recorded: bool
 ) -> None:
     """The ranks loaded no probe, so their agents do not know their global ranks."""
@@ -192,7 +190,7 @@ def test_ranks_that_each_host_numbers_from_0_are_not_those_of_the_last_host(
     assert primary.host in ("", "n1")
 
 
-def test_a_rank_with_an_agent_of_its_own_that_was_killed_is_named(keep: Keep, diagnose: Diagnose) -> None:
+def test_killed_rank_with_its_own_agent_is_named(keep: Keep, diagnose: Diagnose) -> None:
     """Under ``srun … stallwatch run -- python train.py``, no launcher reports the killed rank."""
     memory = MemoryUse(counted=False, held=GIB, limit=64 * GIB, ranks={3: GIB})
     detail = message("run.ended-signal", signal="SIGKILL")
@@ -263,9 +261,7 @@ def stall(host: str, stacks: StallStacks | None, **facts: Any) -> Incident:
 
 
 @pytest.mark.parametrize("merged", [False, True], ids=["each alone", "merged live"])
-def test_the_stacks_of_all_hosts_show_who_held_up_the_run(
-    keep: Keep, diagnose: Diagnose, *, merged: bool
-) -> None:
+def test_stacks_of_all_hosts_reveal_the_blamed_rank(keep: Keep, diagnose: Diagnose, *, merged: bool) -> None:
     for number in (1, 2, 3):
         host, own = f"n{number}", look(number)
         kept = {"incidents.jsonl": [stall(host, None if merged and number == 2 else own)]}
@@ -283,7 +279,7 @@ def test_the_stacks_of_all_hosts_show_who_held_up_the_run(
     assert not any("first host to fail" in render(note) for note in found.notes)
 
 
-def test_hosts_of_which_nothing_is_there_are_named(keep: Keep, diagnose: Diagnose) -> None:
+def test_hosts_without_a_folder_are_named(keep: Keep, diagnose: Diagnose) -> None:
     hosts = {"n1": look(1), "n2": look(2), "n3": look(3)}
     run = {"run-incidents.jsonl": [stall("n1", over_hosts(hosts, world=6), hosts=["n1", "n2"])]}
     keep(1, STOPPED, lines=both(), incidents=run)
@@ -291,7 +287,7 @@ def test_hosts_of_which_nothing_is_there_are_named(keep: Keep, diagnose: Diagnos
     assert "There are no records of n3 here." in words
 
 
-def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
+def test_cause_on_a_host_without_a_record_comes_from_other_hosts(
     keep: Keep, diagnose: Diagnose, catalogue: Catalogue
 ) -> None:
     page = catalogue.pages["process-killed-from-outside"]
@@ -317,7 +313,7 @@ def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
     assert found.primary is not None and found.primary.rule == "cuda-oom"  # the logs show a cause
 
 
-def test_what_only_slowed_a_host_without_a_record_is_not_the_cause(
+def test_slowdown_on_a_host_without_a_record_is_not_the_cause(
     keep: Keep, diagnose: Diagnose, catalogue: Catalogue
 ) -> None:
     page = catalogue.pages["straggler-slow-node"]
@@ -331,7 +327,7 @@ def test_what_only_slowed_a_host_without_a_record_is_not_the_cause(
     assert primary is not None and primary.rule == "gloo-connection-closed"
 
 
-def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
+def test_folder_of_one_host_shows_facts_about_the_others(
     keep: Keep, diagnose: Diagnose, catalogue: Catalogue
 ) -> None:
     """Only one host's folder is present, copied from a host with a separate state folder."""
@@ -356,7 +352,7 @@ def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
     assert diagnose(only.path).notes == []
 
 
-def test_a_copy_of_a_hosts_folder_is_no_other_host(keep: Keep, diagnose: Diagnose) -> None:
+def test_copy_of_a_folder_is_not_another_host(keep: Keep, diagnose: Diagnose) -> None:
     own = keep(1, STOPPED, lines=both(PEER_GONE))
     keep(2, STOPPED, lines=both(PEER_GONE))
     shutil.copytree(own.path, own.path.with_name("backup"))
@@ -366,15 +362,13 @@ def test_a_copy_of_a_hosts_folder_is_no_other_host(keep: Keep, diagnose: Diagnos
     assert "The run had 3 agents; the records of 2 of them are here." in words
 
 
-def test_agents_of_which_nothing_is_there_are_counted(keep: Keep, diagnose: Diagnose) -> None:
+def test_agents_without_a_folder_are_counted(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, STOPPED, lines=both())
     words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
     assert "The run had 3 agents; the records of 2 of them are here." in words
 
 
-def test_a_host_that_was_lost_is_named_and_one_that_printed_nothing_is_no_problem(
-    keep: Keep, diagnose: Diagnose
-) -> None:
+def test_lost_host_is_named_and_a_silent_log_is_no_problem(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both(PEER_GONE))
     keep(2, None, lines=both(), seconds=60.0)
     found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)
@@ -384,9 +378,7 @@ def test_a_host_that_was_lost_is_named_and_one_that_printed_nothing_is_no_proble
     assert found.verdict == "failed"
 
 
-def test_the_host_that_failed_first_is_judged_by_clocks_that_are_put_right(
-    keep: Keep, diagnose: Diagnose
-) -> None:
+def test_first_failed_host_is_found_with_corrected_clocks(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, Ending("failed", 3, detail="It exited with 3."), lines=both(), seconds=100.0)
     late = {
         name: text.replace("T03:54", "T03:58").replace("T03:55", "T03:59") for name, text in both().items()
@@ -398,7 +390,7 @@ def test_the_host_that_failed_first_is_judged_by_clocks_that_are_put_right(
     assert found.ending == "It exited with 4."  # 240 s ahead by the steps, so it ended 20 s before
 
 
-def test_what_all_hosts_together_found_out_is_noted(keep: Keep, diagnose: Diagnose) -> None:
+def test_merged_findings_are_noted(keep: Keep, diagnose: Diagnose) -> None:
     slow = stall("n2", None, kind="finding", rule="straggler-slow-node", resolution="run-failed")
     slow = msgspec.structs.replace(slow, harm="degrading", note="Host n2 takes 12% longer.")
     keep(1, STOPPED, lines=both(), incidents={"run-incidents.jsonl": [slow]})
@@ -406,9 +398,7 @@ def test_what_all_hosts_together_found_out_is_noted(keep: Keep, diagnose: Diagno
     assert any(render(note).endswith("Host n2 takes 12% longer.") for note in found.notes)
 
 
-def test_another_start_and_another_run_stay_apart(
-    keep: Keep, diagnose: Diagnose, catalogue: Catalogue
-) -> None:
+def test_other_starts_and_runs_stay_separate(keep: Keep, diagnose: Diagnose, catalogue: Catalogue) -> None:
     first = keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both())
     second = keep(2, Ending("finished", 0, detail="It exited with 0."), lines=both(), identity=OTHER)
     assert diagnose(first.path).ending == "It exited with 1."
@@ -417,7 +407,7 @@ def test_another_start_and_another_run_stay_apart(
     assert sorted(job.name for job in found.jobs) == [first.path.name, second.path.name]
 
 
-def test_runs_beside_it_that_printed_nothing_do_not_hide_how_a_run_ended(
+def test_empty_neighbouring_runs_do_not_hide_the_ending(
     keep: Keep, diagnose: Diagnose, catalogue: Catalogue
 ) -> None:
     own = keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both())
@@ -428,7 +418,7 @@ def test_runs_beside_it_that_printed_nothing_do_not_hide_how_a_run_ended(
     assert diagnose_jobs([own.path.parent], Options(catalogue)).diagnosis.ending == "It exited with 1."
 
 
-def test_runs_of_one_name_on_hosts_without_a_shared_folder_are_joined_by_their_key(
+def test_folders_without_a_shared_home_are_joined_by_key(
     keep: Keep, diagnose: Diagnose, tmp_path: Path
 ) -> None:
     raised = "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -444,7 +434,7 @@ def test_runs_of_one_name_on_hosts_without_a_shared_folder_are_joined_by_their_k
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/evil", "a\\..\\..\\evil", "..", "", "x/\n" + "e" * 300])
-def test_a_record_in_an_archive_is_copied_to_a_folder_of_ours_and_removed(
+def test_record_in_an_archive_is_copied_temporarily(
     tmp_path: Path, keep: Keep, catalogue: Catalogue, name: str
 ) -> None:
     """Whoever made an upload chose its names and numbers."""
@@ -468,7 +458,7 @@ def test_a_record_in_an_archive_is_copied_to_a_folder_of_ours_and_removed(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_records_in_an_archive_take_a_bounded_room(
+def test_size_of_records_in_an_archive_is_bounded(
     tmp_path: Path, keep: Keep, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = keep(2, STOPPED, lines=both(), incidents={"incidents.jsonl": [stall("n2", look(2))] * 500})
@@ -478,7 +468,7 @@ def test_records_in_an_archive_take_a_bounded_room(
         assert sum(copied) <= 10_000 < (folder.path / "incidents.jsonl").stat().st_size
 
 
-def test_a_file_beside_a_run_folder_in_an_archive_is_not_part_of_the_run(
+def test_other_files_in_an_archive_do_not_belong_to_the_run(
     tmp_path: Path, keep: Keep, catalogue: Catalogue
 ) -> None:
     folder = keep(2, STOPPED, lines=both()).path
@@ -488,7 +478,7 @@ def test_a_file_beside_a_run_folder_in_an_archive_is_not_part_of_the_run(
         assert found.verdict != "interrupted", "the record is not that of both"
 
 
-def test_only_a_watched_host_says_how_long_the_run_is_quiet() -> None:
+def test_quiet_time_comes_only_from_watched_hosts() -> None:
     gone = recorded_facts.Recorded(unheard=1.0, threshold=30.0)
     watched = recorded_facts.Recorded(watched=True, quiet=(2.0, 1800.0))
     slower = recorded_facts.Recorded(watched=True, quiet=(9.0, 1800.0))

@@ -104,7 +104,7 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
 THREADS = [{"name": "MainThread", "main": True, "frames": [["/w/sft.py", 7, "main", "__main__"]]}]
 
 
-def test_a_stall_opens_once_with_the_answer_of_its_rank(watched: Watched) -> None:
+def test_stall_opens_once_with_the_response_of_its_rank(watched: Watched) -> None:
     watched.stand(3600.0)
     assert watched.told == []
     watched.answer(watched.question(), THREADS)
@@ -118,7 +118,7 @@ def test_a_stall_opens_once_with_the_answer_of_its_rank(watched: Watched) -> Non
     watched.close()
 
 
-def test_a_stall_does_not_wait_longer_than_two_seconds_for_an_answer(watched: Watched) -> None:
+def test_stall_waits_at_most_two_seconds_for_a_response(watched: Watched) -> None:
     watched.stand(3600.0)
     question = watched.question()
     watched.stand(1.9)
@@ -132,7 +132,7 @@ def test_a_stall_does_not_wait_longer_than_two_seconds_for_an_answer(watched: Wa
     watched.close()
 
 
-def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, catalogue: Catalogue) -> None:
+def test_post_mortem_of_the_run_folder_names_the_rank(watched: Watched, catalogue: Catalogue) -> None:
     watched.agent.feed(Chunk("stdout", b"step 1/10 loss 1.0\nstep 2/10 loss 0.9\n", watched.now))
     watched.stand(3600.0)
     watched.answer(watched.question(), THREADS)
@@ -144,7 +144,7 @@ def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, c
     watched.close()
 
 
-def test_answers_to_a_stall_that_is_over_are_dropped(watched: Watched) -> None:
+def test_responses_after_the_end_of_a_stall_are_dropped(watched: Watched) -> None:
     watched.stand(3600.0)
     question = watched.question()
     watched.stand(2.0)
@@ -169,7 +169,7 @@ def test_secrets_on_a_stack_are_masked(watched: Watched) -> None:
     watched.close()
 
 
-def test_the_reaction_comes_after_the_evidence(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_reaction_runs_after_the_stacks_arrived(tmp_path: Path, catalogue: Catalogue) -> None:
     watched = Watched(
         tmp_path, catalogue, on_stall=f"command cat > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/got"
     )
@@ -181,7 +181,7 @@ def test_the_reaction_comes_after_the_evidence(tmp_path: Path, catalogue: Catalo
     watched.close()
 
 
-def test_the_diagnosis_names_the_odd_rank(watched: Watched) -> None:
+def test_diagnosis_names_the_odd_rank(watched: Watched) -> None:
     from stallwatch_rules.records import Diagnosis
     from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
@@ -198,7 +198,7 @@ def test_the_diagnosis_names_the_odd_rank(watched: Watched) -> None:
     watched.close()
 
 
-def test_asking_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_query_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck, now = threading.Event(), [0.0]
     monkeypatch.setattr(evidence, "local_ranks", lambda *_: stuck.wait() and [])
     notices: list[str] = []
@@ -211,7 +211,7 @@ def test_asking_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     stuck.set()
 
 
-def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
+def test_failed_query_has_a_reason(tmp_path: Path) -> None:
     notices: list[str] = []
     asking = evidence.Evidence(tmp_path, None, "plain", notices.append)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as plain:
@@ -226,7 +226,7 @@ def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("programs", "names_it"), [(1, True), (2, False)])
-def test_the_only_program_of_a_command_stands_for_rank_0(programs: int, names_it: bool) -> None:
+def test_only_program_of_a_command_counts_as_rank_0(programs: int, names_it: bool) -> None:
     program = "import subprocess, sys; own = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1);"
     program += "print(1, flush=True); own.wait()"
     shell = ["sh", "-c", '"$0" -c "$1" & ' * programs + "wait", sys.executable, program]
@@ -239,7 +239,7 @@ def test_the_only_program_of_a_command_stands_for_rank_0(programs: int, names_it
     assert local_ranks.sole_program(command.pid) == []
 
 
-def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
+def test_late_response_means_that_the_rank_was_not_locked_out(watched: Watched) -> None:
     rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
     asked = RankAnswer(0, os.getpid(), origin="signal", locked_out=True)
     gathering._late_answers([(rank, asked)], "1")
@@ -262,7 +262,9 @@ def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
         ),
     ],
 )
-def test_a_command_without_children_is_one_process(program: str, named: dict[str, str], alone: bool) -> None:
+def test_command_without_children_is_a_single_process(
+    program: str, named: dict[str, str], alone: bool
+) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in local_ranks._LAUNCHED} | named
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
@@ -300,7 +302,7 @@ def _starting(path: Path, child: list[str]) -> Path:
         ("deepspeed", _REMOTE, False),
     ],
 )
-def test_a_launcher_without_a_process_below_it_has_started_no_rank(
+def test_launcher_without_children_has_started_no_rank(
     tmp_path: Path, name: str, child: list[str], waits: bool
 ) -> None:
     script = _starting(tmp_path / name, child)
@@ -312,9 +314,7 @@ def test_a_launcher_without_a_process_below_it_has_started_no_rank(
 
 
 @pytest.mark.parametrize(("output", "why"), [(b"", "NO_RANK_YET"), (b"step 1/10 loss 1.0\n", "NO_RANK")])
-def test_a_run_that_made_steps_had_ranks(
-    tmp_path: Path, catalogue: Catalogue, output: bytes, why: str
-) -> None:
+def test_run_with_steps_had_ranks(tmp_path: Path, catalogue: Catalogue, output: bytes, why: str) -> None:
     folder = RunFolder.create("sft", ["torchrun", "sft.py"], home=tmp_path / "home")
     now, notices = folder.info.started_at, list[str]()
     settings = ExporterSettings(home=tmp_path / "home", stall_start_seconds=10.0)
@@ -333,7 +333,7 @@ def test_a_run_that_made_steps_had_ranks(
     assert notices == [getattr(evidence, why)]
 
 
-def test_a_rank_that_said_that_it_leaves_has_ended_though_its_process_takes_its_time(
+def test_rank_that_reported_its_end_counts_as_ended(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "ANSWER_SECONDS", 0.0)

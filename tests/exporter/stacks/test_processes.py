@@ -21,7 +21,7 @@ with open(sys.argv[1]) as file:
 """
 
 
-def test_who_waits_for_a_lock_and_who_holds_it(tmp_path: Path) -> None:
+def test_waiter_and_holder_of_a_file_lock_are_found(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -35,7 +35,7 @@ def test_who_waits_for_a_lock_and_who_holds_it(tmp_path: Path) -> None:
             child.kill()
 
 
-def test_conditions_by_the_state_in_status(tmp_path: Path) -> None:
+def test_condition_follows_the_process_state(tmp_path: Path) -> None:
     for number, (state, expected) in enumerate(
         [
             ("S (sleeping)", "alive"),
@@ -52,7 +52,7 @@ def test_conditions_by_the_state_in_status(tmp_path: Path) -> None:
     assert condition(99, tmp_path / "no-proc") == "alive"
 
 
-def test_a_signal_is_handled_only_with_a_handler_and_unblocked(tmp_path: Path) -> None:
+def test_signal_is_handled_only_if_caught_and_unblocked(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     status = tmp_path / "7" / "status"
     status.write_text("SigBlk:\t0000000000000000\nSigCgt:\t0400000000000000\n")
@@ -66,7 +66,7 @@ WRITES = "import sys; open('/dev/null', 'wb').write(bytes(1_000_000)); print(flu
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs /proc with counts of bytes")
-def test_the_bytes_of_each_child_are_counted() -> None:
+def test_bytes_of_each_child_are_counted() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WRITES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:

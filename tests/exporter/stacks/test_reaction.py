@@ -36,7 +36,7 @@ STALL = Incident(
 )
 
 
-def test_a_command_gets_the_incident_and_its_variables(tmp_path: Path) -> None:
+def test_command_receives_the_incident_and_variables(tmp_path: Path) -> None:
     notices: list[str] = []
     line = f"cat > {tmp_path}/in; echo $STALLWATCH_RANKS $STALLWATCH_STEP $STALLWATCH_STACKS > {tmp_path}/out"
     thread = react(f"command {line}", STALL, 4711, notices.append, folder="/runs/sft")
@@ -48,7 +48,7 @@ def test_a_command_gets_the_incident_and_its_variables(tmp_path: Path) -> None:
     assert "exited with 0" in notice and notice.endswith("(it printed nothing)")
 
 
-def test_the_output_of_a_command_is_kept_and_reported(tmp_path: Path) -> None:
+def test_output_of_a_command_is_stored_and_reported(tmp_path: Path) -> None:
     notices: list[str] = []
     run_line("echo requeued; echo as 4712 >&2", STALL, {}, notices.append, folder=str(tmp_path))
     (kept,) = tmp_path.glob("on-stall-*.txt")
@@ -57,14 +57,14 @@ def test_the_output_of_a_command_is_kept_and_reported(tmp_path: Path) -> None:
     assert "exited with 0" in notice and str(kept) in notice
 
 
-def test_a_command_gets_the_incident_in_words(tmp_path: Path) -> None:
+def test_command_receives_the_incident_as_text(tmp_path: Path) -> None:
     stall = msgspec.structs.replace(STALL, note=message("diagnosis.nothing-says-why"))
     run_line("cat", stall, {}, lambda _: None, folder=str(tmp_path), language="zh")
     (kept,) = tmp_path.glob("on-stall-*.txt")
     assert msgspec.json.decode(kept.read_bytes())["note"] == "日志里找不到原因。"
 
 
-def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
+def test_end_of_long_output_is_kept(tmp_path: Path) -> None:
     line = f"{sys.executable} -c \"print('x' * 200_000); print('the end')\""
     run_line(line, STALL, {}, lambda _: None, folder=str(tmp_path))
     (kept,) = tmp_path.glob("on-stall-*.txt")
@@ -73,13 +73,13 @@ def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
     assert OUTPUT_BYTES < len(text) < OUTPUT_BYTES + 100
 
 
-def test_a_folder_that_takes_no_file_is_reported(tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path) -> None:
     notices: list[str] = []
     run_line("echo hello", STALL, {}, notices.append, folder=str(tmp_path / "gone"))
     assert "its output cannot be kept: No such file" in notices[0]
 
 
-def test_a_command_that_takes_too_long_ends_with_all_it_started(tmp_path: Path) -> None:
+def test_command_that_exceeds_its_time_is_ended_with_its_children(tmp_path: Path) -> None:
     notices: list[str] = []
     line = "sleep 600 & echo $!; wait"
     run_line(line, STALL, {}, notices.append, folder=str(tmp_path), patience=4.0)
@@ -92,14 +92,14 @@ def test_a_command_that_takes_too_long_ends_with_all_it_started(tmp_path: Path) 
     assert "was ended after 4 s" in notices[0]
 
 
-def test_a_command_has_a_session_of_its_own(tmp_path: Path) -> None:
+def test_command_has_its_own_session(tmp_path: Path) -> None:
     code = "import os; print(os.getsid(0) == os.getpgrp() != int(os.environ['OURS']))"
     run_line(f'{sys.executable} -c "{code}"', STALL, {"OURS": str(os.getsid(0))}, print, folder=str(tmp_path))
     (kept,) = tmp_path.glob("on-stall-*.txt")
     assert kept.read_text() == "True\n"
 
 
-def test_a_command_that_fails_or_takes_too_long_is_reported() -> None:
+def test_failed_or_slow_command_is_reported() -> None:
     notices: list[str] = []
     run_line("echo no such job >&2; exit 3", STALL, {}, notices.append)
     run_line("exec sleep 60", STALL, {}, notices.append, patience=0.2)
@@ -107,7 +107,7 @@ def test_a_command_that_fails_or_takes_too_long_is_reported() -> None:
     assert "was ended after" in notices[1]
 
 
-def test_what_is_not_known_is_empty() -> None:
+def test_unknown_variables_are_empty() -> None:
     found = variables(msgspec.structs.replace(STALL, stacks=None), None, "")
     assert (found["STALLWATCH_RANKS"], found["STALLWATCH_COMMAND_PID"], found["STALLWATCH_STACKS"]) == (
         "",
@@ -126,7 +126,7 @@ while True:  # whichever of the two is killed first
 """
 
 
-def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
+def test_command_that_ignores_sigterm_is_killed_with_its_children() -> None:
     with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as command:
         assert command.stdout is not None
         grandchild = int(command.stdout.readline())
@@ -139,9 +139,7 @@ def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
 
 
 @pytest.mark.parametrize("asked", ["children", "status"])
-def test_an_unreadable_process_does_not_prevent_the_end_of_the_command(
-    monkeypatch: pytest.MonkeyPatch, asked: str
-) -> None:
+def test_unreadable_process_does_not_prevent_the_abort(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     never = threading.Event()
     monkeypatch.setattr(psutil.Process, asked, lambda *_, **__: [never.wait()])
     ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); input()"
@@ -155,7 +153,7 @@ def test_an_unreadable_process_does_not_prevent_the_end_of_the_command(
             assert command.wait(120) == -ended_by
 
 
-def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_process_id_gets_no_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command ended and was reaped, so its process id may belong to another process."""
     never, sent, kill = threading.Event(), [], os.kill
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [never.wait()])
@@ -172,7 +170,7 @@ def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyP
     assert [number for pid, number in sent if pid == command.pid and number] == [signal.SIGTERM]
 
 
-def test_the_exit_status_is_left_to_the_waiting_process() -> None:
+def test_abort_does_not_reap_the_command() -> None:
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as command:
         abort(command.pid, grace=30)
         assert command.wait(120) == -signal.SIGTERM

@@ -35,7 +35,7 @@ time.sleep(120)
 
 
 @pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
-def test_the_worker_in_the_users_code_is_the_one_to_look_at(tmp_path: Path) -> None:
+def test_worker_in_user_code_is_found(tmp_path: Path) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "loader.py").write_text(TORCH)
     program = tmp_path / "train.py"
