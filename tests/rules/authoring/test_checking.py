@@ -16,12 +16,12 @@ PACKAGED = load_catalogue()
 
 
 @pytest.mark.parametrize("rule", sorted(PACKAGED.pages))
-def test_the_samples_of_every_packaged_page(rule: str) -> None:
+def test_samples_of_every_packaged_page_pass(rule: str) -> None:
     problems = check_page(PACKAGED.pages[rule], PACKAGED)
     assert [str(problem) for problem in problems] == []
 
 
-def test_the_packaged_catalogue_as_a_whole() -> None:
+def test_packaged_catalogue_has_no_problems() -> None:
     assert [str(problem) for problem in check_catalogue(PACKAGED)] == []
 
 
@@ -36,29 +36,29 @@ def page_of(page_text: PageText) -> Callable[..., RulePage]:
 MakePage = Callable[..., RulePage]
 
 
-def test_a_sound_page_has_no_problems(page_of: MakePage) -> None:
+def test_valid_page_has_no_problems(page_of: MakePage) -> None:
     assert check_page(page_of()) == []
 
 
-def test_a_fires_sample_that_does_not_fire(page_of: MakePage) -> None:
+def test_fires_sample_without_a_match_is_reported(page_of: MakePage) -> None:
     page = page_of(fires=("out of room", "room enough\nand to spare"))
     (problem,) = check_page(page)
     assert problem.message == "the 'log fires' sample 2 does not fire the rule"
     assert (problem.path, problem.line) == ("memory/no-room.md", page.fires_at[1])
 
 
-def test_a_quiet_sample_that_fires(page_of: MakePage) -> None:
+def test_quiet_sample_with_a_match_is_reported(page_of: MakePage) -> None:
     page = page_of(quiet=("fine", "fine\nnow out of room"))
     (problem,) = check_page(page)
     assert problem.message == "the 'log quiet' sample 2 fires the rule (its line 2)"
     assert problem.line == page.quiet_at[1]
 
 
-def test_samples_are_read_as_logs_are(page_of: MakePage) -> None:
+def test_samples_are_read_like_logs(page_of: MakePage) -> None:
     assert check_page(page_of(patterns=["^out of room"], fires=("[rank7]: out of room",))) == []
 
 
-def test_context_counts_in_samples(page_of: MakePage) -> None:
+def test_samples_respect_context_conditions(page_of: MakePage) -> None:
     context = {"requires": ["big model"], "unless": ["a joke"]}
     assert (
         check_page(
@@ -79,28 +79,28 @@ def test_both_languages_have_the_same_fixes(page_text: PageText) -> None:
     assert problem.message == "2 fixes in English, 1 in Chinese"
 
 
-def test_a_retired_rule_keeps_its_samples_right(page_of: MakePage) -> None:
+def test_samples_of_a_retired_rule_are_checked(page_of: MakePage) -> None:
     assert check_page(page_of(status="retired")) == []
     wrong = page_of(status="retired", fires=("nothing",))
     assert len(check_page(wrong)) == 1
     assert len(check_catalogue(Catalogue.of([wrong]))) == 1
 
 
-def test_two_rules_with_one_pattern(page_of: MakePage) -> None:
+def test_duplicate_pattern_is_reported(page_of: MakePage) -> None:
     (problem,) = check_catalogue(Catalogue.of([page_of("one"), page_of("two")]))
     assert "is that of one too" in problem.message
     assert problem.path == "memory/two.md"
     assert check_catalogue(Catalogue.of([page_of("one"), page_of("two", unless=["x"])])) == []
 
 
-def test_problems_of_loading_come_along(write_page: Callable[..., Path], tmp_path: Path) -> None:
+def test_loading_problems_are_included(write_page: Callable[..., Path], tmp_path: Path) -> None:
     write_page("broken", role="villain")
     write_page("lying", patterns=["never"])
     catalogue = load_catalogue([tmp_path / "pages"])
     assert [Path(problem.path).stem for problem in check_catalogue(catalogue)] == ["broken", "lying"]
 
 
-def test_a_judged_rule_is_concluded_from_the_run(page_of: MakePage) -> None:
+def test_judged_rule_is_checked_on_a_whole_run(page_of: MakePage) -> None:
     (page, *_) = [page for page in PACKAGED.pages.values() if page.judged]
     alone = page_of(patterns=[], fires=tuple(page.quiet))
     problems = check_page(alone, PACKAGED)

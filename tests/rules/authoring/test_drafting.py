@@ -42,7 +42,7 @@ def diagnosed(text: str) -> Diagnosis:
     return rendered(reading.diagnose())
 
 
-def test_the_pattern_keeps_the_fixed_text_and_masks_the_rest() -> None:
+def test_pattern_keeps_fixed_text_and_masks_the_rest() -> None:
     pattern = pattern_of(failure_of(diagnosed(LOG.format(message=MESSAGE))))
     assert pattern == (
         r"TimeoutError: The reward server [\d.:]+ \(group 'a'\) gave no answer"
@@ -67,7 +67,7 @@ def test_the_pattern_keeps_the_fixed_text_and_masks_the_rest() -> None:
         "user /home/ada/models/llama has no tokenizer in its folder",
     ],
 )
-def test_a_draft_is_a_sound_page_that_knows_its_own_log(message: str) -> None:
+def test_draft_is_a_valid_page_that_fires_on_its_log(message: str) -> None:
     log = LOG.format(message=message)
     diagnosis = diagnosed(log)
     failure = failure_of(diagnosis)
@@ -83,20 +83,20 @@ def test_a_draft_is_a_sound_page_that_knows_its_own_log(message: str) -> None:
     assert [(number, rule) for number, rule, _ in matched] == [(8, "x-y")]
 
 
-def test_where_it_comes_from_and_what_it_may_be_called() -> None:
+def test_origin_and_name_are_proposed() -> None:
     failure = failure_of(diagnosed(LOG.format(message=MESSAGE)))
     assert origin_of(failure) == ("trl", "trl/trainer/grpo_trainer.py")
     assert id_of(failure, "trl") == "trl-reward-server-group-gave"
 
 
-def test_the_quiet_sample_is_the_nearest_healthy_line() -> None:
+def test_quiet_sample_is_the_most_similar_healthy_line() -> None:
     failure = failure_of(diagnosed(LOG.format(message=MESSAGE)))
     lines = ["loading", "reward server 3 answered", f"TimeoutError: {MESSAGE}"]
     assert quiet_line(failure, pattern_of(failure), lines) == "reward server 3 answered"
     assert quiet_line(failure, pattern_of(failure), []) == "step 1 loss 0.5"
 
 
-def test_a_line_without_an_exception() -> None:
+def test_error_line_without_an_exception_is_drafted() -> None:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of("step 1/9 loss 1.5\n[ERROR] the pump of shard 3 stopped for good\n"))
     failure = failure_of(rendered(reading.diagnose(ending=FAILED)))
@@ -112,7 +112,7 @@ def test_a_line_without_an_exception() -> None:
         "E1121 10:00:00.124000  140 pump/api.py:869] ",
     ],
 )
-def test_no_pattern_holds_what_glog_writes_before_a_message(lead: str) -> None:
+def test_pattern_excludes_the_prefix_of_glog(lead: str) -> None:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of(f"step 1/9 loss 1.5\n{lead}the pump of shard 3 stopped for good\n"))
     failure = failure_of(rendered(reading.diagnose(ending=FAILED)))
@@ -127,6 +127,6 @@ def test_no_pattern_holds_what_glog_writes_before_a_message(lead: str) -> None:
         ("step 1 loss 0.5\n", "no unknown failure"),
     ],
 )
-def test_what_no_page_can_be_made_of(text: str, reason: str) -> None:
+def test_unsuitable_log_is_refused(text: str, reason: str) -> None:
     with pytest.raises(DraftError, match=reason):
         failure_of(diagnosed(text))

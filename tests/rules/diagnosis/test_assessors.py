@@ -116,7 +116,7 @@ def found(rule: str = "cuda-oom") -> RuleFinding:
     return RuleFinding(page, {}, (), 0, "fatal", page.role)
 
 
-def test_every_assessor_comes_after_those_whose_results_it_uses() -> None:
+def test_assessors_are_sorted_by_their_dependencies() -> None:
     names = [one.name for one in ASSESSORS]
     assert len(set(names)) == len(names)
     for place, one in enumerate(ASSESSORS):
@@ -124,14 +124,14 @@ def test_every_assessor_comes_after_those_whose_results_it_uses() -> None:
 
 
 @pytest.mark.parametrize("one", ASSESSORS, ids=lambda one: one.name)
-def test_every_assessor_is_explained_to_readers_and_users(one: Assessor) -> None:
+def test_every_assessor_is_documented(one: Assessor) -> None:
     assert one.assess.__doc__ and one.assess.__doc__.split()[0][0].isupper()
     assert f"| `{one.name}` |" in ARCHITECTURE.read_text()
     assert "Example: " in one.assess.__doc__ and one.name in {*CASES, "concerns"}
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_assessor_contributes_what_it_is_for(catalogue: Catalogue, name: str) -> None:
+def test_each_assessor_contributes_its_result(catalogue: Catalogue, name: str) -> None:
     text, known, contributed = CASES[name]
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
@@ -139,7 +139,7 @@ def test_each_assessor_contributes_what_it_is_for(catalogue: Catalogue, name: st
     assert [line for line in messages if contributed in line], messages
 
 
-def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
+def test_warning_of_the_probe_is_assessed(catalogue: Catalogue) -> None:
     seen = {SEEN: NAN_LOSSES, "value": "nan", "count": "3"}
     reading = RunReading(catalogue)
     reading.feed(lines_of(BEGUN))
@@ -148,7 +148,7 @@ def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
     assert messages and messages[0].startswith("loss-nan")
 
 
-def test_changes_keep_the_places_of_findings_and_leave_alone_what_was_given() -> None:
+def test_changes_keep_the_order_and_do_not_modify_their_input() -> None:
     oom, timeout, nan = found(), found("nccl-collective-timeout"), found("loss-nan")
     changed = oom.with_harm("harmless", "It was survived.").with_facts("x")
 
@@ -163,7 +163,7 @@ def test_changes_keep_the_places_of_findings_and_leave_alone_what_was_given() ->
     assert [(one.assessor, len(one.changes)) for one in contributions] == [("matches", 2), ("judges", 3)]
 
 
-def test_a_change_is_what_a_reader_sees_of_it() -> None:
+def test_change_is_described_by_its_visible_effect() -> None:
     before, same, gone = found(), found("loss-nan"), found("nccl-collective-timeout")
     after = before.with_harm("harmless", "It was survived.").with_facts("x")
     assert changes_of([before, same, gone], [after, same]) == [
@@ -172,7 +172,7 @@ def test_a_change_is_what_a_reader_sees_of_it() -> None:
     ]
 
 
-def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diagnose: Diagnose) -> None:
+def test_explanation_begins_with_matches_and_ends_with_the_verdict(diagnose: Diagnose) -> None:
     logs = {"rank0.log": f"{steps(1, 5)}{STAND}\n", "rank1.log": raised(OOM) + steps(1, 300)}
     diagnosis = diagnose(logs)
     given = list(explanation(diagnosis))
@@ -186,7 +186,7 @@ def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diag
     assert ("结论", "失败") in list(explanation(diagnosis, "zh"))
 
 
-def test_the_root_cause_is_a_step_of_its_own(diagnose: Diagnose) -> None:
+def test_root_cause_is_a_separate_step(diagnose: Diagnose) -> None:
     diagnosis = diagnose(
         f"{steps(1, 5)}{raised(OOM)}{STAND}\n'grad_norm': nan\n{SIGTERM}\nChildFailedError\n"
     )
@@ -206,7 +206,7 @@ def test_the_root_cause_is_a_step_of_its_own(diagnose: Diagnose) -> None:
     assert ("根因", "能解释 collective-timeout") in list(explanation(diagnosis, "zh"))
 
 
-def test_an_unknown_exception_is_a_root_cause_too(diagnose: Diagnose) -> None:
+def test_unknown_exception_can_be_the_root_cause(diagnose: Diagnose) -> None:
     failed = steps(1, 5) + raised("ValueError: what is that")
     diagnosis = diagnose({"rank0.log": f"{failed}{steps(6, 6)}", "rank1.log": f"{steps(1, 6)}{STAND}\n"})
     messages = [text for name, text in explanation(diagnosis) if name == "Root cause"]
@@ -216,5 +216,5 @@ def test_an_unknown_exception_is_a_root_cause_too(diagnose: Diagnose) -> None:
     assert survived.unknown and "Root cause" not in dict(explanation(survived))
 
 
-def test_nothing_is_contributed_where_nothing_matched(diagnose: Diagnose) -> None:
+def test_log_without_matches_has_no_contributions(diagnose: Diagnose) -> None:
     assert diagnose({"rank0.log": steps(1, 5)}).explained == [Contribution("matches", [])]

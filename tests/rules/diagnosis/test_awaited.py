@@ -107,7 +107,7 @@ BEATS = "".join(at(60 * minute, f"the exporter sends report {minute} of this hou
         pytest.param(steps(19) + POSITION.format(work=811), "", True, False, id="its watchdog is behind"),
     ],
 )
-def test_of_two_ranks_the_silent_one_is_named_if_it_was_elsewhere(
+def test_silent_rank_of_two_is_named_if_it_was_elsewhere(
     read: Callable[..., Diagnosis], own: str, launcher: str, named: bool, noted: bool
 ) -> None:
     found = read(steps(20) + timeout(0), own, launcher=launcher)
@@ -129,7 +129,7 @@ def test_of_two_ranks_the_silent_one_is_named_if_it_was_elsewhere(
         (steps(20) + CLOSED, False),
     ],
 )
-def test_of_many_ranks_the_silent_one_is_named_unless_its_log_contradicts(
+def test_silent_rank_of_many_is_named_unless_its_log_contradicts(
     read: Callable[..., Diagnosis], own: str, named: bool
 ) -> None:
     logs = [own if rank == 3 else steps(20) + timeout(rank) for rank in range(8)]
@@ -139,7 +139,7 @@ def test_of_many_ranks_the_silent_one_is_named_unless_its_log_contradicts(
 
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("silent", [False, True])
-def test_trace_cache_messages_stay_the_cause_if_one_report_is_lost(
+def test_trace_cache_remains_the_cause_if_a_report_is_lost(
     read: Callable[..., Diagnosis], ranks: int, silent: bool
 ) -> None:
     before = "".join(line + MESSAGE for line in steps(20).splitlines(keepends=True))
@@ -149,7 +149,7 @@ def test_trace_cache_messages_stay_the_cause_if_one_report_is_lost(
 
 
 @pytest.mark.parametrize("own", [steps(19), steps(20) + SAVES])
-def test_trace_cache_messages_are_no_cause_beside_a_rank_elsewhere(
+def test_trace_cache_is_not_the_cause_if_a_rank_was_elsewhere(
     read: Callable[..., Diagnosis], own: str
 ) -> None:
     found = read(steps(20) + MESSAGE + timeout(0), own)
@@ -157,7 +157,7 @@ def test_trace_cache_messages_are_no_cause_beside_a_rank_elsewhere(
     assert (found.primary.rule, found.primary.rank) == ("nccl-collective-timeout", 1)
 
 
-def test_a_timeout_that_is_no_wait_for_a_rank_names_no_other_rank(read: Callable[..., Diagnosis]) -> None:
+def test_other_timeouts_name_no_rank(read: Callable[..., Diagnosis]) -> None:
     late = "ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.\n"
     for ranks in (2, 4):
         found = read(*(steps(10) + late * (rank != 1) for rank in range(ranks)))
@@ -165,7 +165,7 @@ def test_a_timeout_that_is_no_wait_for_a_rank_names_no_other_rank(read: Callable
         assert not found.primary.title.endswith("rank 1")
 
 
-def test_a_rank_that_its_position_names_is_not_searched_for(read: Callable[..., Diagnosis]) -> None:
+def test_rank_known_by_its_position_is_not_searched(read: Callable[..., Diagnosis]) -> None:
     found = read(*(steps(20) + timeout(rank, 811 if rank == 3 else 812) for rank in range(5)))
     assert found.primary is not None and found.primary.title.endswith(": rank 3")
     assert found.primary.fixes[0].startswith("Rank 3 waited in collective 811")

@@ -68,7 +68,7 @@ def harm_of(diagnosis: Diagnosis) -> str:
         ([*STEPS[:20], BROKEN], {"ending": FINISHED}, "healthy", "by-progress"),
     ],
 )
-def test_what_follows_tells_whether_it_ended_the_run(
+def test_following_lines_show_whether_an_exception_was_fatal(
     lines: list[str],
     known: dict[str, object],
     verdict: str,
@@ -81,16 +81,14 @@ def test_what_follows_tells_whether_it_ended_the_run(
     assert (diagnosis.primary is not None and diagnosis.primary.rule == RULE) == (harm == "fatal")
 
 
-def test_a_log_that_ends_there_is_less_sure_than_a_run_that_died(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_log_that_ends_at_an_exception_is_less_certain(catalogue: Catalogue, matcher: Matcher) -> None:
     open_end = told(catalogue, matcher, [*STEPS[:20], BROKEN]).primary
     died = told(catalogue, matcher, [*STEPS[:20], BROKEN], **DIED).primary
     assert open_end is not None and died is not None
     assert open_end.confidence <= 0.6 < died.confidence
 
 
-def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_later_fatal_error_is_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
     known = told(catalogue, matcher, [*STEPS[:20], BROKEN, MEMORY], **DIED)
     assert known.primary is not None and known.primary.rule == "cuda-oom" and harm_of(known) == "by-progress"
     unknown = told(catalogue, matcher, [*STEPS[:20], BROKEN, OTHER], **DIED)
@@ -117,7 +115,7 @@ def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher:
         ),
     ],
 )
-def test_a_script_that_lacks_what_the_failed_one_before_did_not_save_is_not_the_cause(
+def test_missing_output_of_a_failed_script_is_not_the_cause(
     catalogue: Catalogue, matcher: Matcher, first: str, second: str, error: str, cause: str
 ) -> None:
     def ended(script: str, error: str) -> str:
@@ -131,7 +129,7 @@ def test_a_script_that_lacks_what_the_failed_one_before_did_not_save_is_not_the_
     assert named == cause
 
 
-def test_a_refused_command_line_is_the_cause_if_only_the_launcher_was_stopped(
+def test_invalid_command_line_is_the_cause_before_a_stopped_launcher(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     usage = "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: expected one argument"
@@ -145,7 +143,7 @@ KeyboardInterrupt"""
     assert diagnosis.primary is not None and diagnosis.primary.rule == "config-argparse-error"
 
 
-def test_an_exception_of_a_tracker_in_the_main_thread_ended_the_run_if_no_step_follows(
+def test_tracker_exception_in_the_main_thread_is_fatal_without_later_steps(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     """The program's own calls above it may be cut off."""
@@ -158,9 +156,7 @@ requests.exceptions.ConnectionError: no answer from localhost:8097"""
     assert verdicts == ["unknown-failure", "unfinished"]
 
 
-def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_failed_batch_thread_is_survived_after_two_steps(catalogue: Catalogue, matcher: Matcher) -> None:
     dies = f"Exception in thread Thread-3 (prefetch):\n{OTHER}"
     verdicts = [
         told(catalogue, matcher, [*STEPS[:20], dies, *STEPS[20 : 20 + after]]).verdict for after in (0, 1, 2)
@@ -172,7 +168,7 @@ def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
     ("lines", "verdict", "harm"),
     [([MISSING], "failed", "fatal"), ([MISSING, STEPS[0]], "unfinished", "harmless")],
 )
-def test_a_library_that_is_only_tried_ends_no_run_that_makes_a_step(
+def test_optional_library_does_not_end_a_run_with_steps(
     lines: list[str], verdict: str, harm: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     diagnosis = told(catalogue, matcher, lines)
@@ -191,7 +187,7 @@ HALTED = "ERROR: the policy collapsed. Halting."
         ([*STEPS, HALTED], "finished"),
     ],
 )
-def test_a_program_that_stops_itself_fails_unless_it_went_on_or_was_done(
+def test_program_that_stops_itself_fails_unless_it_continued(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     diagnosis = told(catalogue, matcher, lines)

@@ -41,37 +41,37 @@ def chosen(*candidates: RuleFinding) -> str | None:
     return first and first[0].rule
 
 
-def test_nothing_harmful_has_no_primary() -> None:
+def test_harmless_findings_have_no_primary() -> None:
     assert primary([]) is None
     assert primary([found("trace-cache", harm="by-progress"), found("advice", harm="harmless")]) is None
     assert primary([found("interrupted", "notice")]) is None
 
 
-def test_a_cause_on_another_rank_beats_an_earlier_symptom() -> None:
+def test_cause_on_another_rank_has_precedence_over_a_symptom() -> None:
     timeout = found("collective-timeout", "symptom", at(0, time=100.0), at(1, time=101.0))
     oom = found("out-of-memory", "cause", at(7, time=500.0))
     assert primary([timeout, oom]) == (oom, CAUSE_ALONE)
 
 
-def test_a_symptom_stands_before_a_wrapper_and_is_less_sure_than_a_cause() -> None:
+def test_symptom_precedes_a_wrapper_with_less_confidence() -> None:
     wrapper = found("child-failed", "wrapper", at(None))
     timeout = found("collective-timeout", "symptom", at(0))
     assert primary([wrapper, timeout]) == (timeout, SYMPTOM_ALONE)
     assert primary([wrapper]) == (wrapper, WRAPPER)
 
 
-def test_the_earliest_cause_by_time() -> None:
+def test_earliest_cause_by_time_is_primary() -> None:
     late, early = found("a-late", "cause", at(0, time=20.0)), found("b-early", "cause", at(1, time=10.0))
     assert primary([late, early]) == (early, CAUSE_FIRST)
 
 
-def test_without_all_times_the_order_in_a_common_stream_counts() -> None:
+def test_order_in_a_stream_is_used_without_times() -> None:
     first = found("b-first", "cause", at(3, position=5, time=9.0))
     second = found("a-second", "cause", at(3, position=50))
     assert chosen(second, first) == "b-first"
 
 
-def test_without_times_the_lower_step_and_then_the_more_specific() -> None:
+def test_step_and_specificity_are_used_without_times() -> None:
     at_step_9 = found("a", "cause", at(1, step=9))
     at_step_4 = found("b", "cause", at(2, step=4))
     assert chosen(at_step_9, at_step_4) == "b"
@@ -80,20 +80,20 @@ def test_without_times_the_lower_step_and_then_the_more_specific() -> None:
     assert primary([general, specific]) == (specific, CAUSE_CHOSEN)
 
 
-def test_two_rules_on_one_line_are_one_event() -> None:
+def test_more_specific_rule_on_one_line_is_primary() -> None:
     general = found("a-general", "cause", at(0, 3, 10.0), specificity=5)
     specific = found("b-specific", "cause", at(0, 3, 10.0), specificity=30)
     assert primary([general, specific]) == (specific, CAUSE_ALONE)
 
 
-def test_what_a_present_cause_explains_is_never_the_primary() -> None:
+def test_explained_finding_is_not_primary() -> None:
     build = found("build-failed", "cause", at(0, time=50.0), explains=("attribute-missing",))
     attribute = found("attribute-missing", "cause", at(0, time=10.0))
     assert chosen(attribute, build) == "build-failed"
     assert chosen(attribute) == "attribute-missing"
 
 
-def test_explaining_is_transitive_but_not_through_absent_or_harmless_rules() -> None:
+def test_explanations_are_transitive_through_harmful_findings() -> None:
     a = found("a", explains=("b",))
     b = found("b", "symptom", explains=("c",))
     c = found("c", "symptom")
@@ -102,13 +102,13 @@ def test_explaining_is_transitive_but_not_through_absent_or_harmless_rules() -> 
     assert explained([found("a", harm="harmless", explains=("b",)), b]) == {}
 
 
-def test_two_rules_that_explain_each_other_explain_nothing() -> None:
+def test_mutual_explanations_are_ignored() -> None:
     one = found("one", "cause", at(0, time=2.0), explains=("two",))
     two = found("two", "cause", at(0, time=1.0), explains=("one",))
     assert chosen(one, two) == "two"
 
 
-def test_consequences_stand_under_their_cause() -> None:
+def test_consequences_follow_their_cause() -> None:
     cause = found("cause", explains=("symptom",))
     other = found("z-other-cause")
     symptom = found("symptom", "symptom")
@@ -118,24 +118,24 @@ def test_consequences_stand_under_their_cause() -> None:
     assert order == ["cause", "symptom", "z-other-cause", "wrapper", "notice"]
 
 
-def test_what_was_judged_from_progress_is_never_nearly_sure() -> None:
+def test_confidence_of_judged_findings_is_capped() -> None:
     stall = found("trace-cache", "cause", at(0), judged=True)
     assert primary([stall]) == (stall, CAPS["judged"])
 
 
-def test_degrading_counts_only_where_nothing_was_fatal() -> None:
+def test_degrading_finding_is_primary_only_without_a_fatal_one() -> None:
     slow = found("slow", "cause", harm="degrading")
     timeout = found("timeout", "symptom")
     assert chosen(slow, timeout) == "timeout"
     assert chosen(slow) == "slow"
 
 
-def test_an_unknown_exception_beside_takes_confidence_away() -> None:
+def test_unknown_exception_reduces_confidence() -> None:
     oom = found("oom", "cause", at(0))
     assert (primary([oom], unknown_beside=True) or (oom, 1.0))[1] < CAUSE_ALONE
 
 
-def test_the_order_of_the_findings_does_not_matter() -> None:
+def test_order_of_findings_is_irrelevant() -> None:
     candidates = [
         found("a", "cause", at(0, time=3.0), explains=("e",)),
         found("b", "cause", at(1, time=3.0)),

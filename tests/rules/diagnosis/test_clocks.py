@@ -31,13 +31,11 @@ def events(clocks: dict[str, float], steps: range = STEPS) -> list[Event]:
         ({"n0": 0, "n1": 8 * 3600, "n2": 0, "n3": -30}, {"n1": 8 * 3600, "n3": -30}),
     ],
 )
-def test_a_clock_is_off_by_what_its_host_logs_of_common_steps(
-    clocks: dict[str, float], ahead: dict[str, float]
-) -> None:
+def test_clock_offset_follows_from_common_steps(clocks: dict[str, float], ahead: dict[str, float]) -> None:
     assert clocks_ahead(events(clocks)) == pytest.approx(ahead, abs=0.1)
 
 
-def test_hosts_that_drift_apart_have_no_known_clock() -> None:
+def test_drifting_hosts_have_no_known_offset() -> None:
     slower = [Event(("step", step), "n2", 1000.0 + 30 * step) for step in STEPS]
     assert clocks_ahead([*events({"n0": 0, "n1": 0}), *slower]) == {}
 
@@ -46,7 +44,7 @@ def test_one_common_event_is_not_enough() -> None:
     assert clocks_ahead(events({"n0": 0, "n1": 0, "n2": 41}, range(1, 2))) == {}
 
 
-def test_without_common_events_nothing_is_known() -> None:
+def test_offset_is_unknown_without_common_events() -> None:
     assert clocks_ahead([*events({"n0": 0}), *events({"n1": 41}, range(20, 30))]) == {}
 
 
@@ -55,7 +53,7 @@ def test_without_common_events_nothing_is_known() -> None:
     st.floats(-90_000, 90_000).filter(lambda by: abs(by) > MATTERS + 1),
     st.integers(0, 11),
 )
-def test_the_one_clock_that_is_set_wrong_is_found(hosts: int, by: float, which: int) -> None:
+def test_single_wrong_clock_is_found(hosts: int, by: float, which: int) -> None:
     wrong = f"n{which % hosts}"
     clocks = {f"n{number}": by if f"n{number}" == wrong else 0.0 for number in range(hosts)}
     assert clocks_ahead(events(clocks)) == pytest.approx({wrong: by}, abs=0.2)

@@ -77,7 +77,7 @@ DIRECT = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n
         (timeout(0, work=1), "nccl-collective-timeout", "failed"),
     ],
 )
-def test_a_standstill_has_the_name_of_what_went_on(
+def test_stall_is_named_after_the_current_activity(
     engine: tuple[Catalogue, Matcher], text: str, rule: str, verdict: str
 ) -> None:
     diagnosis = diagnose(engine, text)
@@ -93,17 +93,17 @@ def test_a_standstill_has_the_name_of_what_went_on(
         DIRECT,
     ],
 )
-def test_a_log_that_just_ends_is_no_failure(engine: tuple[Catalogue, Matcher], text: str) -> None:
+def test_log_without_an_end_is_no_failure(engine: tuple[Catalogue, Matcher], text: str) -> None:
     assert diagnose(engine, text).verdict == ("no-evidence" if text == DIRECT else "unfinished")
 
 
-def test_a_log_that_ends_in_an_evaluation_is_reported_as_such(engine: tuple[Catalogue, Matcher]) -> None:
+def test_log_that_ends_in_an_evaluation_is_reported(engine: tuple[Catalogue, Matcher]) -> None:
     notes = diagnose(engine, steps(20) + EVALUATION).notes
     assert any("see evaluation-hang" in note for note in notes)
     assert not any("see evaluation-hang" in note for note in diagnose(engine, steps(20)).notes)
 
 
-def test_a_cause_beats_the_name_of_a_standstill(engine: tuple[Catalogue, Matcher]) -> None:
+def test_cause_has_precedence_over_a_stall(engine: tuple[Catalogue, Matcher]) -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     assert primary(diagnose(engine, steps(20) + EVALUATION + oom + timeout(1))) == "cuda-oom"
 
@@ -132,7 +132,7 @@ EVEN = (102.18, 102.21, 102.17, 102.23, 102.19, 102.2)
         (EVEN * 10 + (108.9, 109.1) * 10 + EVEN, 1, False),  # the slow phase has ended
     ],
 )
-def test_a_straggler_makes_even_steps_a_little_slower(
+def test_straggler_slows_even_steps_slightly(
     engine: tuple[Catalogue, Matcher], paces: tuple[float, ...], first: int, found: bool
 ) -> None:
     diagnosis = diagnose(engine, iterations(paces, first))
@@ -140,14 +140,14 @@ def test_a_straggler_makes_even_steps_a_little_slower(
     assert diagnosis.verdict == ("degraded" if found else "unfinished")
 
 
-def test_live_watching_does_not_take_the_first_steps_for_an_excerpt(
+def test_first_steps_of_a_live_run_are_no_excerpt(
     engine: tuple[Catalogue, Matcher],
 ) -> None:
     text = iterations((*EVEN, 108.9, 109.0))
     assert diagnose(engine, text, now=1e9).verdict == "healthy"
 
 
-def test_a_loss_that_diverged_explains_the_nan_that_follows(engine: tuple[Catalogue, Matcher]) -> None:
+def test_diverged_loss_explains_a_later_nan(engine: tuple[Catalogue, Matcher]) -> None:
     losses = [*[2.0 + 0.01 * (i % 3) for i in range(40)], *[7.1 + 0.02 * (i % 2) for i in range(15)]]
     text = iterations([1.0] * len(losses), losses=losses)
     assert primary(diagnose(engine, text)) == "loss-divergence"
@@ -155,7 +155,7 @@ def test_a_loss_that_diverged_explains_the_nan_that_follows(engine: tuple[Catalo
     assert (primary(ended), ended.verdict) == ("loss-divergence", "failed")
 
 
-def test_ranks_with_different_endings_are_distinguished(engine: tuple[Catalogue, Matcher]) -> None:
+def test_different_endings_of_ranks_are_distinguished(engine: tuple[Catalogue, Matcher]) -> None:
     files = {f"rank{rank}.log": steps(20) + timeout(rank, 1200) for rank in range(7)}
     files["rank7.log"] = steps(20) + stamp(788, "RuntimeError: CUDA error: device-side assert triggered")
     diagnosis = diagnose(engine, files)
@@ -165,7 +165,7 @@ def test_ranks_with_different_endings_are_distinguished(engine: tuple[Catalogue,
     assert diagnose(engine, {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(3)}).digest == []
 
 
-def test_the_missing_rank_is_named_first(engine: tuple[Catalogue, Matcher]) -> None:
+def test_missing_rank_is_named_first(engine: tuple[Catalogue, Matcher]) -> None:
     text = steps(20) + "".join(timeout(rank) for rank in (0, 1, 2, 4, 5, 6, 7))
     diagnosis = diagnose(engine, text)
     assert diagnosis.primary is not None and diagnosis.primary.title.endswith(": rank 3")
@@ -174,7 +174,7 @@ def test_the_missing_rank_is_named_first(engine: tuple[Catalogue, Matcher]) -> N
     assert one.ranks == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_the_last_words_of_the_rank_that_did_not_come_are_the_evidence(
+def test_last_lines_of_the_missing_rank_are_the_evidence(
     engine: tuple[Catalogue, Matcher],
 ) -> None:
     files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(3)}
@@ -186,7 +186,7 @@ def test_the_last_words_of_the_rank_that_did_not_come_are_the_evidence(
     assert "Its last step is 19, the others' is 20" in found.fixes[0]
 
 
-def test_a_rank_that_stopped_some_steps_before_the_others_is_named(
+def test_rank_that_stopped_early_is_named(
     engine: tuple[Catalogue, Matcher],
 ) -> None:
     files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(7)}
@@ -197,7 +197,7 @@ def test_a_rank_that_stopped_some_steps_before_the_others_is_named(
     assert not any("before the others" in note for note in diagnose(engine, files).notes)
 
 
-def test_a_line_is_not_survived_because_the_clock_was_set_back(engine: tuple[Catalogue, Matcher]) -> None:
+def test_clock_change_does_not_make_a_failure_survived(engine: tuple[Catalogue, Matcher]) -> None:
     clock_back = "".join(stamp(1 + i, f"step {i}/900 loss 1.5") for i in range(21, 25))
     fatal = stamp(3, "RuntimeError: CUDA error: device-side assert triggered")
     files = {"rank0.log": steps(20) + clock_back, "rank1.log": fatal}
@@ -227,7 +227,7 @@ KERNEL = (
         (KERNEL + KILL, "host-oom-sigkill"),
     ],
 )
-def test_a_kill_is_the_cause_only_if_nothing_else_ended_the_run(
+def test_kill_is_the_cause_only_without_another_failure(
     engine: tuple[Catalogue, Matcher], end: str, rule: str
 ) -> None:
     diagnosis = diagnose(engine, steps(20) + end)
@@ -237,7 +237,7 @@ def test_a_kill_is_the_cause_only_if_nothing_else_ended_the_run(
     )
 
 
-def test_a_kill_without_a_word_of_memory_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
+def test_kill_without_evidence_about_memory_is_less_certain(engine: tuple[Catalogue, Matcher]) -> None:
     bare, found = (diagnose(engine, steps(20) + end).primary for end in (KILL, KERNEL))
     assert bare is not None and found is not None
     assert bare.confidence < 0.8 < found.confidence
@@ -254,7 +254,7 @@ def test_a_kill_without_a_word_of_memory_is_less_sure(engine: tuple[Catalogue, M
         (killed_by("SIGABRT"), "process-sigabrt"),
     ],
 )
-def test_a_known_ending_names_what_the_log_does_not(
+def test_known_ending_provides_the_cause(
     engine: tuple[Catalogue, Matcher], ending: Ending, rule: str
 ) -> None:
     assert primary(diagnose(engine, steps(20), ending=ending)) == rule

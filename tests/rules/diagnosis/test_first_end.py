@@ -60,7 +60,7 @@ def read(catalogue: Catalogue, lines: list[tuple[float, str]], *, times: bool = 
 @pytest.mark.parametrize("rule", SIGNALS)
 @pytest.mark.parametrize("peer", [GLOO, NCCL])
 @pytest.mark.parametrize(("other", "times"), [(-15, True), (1, True), (-15, False)])
-def test_a_crash_is_the_cause_of_earlier_reports_of_its_peers(
+def test_crash_causes_earlier_reports_of_peers(
     catalogue: Catalogue, rule: str, peer: str, other: int, times: bool
 ) -> None:
     lines = [*STEPS, (50.0, f"[rank0]: {peer}"), *summary(rule, other=other)]
@@ -77,19 +77,19 @@ def test_a_crash_is_the_cause_of_earlier_reports_of_its_peers(
     ("rule", "who"),
     [("process-segfault", "[rank3]: "), ("process-sigabrt", "[rank3]: "), ("process-sigabrt", "")],
 )
-def test_a_rank_that_lost_a_peer_itself_may_crash_for_that(catalogue: Catalogue, rule: str, who: str) -> None:
+def test_crash_after_the_loss_of_a_peer_is_a_consequence(catalogue: Catalogue, rule: str, who: str) -> None:
     found = read(catalogue, [*STEPS, (50.0, who + NCCL), *summary(rule)])
     assert found.primary is not None and found.primary.rule == NCCL_RULE
 
 
 @pytest.mark.parametrize("rule", ["process-segfault", "process-sigabrt"])
-def test_a_failure_before_it_is_still_the_cause(catalogue: Catalogue, rule: str) -> None:
+def test_earlier_failure_remains_the_cause(catalogue: Catalogue, rule: str) -> None:
     before = [(48.0, f"[rank0]: {TIMEOUT}"), (50.0, f"[rank1]: {NCCL}")]
     found = read(catalogue, [*STEPS, *before, *summary(rule)])
     assert found.primary is not None and found.primary.rule == "nccl-collective-timeout"
 
 
-def test_an_abort_with_a_reason_of_its_own_is_not_it(catalogue: Catalogue) -> None:
+def test_abort_with_its_own_reason_is_not_the_cause(catalogue: Catalogue) -> None:
     reason = (
         "[rank3]: terminate called after throwing an instance of 'std::runtime_error'\n"
         "[rank3]:   what():  the loader's queue was closed"
@@ -122,14 +122,14 @@ def left_out(rank: int, ranks: int = 3) -> list[tuple[float, str]]:
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_rank_that_left_with_status_0_is_named(catalogue: Catalogue, rank: int) -> None:
+def test_rank_that_exited_with_0_is_named(catalogue: Catalogue, rank: int) -> None:
     found = read(catalogue, left_out(rank))
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.step) == ("rank-left-early", rank, 20)
     assert f"Rank {rank} exited without an error at step 20" in found.findings[0].note
 
 
-def test_ranks_of_which_no_launchers_list_was_read_have_not_left(catalogue: Catalogue) -> None:
+def test_ranks_without_a_launcher_summary_have_not_left(catalogue: Catalogue) -> None:
     lines = left_out(2)
     lines += [(40.0, "[rank3]: step 20/60 loss 0.1000")]  # on another node, like rank 2
     found = read(catalogue, sorted(lines, key=lambda line: line[0]))

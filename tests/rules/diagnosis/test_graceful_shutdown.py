@@ -33,7 +33,7 @@ def asked(found: Diagnosis) -> list[str]:
         "收到 SIGTERM 信号，正在保存 checkpoint",
     ],
 )
-def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
+def test_graceful_shutdown_is_no_failure(diagnose: Ask, said: str) -> None:
     end = [(395.0, said), (412.0, "INFO saved checkpoint to /ckpt/emergency-39")]
     found = diagnose(stamped(STEPS + end))
     assert (found.verdict, found.interrupted_by, found.primary) == ("interrupted", "signal", None)
@@ -58,25 +58,25 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
         "INFO saved checkpoint to /ckpt/39",
     ],
 )
-def test_what_is_no_word_of_it_is_not_taken_for_one(diagnose: Ask, said: str) -> None:
+def test_other_messages_are_no_graceful_shutdown(diagnose: Ask, said: str) -> None:
     found = diagnose(stamped([*STEPS, (395.0, said)]))
     assert asked(found) == [] and "stops mid-run at step" in " ".join(found.notes)
 
 
-def test_a_run_that_continued_was_not_ended_by_a_message_of_one_rank(diagnose: Ask) -> None:
+def test_run_that_continued_was_not_ended(diagnose: Ask) -> None:
     again = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in range(40, 60)]
     found = diagnose(stamped([*STEPS, (395.0, "[rank: 0] Received SIGTERM: 15"), *again]))
     assert asked(found) == [] and found.verdict == "unfinished"
 
 
-def test_steps_that_were_under_way_take_back_no_word_of_a_signal(diagnose: Ask) -> None:
+def test_steps_in_progress_do_not_contradict_a_signal(diagnose: Ask) -> None:
     said = (395.0, "[rank3]: Received SIGTERM, saving checkpoint and exiting")
     more = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in (40, 41)]
     found = diagnose(stamped([*STEPS, said, *more]))
     assert (asked(found), found.verdict) == ([RULE], "interrupted")
 
 
-def test_what_ray_tells_of_the_signal_counts_as_well(diagnose: Ask) -> None:
+def test_signal_report_of_ray_counts(diagnose: Ask) -> None:
     stack = "PC: @     0x7a30bba98d71  (unknown)  (unknown)"
     end = [(395.0, "*** SIGTERM received at time=1748300290 on cpu 8 ***"), (395.0, stack)]
     found = diagnose(stamped([*STEPS, *end]))
@@ -85,12 +85,12 @@ def test_what_ray_tells_of_the_signal_counts_as_well(diagnose: Ask) -> None:
     assert asked(diagnose(stamped([*STEPS[:20], *end, *STEPS[20:]]))) == []
 
 
-def test_a_run_that_went_on_was_not_ended(diagnose: Ask) -> None:
+def test_run_with_later_steps_was_not_ended(diagnose: Ask) -> None:
     found = diagnose(stamped([*STEPS[:20], (205.0, SAID), *STEPS[20:]]))
     assert asked(found) == [] and "stops mid-run at step" in " ".join(found.notes)
 
 
-def test_a_failure_beside_it_is_the_failure(diagnose: Ask) -> None:
+def test_failure_has_precedence_over_a_shutdown(diagnose: Ask) -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     found = diagnose(stamped([*STEPS, (395.0, oom), (396.0, SAID)]))
     assert found.primary is not None and found.primary.rule == "cuda-oom" and asked(found) == []

@@ -77,7 +77,7 @@ def read(catalogue: Catalogue, matcher: Matcher) -> Read:
         ),
     ],
 )
-def test_the_code_that_raised_it_tells_what_it_was(
+def test_raising_code_determines_the_rule(
     exception: str, frames: list[tuple[str, str]], rule: str, read: Read
 ) -> None:
     diagnosis = read(traceback(exception, *((f"{SITE}/{path}", name) for path, name in frames)))
@@ -101,19 +101,19 @@ def test_the_code_that_raised_it_tells_what_it_was(
         ("ValueError: there are reduced-precision gradients", "other/amp/grad_scaler.py", "_unscale_grads_"),
     ],
 )
-def test_another_exception_function_or_file_is_no_such_place(
+def test_other_exceptions_functions_and_files_do_not_match(
     exception: str, path: str, name: str, read: Read
 ) -> None:
     diagnosis = read(traceback(exception, (f"{SITE}/{path}", name)))
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
 
 
-def test_what_a_place_calls_counts_only_where_its_page_says_so(read: Read) -> None:
+def test_callees_match_only_if_the_page_allows_it(read: Read) -> None:
     inner = [(f"{SITE}/torch/amp/grad_scaler.py", "_unscale_grads_"), ("/srv/me/model.py", "hook")]
     assert read(traceback("ValueError: no such luck", *inner)).primary is None
 
 
-def test_words_alone_name_no_cause_and_are_shown_as_what_looks_like_it(read: Read) -> None:
+def test_similar_words_alone_name_no_cause(read: Read) -> None:
     """The texts may be very similar: most exceptions without a rule have no page."""
     text = "ValueError: Free memory on device cuda (8.0/64.0 GiB) at startup is below the desired utilization"
     diagnosis = read(traceback(text, (f"{SITE}/vllm/worker/gpu_worker.py", "check")))
@@ -140,7 +140,7 @@ def test_words_alone_name_no_cause_and_are_shown_as_what_looks_like_it(read: Rea
         "openai.APITimeoutError: Request timed out.",
     ],
 )
-def test_a_programs_own_mistakes_stay_unknown(exception: str, read: Read) -> None:
+def test_mistakes_in_user_code_stay_unknown(exception: str, read: Read) -> None:
     diagnosis = read(traceback(exception, ("/srv/me/data.py", "load")))
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
 
@@ -148,20 +148,20 @@ def test_a_programs_own_mistakes_stay_unknown(exception: str, read: Read) -> Non
 UNSCALE = traceback("ValueError: reduced gradients", (f"{SITE}/torch/amp/grad_scaler.py", "_unscale_grads_"))
 
 
-def test_nothing_is_guessed_of_a_run_that_ended_well_or_went_on(read: Read) -> None:
+def test_successful_or_continuing_run_gets_no_inferred_cause(read: Read) -> None:
     assert read(UNSCALE, ending=FINISHED).primary is None
     steps = "".join(f"step {n}/40 loss 0.{n}\n" for n in range(10, 40))
     assert read(steps[:60] + UNSCALE + steps).verdict == "unfinished"
 
 
-def test_a_rule_that_knows_the_words_comes_before_a_guess(read: Read) -> None:
+def test_matching_rule_has_precedence_over_an_inferred_one(read: Read) -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
     primary = read(oom + " of 79.15 GiB of which 1.00 GiB is free.\n" + UNSCALE).primary
     assert primary is not None
     assert (primary.rule, primary.inferred) == ("cuda-oom", "")
 
 
-def test_a_guess_takes_the_place_of_a_launchers_summary_and_names_its_ranks(read: Read) -> None:
+def test_inferred_cause_replaces_a_launcher_summary(read: Read) -> None:
     ranks = "".join(
         traceback(
             "ValueError: odd", (f"{SITE}/torch/amp/grad_scaler.py", "_unscale_grads_"), rank=f"[rank{n}]: "
@@ -181,7 +181,7 @@ def page_with(catalogue: Catalogue, rule: str, *places: RaisedIn) -> RulePage:
     return msgspec.structs.replace(catalogue.pages[rule], raised_in=list(places))
 
 
-def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) -> None:
+def test_innermost_location_has_precedence(catalogue: Catalogue) -> None:
     lib = "/env/lib/python3.11/site-packages"
     outer = page_with(catalogue, "cuda-oom", RaisedIn("a/b.py", ["f"], below=True))
     inner = page_with(catalogue, "npu-oom", RaisedIn("a/c.py", ["g"]))
@@ -195,7 +195,7 @@ def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) 
     assert page_of_place(raised, [same, inner]) is None, "two pages say the same"
 
 
-def test_the_users_own_code_is_no_librarys_and_what_called_it_did_not_raise(read: Read) -> None:
+def test_user_code_is_not_taken_for_a_library(read: Read) -> None:
     """Folders may be called ``triton`` or ``wandb`` anywhere, and a sweep's agent calls the whole program."""
     failed = "subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128."
     timeout = "ReadTimeout: "  # no word of the rule: only the places match
@@ -209,7 +209,7 @@ def test_the_users_own_code_is_no_librarys_and_what_called_it_did_not_raise(read
     assert _primary(read(traceback(timeout, wandb, ("/srv/me/data.py", "fetch"), requests))) is None
 
 
-def test_a_later_exception_is_ignored_if_the_earliest_has_no_place(read: Read) -> None:
+def test_later_exception_is_ignored_if_the_first_has_no_known_location(read: Read) -> None:
     wandb = (f"{SITE}/wandb/sdk/wandb_run.py", "finish")
     first = traceback("KeyError: 'reward'", ("/srv/me/data.py", "load"), rank="[rank1]: ")
     then = traceback("requests.exceptions.ConnectionError: refused", wandb, rank="[rank0]: ")
@@ -219,9 +219,7 @@ def test_a_later_exception_is_ignored_if_the_earliest_has_no_place(read: Read) -
     assert _primary(read(then + first)) == "wandb-network-failure"
 
 
-def test_nothing_is_guessed_where_files_without_times_leave_open_what_came_first(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_no_cause_is_inferred_without_an_order_of_files(catalogue: Catalogue, matcher: Matcher) -> None:
     reading = RunReading(catalogue, matcher)
     reading.feed(lines_of(UNSCALE, source="rank0.log"))
     assert _primary(rendered(reading.diagnose())) == "fp16-unscale-error"
@@ -234,7 +232,7 @@ def _primary(diagnosis: Diagnosis) -> str | None:
     return diagnosis.primary.rule if diagnosis.primary is not None else None
 
 
-def test_places_in_installed_packages_are_there(catalogue: Catalogue) -> None:
+def test_locations_exist_in_installed_packages(catalogue: Catalogue) -> None:
     """A moved place would never match again; a page may name older places beside the present one."""
     gone = []
     for page in catalogue.pages.values():
@@ -258,7 +256,7 @@ def _found(place: RaisedIn) -> bool | None:
     )
 
 
-def test_what_refuses_arguments_is_not_asked_of_what_the_machine_lacks(read: Read) -> None:
+def test_argument_checks_are_not_taken_for_missing_resources(read: Read) -> None:
     """Megatron-LM and LLaMA-Factory check packages, folders and launchers where they compare arguments."""
 
     def megatron(words: str) -> str | None:
@@ -286,7 +284,7 @@ def test_what_refuses_arguments_is_not_asked_of_what_the_machine_lacks(read: Rea
     assert factory("Output directory already exists and is not empty.") is None
 
 
-def test_modules_on_the_cpu_are_told_by_where_the_sentence_is_raised(read: Read) -> None:
+def test_offloaded_modules_are_recognized_by_location(read: Read) -> None:
     words = "Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM to fit"
     place = (f"{SITE}/transformers/quantizers/quantizer_bnb_4bit.py", "validate_environment")
     primary = read(traceback(f"ValueError: \n    {words}", place)).primary

@@ -77,9 +77,7 @@ def lost(path: str, last: str) -> str:
         (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
     ],
 )
-def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
-    known: Catalogue, before: str, verdict: str
-) -> None:
+def test_tracker_error_before_ctrl_c_is_no_cause(known: Catalogue, before: str, verdict: str) -> None:
     """Ctrl-C also ended W&B's process, whose threads report the loss."""
     text = "step 1/60 loss 2.0\n" + before
     stop = '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
@@ -104,7 +102,7 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
         ("fetch_forever", "EOFError", "interrupted"),
     ],
 )
-def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
+def test_pin_memory_thread_error_after_ctrl_c_is_no_cause(
     known: Catalogue, thread: str, verdict: str, error: str
 ) -> None:
     """A training that waits for that thread would report its loss (torch, ``dataloader.py``)."""
@@ -116,7 +114,7 @@ def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
     assert reading.diagnose().verdict == verdict
 
 
-def test_ctrl_c_that_a_trainer_handles_is_told_below_what_it_ended(known: Catalogue) -> None:
+def test_handled_ctrl_c_is_recognized(known: Catalogue) -> None:
     calls = f'  File "{PINNED}", line 53, in _pin_memory_loop\n  File "{CONNECTION}", line 752, in Client\n'
     text = "".join(f"step {n}/600 loss 2.0\n" for n in range(1, 200))
     text += f"Exception in thread Thread-3 (_pin_memory_loop):\nTraceback (most recent call last):\n{calls}"
@@ -126,7 +124,7 @@ def test_ctrl_c_that_a_trainer_handles_is_told_below_what_it_ended(known: Catalo
     assert reading.diagnose().verdict == "interrupted"
 
 
-def test_workers_that_end_after_ctrl_c_were_ended_by_it(known: Catalogue) -> None:
+def test_workers_that_end_after_ctrl_c_are_no_cause(known: Catalogue) -> None:
     dead = "RuntimeError: DataLoader worker (pid 349) exited unexpectedly with exit code 1. Details are lost"
     for first, second, verdict in (
         ("KeyboardInterrupt", dead, "interrupted"),
@@ -139,7 +137,7 @@ def test_workers_that_end_after_ctrl_c_were_ended_by_it(known: Catalogue) -> Non
 
 
 @pytest.mark.parametrize(("wait", "verdict"), [(1, "interrupted"), (600, "stalled")])
-def test_what_a_tracker_lost_long_before_ctrl_c_is_not_why_somebody_stopped_it(
+def test_earlier_tracker_error_is_not_the_reason_for_ctrl_c(
     known: Catalogue, wait: float, verdict: str
 ) -> None:
     text = steps(1, 26) + "".join(stamped(27, 0, one) for one in lost(WANDB, "EOFError").splitlines())
@@ -149,7 +147,7 @@ def test_what_a_tracker_lost_long_before_ctrl_c_is_not_why_somebody_stopped_it(
 
 
 @pytest.mark.parametrize("wreckage", [LOST_PEER, UNKNOWN, OOM])
-def test_what_ranks_print_after_ctrl_c_is_not_why_the_run_stood(known: Catalogue, wreckage: str) -> None:
+def test_output_after_ctrl_c_is_not_the_cause_of_a_stall(known: Catalogue, wreckage: str) -> None:
     for second, verdict, rule in ((600, "stalled", "silent-hang-no-error"), (27, "interrupted", None)):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt")
         text += crash(second + 1.5, 0, wreckage) + crash(second + 1.5, 0, "KeyboardInterrupt")
@@ -164,16 +162,14 @@ WAITED = (
 
 
 @pytest.mark.parametrize("late", [WAITED, LOST_PEER, "OddTimeout: Timed out waiting 1800000ms"])
-def test_ranks_that_wait_in_vain_for_one_that_was_interrupted_do_not_stall(
-    known: Catalogue, late: str
-) -> None:
+def test_timeout_after_an_interrupt_is_no_stall(known: Catalogue, late: str) -> None:
     for second, verdict in ((27, "interrupted"), (1000, "stalled")):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt") + crash(second + 1800, 0, late)
         assert diagnosed(known, text, stalled=False, ending=None).verdict == verdict
 
 
 @pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN, OOM])
-def test_what_came_before_ctrl_c_stays_the_cause(known: Catalogue, cause: str) -> None:
+def test_failure_before_ctrl_c_remains_the_cause(known: Catalogue, cause: str) -> None:
     text = steps(1, 26) + crash(30, 0, cause) + crash(600, 1, "KeyboardInterrupt")
     found = diagnosed(known, text, stalled=True)
     assert found.verdict in ("stalled", "unknown-failure", "failed")
@@ -181,13 +177,13 @@ def test_what_came_before_ctrl_c_stays_the_cause(known: Catalogue, cause: str) -
 
 
 @pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN])
-def test_an_interrupt_that_the_training_survived_excuses_nothing(known: Catalogue, cause: str) -> None:
+def test_survived_interrupt_excuses_no_later_failure(known: Catalogue, cause: str) -> None:
     text = steps(1, 26) + crash(26, 1, "KeyboardInterrupt") + steps(27, 50, begin=40) + crash(70, 0, cause)
     found = diagnosed(known, text, stalled=False, ending=None)
     assert found.verdict in ("unknown-failure", "failed")
 
 
-def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Catalogue) -> None:
+def test_interrupt_known_only_from_the_ending_is_reported(known: Catalogue) -> None:
     """A second signal within the first one's traceback cuts the log: CPython loses sys.stderr."""
     reading = RunReading(known)
     lost = stamped(40, 0, "object type name: KeyboardInterrupt", "lost sys.stderr")
@@ -198,7 +194,7 @@ def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Cata
 
 
 @pytest.mark.parametrize("before", ["", lost("/srv/data.py", "ValueError: shard 17 has a broken record")])
-def test_an_exception_beside_ctrl_c_is_not_passed_over_in_the_headline(known: Catalogue, before: str) -> None:
+def test_exception_near_ctrl_c_is_in_the_headline(known: Catalogue, before: str) -> None:
     """Steps from another stream come below the exception, so the run seems to have survived it."""
     stop = (
         'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
@@ -212,7 +208,7 @@ def test_an_exception_beside_ctrl_c_is_not_passed_over_in_the_headline(known: Ca
     assert ("没有其他异常" in render(headline(found), "zh")) == (not before)
 
 
-def test_a_full_bar_completes_no_run_of_an_unknown_number_of_epochs(known: Catalogue) -> None:
+def test_full_bar_does_not_complete_a_run_of_unknown_length(known: Catalogue) -> None:
     epochs = "".join(
         f"Train Epoch: {epoch} [58/65 (88%)] Loss: {9 - epoch}.5\n"
         f"Train Epoch: {epoch} [65/65 (98%)] Loss: {9 - epoch}.1\n"

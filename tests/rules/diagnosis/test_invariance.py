@@ -217,7 +217,7 @@ quick = settings(
 
 @quick
 @given(logs=rank_logs(), choices=st.lists(st.integers(0, 3), max_size=80), other=st.lists(st.integers(0, 3)))
-def test_interleaving_does_not_matter(
+def test_interleaving_does_not_change_the_diagnosis(
     engine: tuple[Catalogue, Matcher], logs: list[list[str]], choices: list[int], other: list[int]
 ) -> None:
     one = read(engine, interleaved(logs, choices))
@@ -226,7 +226,7 @@ def test_interleaving_does_not_matter(
 
 @quick
 @given(logs=rank_logs(), cuts=st.lists(st.integers(0, 100_000), max_size=6))
-def test_portions_do_not_matter(
+def test_portions_do_not_change_the_diagnosis(
     engine: tuple[Catalogue, Matcher], logs: list[list[str]], cuts: list[int]
 ) -> None:
     text = interleaved(logs, [])
@@ -235,7 +235,7 @@ def test_portions_do_not_matter(
 
 @quick
 @given(logs=rank_logs(), order=st.permutations(range(4)))
-def test_the_order_of_files_does_not_matter(
+def test_order_of_files_does_not_change_the_diagnosis(
     engine: tuple[Catalogue, Matcher], logs: list[list[str]], order: list[int]
 ) -> None:
     def together(ranks: Iterable[int]) -> Outcome:

@@ -48,7 +48,7 @@ def ended(known: Catalogue, text: str, memory: MemoryUse | None, *, ending: Endi
         (MemoryUse(counted=False, ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB), OOM, 0.8, 0.9),
     ],
 )
-def test_memory_tells_who_killed(
+def test_memory_determines_the_cause_of_a_kill(
     catalogue: Catalogue, memory: MemoryUse | None, rule: str, least: float, most: float
 ) -> None:
     found = ended(catalogue, STEPS + KILLED, memory)
@@ -58,7 +58,7 @@ def test_memory_tells_who_killed(
     assert not other & {finding.rule for finding in found.findings}
 
 
-def test_the_line_of_the_kill_stays_the_evidence(catalogue: Catalogue) -> None:
+def test_line_about_the_kill_remains_the_evidence(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + KILLED, LOW)
     assert found.primary is not None and "exitcode: -9" in found.primary.evidence[0]
     given = next(finding for finding in found.findings if finding.rule == OUTSIDE)
@@ -73,7 +73,7 @@ def test_the_line_of_the_kill_stays_the_evidence(catalogue: Catalogue) -> None:
         (STEPS + "[rank9]: step 21/60 loss 0.1\n" + KILLED, OOM),  # another node's lines
     ],
 )
-def test_what_the_log_knows_better_stays(catalogue: Catalogue, text: str, rule: str) -> None:
+def test_better_cause_in_the_log_is_kept(catalogue: Catalogue, text: str, rule: str) -> None:
     found = ended(catalogue, text, LOW)
     assert found.primary is not None and found.primary.rule == rule
 
@@ -101,7 +101,7 @@ UNPROBED = MemoryUse(counted=False, held=12 * GIB, limit=128 * GIB)
         (KILLED + SUMMARY.format(9), LOW, OOM, 0.7, 0.8),  # the local rank 1 of another node
     ],
 )
-def test_memory_tells_nothing_of_a_kill_on_another_node(
+def test_memory_is_ignored_for_a_kill_on_another_node(
     catalogue: Catalogue, text: str, memory: MemoryUse, rule: str, least: float, most: float
 ) -> None:
     """If the process may have run here, a lack of memory is less certain; no other finding changes."""
@@ -114,7 +114,7 @@ SPAWN = "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminate
 
 
 @pytest.mark.parametrize(("codes", "killed"), [({1: -9, 0: -15}, 1), ({1: None, 0: -15}, 1), ({}, None)])
-def test_the_exit_codes_that_were_seen_name_the_rank_if_no_launcher_does(
+def test_observed_exit_codes_name_the_rank(
     catalogue: Catalogue, codes: dict[int, int | None], killed: int | None
 ) -> None:
     reading = RunReading(catalogue)
@@ -124,7 +124,7 @@ def test_the_exit_codes_that_were_seen_name_the_rank_if_no_launcher_does(
     assert (found.primary.rule == OUTSIDE) == (codes.get(1) == -9)  # killed on this machine
 
 
-def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
+def test_rank_named_by_the_launcher_has_precedence(catalogue: Catalogue) -> None:
     reading = RunReading(catalogue)
     summary = "  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 27127)\n"
     reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGSEGV\n" + summary))
@@ -132,7 +132,7 @@ def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
     assert found.primary is not None and found.primary.rank == 5
 
 
-def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> None:
+def test_kill_counted_by_the_kernel_is_most_certain(catalogue: Catalogue) -> None:
     given = Ending("oom-killed", 137, "SIGKILL")
     sure = []
     for memory in (None, MemoryUse(counted=True), MemoryUse(counted=True, held=GIB, limit=128 * GIB)):
@@ -146,7 +146,7 @@ def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> N
     assert perhaps is not None and perhaps.confidence < 0.95
 
 
-def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Catalogue) -> None:
+def test_memory_reported_by_ranks_is_mentioned(catalogue: Catalogue) -> None:
     memory = MemoryUse(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
     found = ended(catalogue, STEPS + KILLED, memory)
     given = next(finding for finding in found.findings if finding.rule == OOM)
@@ -154,7 +154,7 @@ def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Cata
 
 
 @pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])
-def test_a_command_that_was_killed_itself(catalogue: Catalogue, memory: MemoryUse | None, rule: str) -> None:
+def test_killed_command_is_diagnosed(catalogue: Catalogue, memory: MemoryUse | None, rule: str) -> None:
     found = ended(catalogue, STEPS, memory, ending=killed_by("SIGKILL"))
     assert found.primary is not None and found.primary.rule == rule
 
@@ -175,9 +175,7 @@ DONE = STEPS + "{'train_runtime': 12.1, 'train_samples_per_second': 1.2, 'train_
         (DONE + REFUSED + ABORT + LAUNCHED, "failed"),  # something else failed after all
     ],
 )
-def test_an_abort_after_the_run_is_untidy_and_no_failure(
-    catalogue: Catalogue, text: str, verdict: str
-) -> None:
+def test_abort_after_the_run_is_no_failure(catalogue: Catalogue, text: str, verdict: str) -> None:
     found = ended(catalogue, text, None)
     assert found.verdict == verdict and found.primary is not None
     assert (found.primary.rule == "process-sigabrt") is (REFUSED not in text)
@@ -191,7 +189,7 @@ SAID = (
 PROOF = "slurmstepd: error: Detected 1 oom_kill event in StepId=4411.0. Some of the step tasks have been OOM."
 
 
-def test_no_line_beside_the_proof_makes_it_less_sure_or_hides_it(catalogue: Catalogue) -> None:
+def test_proof_of_a_kill_is_not_weakened_by_other_lines(catalogue: Catalogue) -> None:
     further = "".join(KILLED.replace("27127", str(pid)) for pid in range(5))
     for text in (PROOF + "\n", KILLED + "".join(SAID) + further + PROOF + "\n" + SAID[0]):
         primary = ended(catalogue, STEPS + text, None).primary
@@ -199,7 +197,7 @@ def test_no_line_beside_the_proof_makes_it_less_sure_or_hides_it(catalogue: Cata
         assert any("Detected 1 oom_kill event" in line for line in primary.evidence)
 
 
-def test_an_exception_before_a_kill_of_which_only_the_signal_is_known_is_the_cause(
+def test_exception_before_an_unexplained_kill_is_the_cause(
     catalogue: Catalogue,
 ) -> None:
     error = (
@@ -213,13 +211,13 @@ def test_an_exception_before_a_kill_of_which_only_the_signal_is_known_is_the_cau
     assert found.primary is not None and found.primary.rule == OOM
 
 
-def test_of_several_starts_that_were_killed_the_last_is_pointed_to(catalogue: Catalogue) -> None:
+def test_last_of_several_killed_starts_is_reported(catalogue: Catalogue) -> None:
     run = "".join(f"step {step} loss {2 / step:.4f}\n" for step in range(1, 41))
     found = ended(catalogue, run + "Killed\n" + run.replace("4", "5") * 2 + "Killed\n", None)
     assert found.primary is not None and found.primary.line == 122
 
 
-def test_a_kill_below_a_full_bar_is_excused_only_if_the_bar_was_a_trainings(catalogue: Catalogue) -> None:
+def test_kill_after_a_full_bar_is_excused_only_for_a_training(catalogue: Catalogue) -> None:
     killed = "./main.sh: line 39: 1095 Killed                  python serve.py\n"
     bar = "{:4.0%}|##        | {}/12 [00:09<00:01,  1.00it/s{}]\n"
 
@@ -233,7 +231,7 @@ def test_a_kill_below_a_full_bar_is_excused_only_if_the_bar_was_a_trainings(cata
     assert after(", loss=0.5").verdict == "finished"
 
 
-def test_what_introduces_a_traceback_is_explained_by_its_exception(catalogue: Catalogue) -> None:
+def test_heading_of_a_traceback_is_explained_by_its_exception(catalogue: Catalogue) -> None:
     """SGLang (0.5, managers/scheduler.py) logs the traceback of its scheduler behind a heading of its own."""
     calls = '  File "/srv/sglang/scheduler.py", line 2244, in run\n    scheduler.loop()\n'
     heading = "[2026-05-02 10:00:34] Scheduler hit an exception: Traceback (most recent call last):\n"
@@ -243,7 +241,7 @@ def test_what_introduces_a_traceback_is_explained_by_its_exception(catalogue: Ca
     assert alone.primary is not None and alone.primary.rule == "vllm-engine-dead"
 
 
-def test_rays_traceback_in_a_message_is_the_reason_for_it(catalogue: Catalogue) -> None:
+def test_traceback_in_a_message_of_ray_is_its_reason(catalogue: Catalogue) -> None:
     """Ray (2.55, _private/function_manager.py) puts why an actor was not imported into its message."""
     calls = '  File "/srv/ray/function_manager.py", line 608, in method\n    raise RuntimeError(\n'
     text = (

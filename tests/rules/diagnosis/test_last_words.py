@@ -29,20 +29,20 @@ def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis
         "2025-11-20 10:00:00,000 CRITICAL training aborted: reward server is gone",
     ],
 )
-def test_the_last_words_are_shown(catalogue: Catalogue, words: str) -> None:
+def test_last_error_lines_are_shown(catalogue: Catalogue, words: str) -> None:
     diagnosis = diagnose(catalogue, [*STEPS, words])
     assert [line.exemplar for line in diagnosis.new_lines] == [words]
     assert any("last lines" in render(note) for note in diagnosis.notes)
 
 
-def test_nothing_is_shown_where_steps_follow_or_the_end_is_known(catalogue: Catalogue) -> None:
+def test_error_lines_before_steps_or_a_known_end_are_not_shown(catalogue: Catalogue) -> None:
     words = "ERROR reward fn gave up on batch 7"
     assert diagnose(catalogue, [*STEPS[:30], words, *STEPS[30:]]).new_lines == []
     assert diagnose(catalogue, [*STEPS, words], ending=FINISHED).new_lines == []
     assert diagnose(catalogue, STEPS).new_lines == []
 
 
-def test_an_exception_may_have_a_name_in_any_script(catalogue: Catalogue) -> None:
+def test_exception_names_can_be_in_any_script(catalogue: Catalogue) -> None:
     lines = [
         "Traceback (most recent call last):",
         '  File "train.py", line 3, in <module>',
@@ -53,7 +53,7 @@ def test_an_exception_may_have_a_name_in_any_script(catalogue: Catalogue) -> Non
     assert (unknown.exception, unknown.message) == ("数据错误", "样本 17 的标签长度与输入长度不一致")
 
 
-def test_a_log_without_a_total_that_just_ends_is_reported(catalogue: Catalogue) -> None:
+def test_truncated_log_without_a_total_is_reported(catalogue: Catalogue) -> None:
     steps = [line.replace("/500", "") for line in STEPS]
     silent = diagnose(catalogue, steps)
     assert silent.verdict == "unfinished"
@@ -63,7 +63,7 @@ def test_a_log_without_a_total_that_just_ends_is_reported(catalogue: Catalogue) 
     assert not any("mid-run" in render(note) for note in finished.notes)
 
 
-def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catalogue) -> None:
+def test_headline_of_a_truncated_log_shows_its_last_step(catalogue: Catalogue) -> None:
     ends = diagnose(catalogue, STEPS)
     assert ends.verdict == "unfinished"
     assert "why the log ends mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]

@@ -47,7 +47,7 @@ EVALUATED = "".join(drawn(step, 625) for step in range(400))
 @pytest.mark.parametrize(
     "announced", ["", "***** Running Evaluation *****\n", "\n***** Running Evaluation *****\n"]
 )
-def test_an_evaluation_prints_no_losses(diagnose: Diagnose, announced: str) -> None:
+def test_missing_losses_during_an_evaluation_are_normal(diagnose: Diagnose, announced: str) -> None:
     diagnosis = diagnose(trained(1, 100) + announced + EVALUATED)
     assert (diagnosis.verdict, primary(diagnosis)) == ("unfinished", None)
     assert (diagnosis.progress.last_step, diagnosis.progress.total_steps) == (100, 500)
@@ -55,20 +55,20 @@ def test_an_evaluation_prints_no_losses(diagnose: Diagnose, announced: str) -> N
     assert diagnose(again).verdict == "unfinished"
 
 
-def test_losses_that_came_back_are_not_missing(diagnose: Diagnose) -> None:
+def test_losses_that_return_are_not_missing(diagnose: Diagnose) -> None:
     """The epoch replaces the step and has two digits: it is equal on many lines of a long run."""
     log = trained(1, 100) + "".join(drawn(step, 500) for step in range(101, 400))
     assert primary(diagnose(log)) == "loss-frozen"
     assert diagnose(log + trained(400, 430, epoch=0.20)).verdict == "unfinished"
 
 
-def test_losses_that_stay_away_after_an_evaluation_are_missing(diagnose: Diagnose) -> None:
+def test_losses_missing_after_an_evaluation_are_reported(diagnose: Diagnose) -> None:
     announced = "\n***** Running Evaluation *****\n"
     log = trained(1, 100) + announced + EVALUATED + "\n{'eval_loss': 1.6, 'epoch': 0.2}\n"
     assert primary(diagnose(log + "".join(drawn(step, 500) for step in range(101, 320)))) == "loss-frozen"
 
 
-def test_a_loss_beside_numbers_that_are_not_understood_is_not_missing(diagnose: Diagnose) -> None:
+def test_loss_among_unknown_numbers_is_not_missing(diagnose: Diagnose) -> None:
     """LeRobot prints ``step:50K smpl:2M ep:5K loss:0.001``, and its checkpoints name their step in full."""
     shortened = "\nINFO ot_train.py:357 step:1K smpl:6K ep:1K loss:1.601\n"
     drawn_on = [drawn(step, 500) for step in range(101, 400)]
@@ -79,7 +79,7 @@ def test_a_loss_beside_numbers_that_are_not_understood_is_not_missing(diagnose: 
 
 
 @pytest.mark.parametrize("line", ["episode {} reward 20.1", "batch {} acc 0.91", "frame {}: psnr 20.3"])
-def test_what_is_counted_after_the_training_needs_no_losses(diagnose: Diagnose, line: str) -> None:
+def test_counters_after_the_training_need_no_losses(diagnose: Diagnose, line: str) -> None:
     log = "".join(f"Epoch {epoch} loss: {5 - epoch / 50:.4f}\n" for epoch in range(1, 61))
     assert diagnose(log + "".join(f"{line.format(n)}\n" for n in range(1, 400))).verdict == "unfinished"
     without = "".join(f"Epoch {epoch} acc: {epoch / 200:.4f}\n" for epoch in range(61, 200))

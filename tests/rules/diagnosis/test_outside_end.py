@@ -43,7 +43,7 @@ def read(known: Catalogue, matcher: Matcher, end: str, first: str = SAVING) -> D
         (TERMINATED, "secondary-sigterm-cascade"),
     ],
 )
-def test_a_long_silence_before_the_end_is_the_cause(
+def test_long_silence_before_the_end_is_the_cause(
     catalogue: Catalogue, matcher: Matcher, end: str, rule: str
 ) -> None:
     found = read(catalogue, matcher, end.format(at="09:40:12"))
@@ -57,42 +57,40 @@ def test_a_long_silence_before_the_end_is_the_cause(
 
 
 @pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT, TERMINATED])
-def test_an_end_right_after_steps_remains_what_it_is(
-    catalogue: Catalogue, matcher: Matcher, end: str
-) -> None:
+def test_end_soon_after_steps_is_no_stall(catalogue: Catalogue, matcher: Matcher, end: str) -> None:
     primary = read(catalogue, matcher, end.format(at="02:20:47")).primary
     assert primary is not None and primary.rule != "silent-hang-no-error"
 
 
-def test_the_clock_of_another_time_zone_is_no_silence(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_other_time_zone_is_no_silence(catalogue: Catalogue, matcher: Matcher) -> None:
     primary = read(catalogue, matcher, CANCELLED.format(at="10:20:47")).primary
     assert primary is not None and primary.rule == "slurm-cancelled"
 
 
-def test_words_shortly_before_the_end_do_not_hide_a_silence(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_output_shortly_before_the_end_does_not_hide_a_silence(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
     """The steps allow 36 s. Output at the end, 75 s after the last step, is no sign of life."""
     leaving = "[2026-03-14 02:21:15] [INFO] leaving\n" + TIME_LIMIT.format(at="02:21:30")
     primary = read(catalogue, matcher, leaving, first="").primary
     assert primary is not None and primary.rule == "silent-hang-no-error"
 
 
-def test_a_failure_before_the_end_stays_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_failure_before_the_end_remains_the_cause(catalogue: Catalogue, matcher: Matcher) -> None:
     oom = "[2026-03-14 02:20:40] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     primary = read(catalogue, matcher, CANCELLED.format(at="09:40:12"), oom).primary
     assert primary is not None and primary.rule == "cuda-oom"
 
 
 @pytest.mark.parametrize("after", ["", f"\n{LOST}\nsrun: Job step aborted: Waiting up to 32 seconds."])
-def test_ranks_that_stalled_before_a_node_was_lost_stalled_because_of_it(
+def test_stall_before_a_lost_node_is_explained_by_it(
     catalogue: Catalogue, matcher: Matcher, after: str
 ) -> None:
     primary = read(catalogue, matcher, NODE_FAILED.format(at="09:40:12") + after).primary
     assert primary is not None and primary.rule == "scheduler-node-failed"
 
 
-def test_a_program_that_was_started_again_after_a_silence_had_not_hung(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_restarted_program_had_not_hung(catalogue: Catalogue, matcher: Matcher) -> None:
     def verdict(last: str) -> str:
         head = "[2026-03-14 02:00:05] Arguments: Namespace(lr=0.1)"
         lines = [head, *STEPS, f"[2026-03-16 09:00:00] {last}"]

@@ -105,7 +105,7 @@ def waiting(works: dict[int, tuple[int, str]], group: str = "") -> dict[str, str
         ({0: (51, "REDUCE_SCATTER"), 1: (50, "ALLREDUCE")}, 1, "rank 1: ALLREDUCE #50"),  # the one behind
     ],
 )
-def test_the_ranks_that_wait_in_another_collective_are_named(
+def test_ranks_in_another_collective_are_named(
     catalogue: Catalogue, matcher: Matcher, works: dict[int, tuple[int, str]], odd: int, expected: str
 ) -> None:
     found = diagnose(catalogue, matcher, waiting(works))
@@ -117,7 +117,7 @@ def test_the_ranks_that_wait_in_another_collective_are_named(
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_ranks_that_came_to_different_collectives_of_one_number_mismatch(
+def test_different_collectives_with_one_number_are_a_mismatch(
     catalogue: Catalogue, matcher: Matcher, most: int
 ) -> None:
     works = {**dict.fromkeys(range(most), (50, "ALLREDUCE")), 3: (50, "ALLGATHER")}
@@ -133,7 +133,7 @@ def test_ranks_that_came_to_different_collectives_of_one_number_mismatch(
     [("RECV", "7"), ("COALESCED", "7"), ("ALLGATHER", "")],
     ids=["pair", "pairs", "unnamed"],
 )
-def test_both_ends_of_a_transfer_and_collectives_of_unnamed_groups_do_not_mismatch(
+def test_transfers_and_unnamed_groups_are_no_mismatch(
     catalogue: Catalogue, matcher: Matcher, other: str, group: str
 ) -> None:
     works = {0: (12, "ALLREDUCE" if not group else "SEND"), 1: (12, other)}
@@ -141,17 +141,13 @@ def test_both_ends_of_a_transfer_and_collectives_of_unnamed_groups_do_not_mismat
     assert [one.rule for one in found.findings] == ["nccl-collective-timeout"]
 
 
-def test_ranks_that_are_only_behind_in_one_operation_do_not_differ(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_ranks_behind_in_one_operation_are_no_mismatch(catalogue: Catalogue, matcher: Matcher) -> None:
     works = {0: (51, "ALLREDUCE"), 1: (51, "ALLREDUCE"), 2: (50, "ALLREDUCE")}
     one = first(diagnose(catalogue, matcher, waiting(works)))
     assert one.title == catalogue.pages[one.rule].title
 
 
-def test_a_container_over_its_limit_is_reported_with_the_limit(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_memory_limit_of_a_killed_container_is_reported(catalogue: Catalogue, matcher: Matcher) -> None:
     logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": DESCRIBED}
     one = first(diagnose(catalogue, matcher, logs))
     assert one.title == "The container used more host memory than its limit of 64Gi (OOMKilled)"
@@ -165,7 +161,7 @@ def test_a_container_over_its_limit_is_reported_with_the_limit(
         (NODE, DESCRIBED.replace("    State: ", "    Last State: "), SIDECAR.format(state="Terminated")),
     ],
 )
-def test_the_limit_is_that_of_the_container_that_was_killed(
+def test_limit_belongs_to_the_killed_container(
     catalogue: Catalogue, matcher: Matcher, before: str, expected: str, after: str
 ) -> None:
     found = diagnose(catalogue, matcher, {"pod.log": steps(1, 20), "describe.txt": before + expected + after})
@@ -181,7 +177,7 @@ def test_the_limit_is_that_of_the_container_that_was_killed(
         DESCRIBED + DESCRIBED.replace("64Gi", "32Gi"),  # one of two
     ],
 )
-def test_a_limit_of_an_uncertain_container_is_not_reported(
+def test_limit_of_an_uncertain_container_is_not_reported(
     catalogue: Catalogue, matcher: Matcher, described: str
 ) -> None:
     logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": described}
@@ -189,7 +185,7 @@ def test_a_limit_of_an_uncertain_container_is_not_reported(
     assert one.title == "容器的主机内存超限，被内核杀掉（OOMKilled）" and "limit" not in one.captures
 
 
-def test_a_launcher_that_received_a_signal_was_ended_from_outside(
+def test_launcher_that_received_a_signal_was_ended_from_outside(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     one = first(diagnose(catalogue, matcher, {"pod.log": steps(1, 20) + ASKED + SENT}))
@@ -200,7 +196,7 @@ def test_a_launcher_that_received_a_signal_was_ended_from_outside(
     assert inside.title == catalogue.pages[one.rule].title
 
 
-def test_the_frame_of_a_crash_is_told_where_the_log_shows_it(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_frame_of_a_crash_is_reported(catalogue: Catalogue, matcher: Matcher) -> None:
     one = first(diagnose(catalogue, matcher, {"train.log": steps(1, 20) + CRASH}))
     assert one.rule == "process-segfault"
     assert "/srv/ext/moe.py:61 in forward" in one.fixes[0] and "/srv/ext/moe.py:61 in forward" in one.evidence
@@ -209,9 +205,7 @@ def test_the_frame_of_a_crash_is_told_where_the_log_shows_it(catalogue: Catalogu
     assert "faulthandler" in bare.fixes[0]
 
 
-def test_a_lost_node_explains_what_the_others_say_of_the_network(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_lost_node_explains_network_errors(catalogue: Catalogue, matcher: Matcher) -> None:
     found = diagnose(catalogue, matcher, {"slurm-7.out": steps(1, 20) + NODE_FAILED})
     assert primary(found) == "scheduler-node-failed"
     rules = [one.rule for one in found.findings]

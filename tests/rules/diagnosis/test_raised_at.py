@@ -49,7 +49,7 @@ def read(catalogue: Catalogue, matcher: Matcher) -> Read:
     return diagnose
 
 
-def test_the_users_own_innermost_call_stands_under_the_line(read: Read) -> None:
+def test_innermost_user_frame_is_shown(read: Read) -> None:
     found = read(steps(1, 9) + traceback())
     assert found.primary is not None
     assert found.primary.evidence == [ERROR, "  ~/sft/data.py:52 in collate"]
@@ -61,7 +61,7 @@ def test_the_users_own_innermost_call_stands_under_the_line(read: Read) -> None:
     ]
 
 
-def test_every_report_shows_it_but_the_shortest(read: Read) -> None:
+def test_user_frame_is_in_all_but_the_brief_report(read: Read) -> None:
     found = read(steps(1, 9) + traceback())
     own = "~/sft/data.py:52 in collate"
     assert json.loads(to_json(found))["primary"]["frames"][2] == own
@@ -77,13 +77,13 @@ def test_every_report_shows_it_but_the_shortest(read: Read) -> None:
         traceback(calls=(("/opt/env/bin/llamafactory-cli", 8, "<module>"), CALLS[1])),
     ],
 )
-def test_without_a_call_of_the_users_own_the_evidence_is_the_line_alone(text: str, read: Read) -> None:
+def test_evidence_without_a_user_frame_is_the_line(text: str, read: Read) -> None:
     found = read(steps(1, 9) + text)
     assert found.primary is not None
     assert found.primary.evidence == [ERROR]
 
 
-def test_a_message_of_several_lines_has_its_calls(read: Read) -> None:
+def test_multiline_message_has_its_frames(read: Read) -> None:
     error = (
         "RuntimeError: Error(s) in loading state_dict for Head:\n"
         "\tsize mismatch for weight: copying a param with shape torch.Size([8, 4]) from checkpoint, the"
@@ -94,7 +94,7 @@ def test_a_message_of_several_lines_has_its_calls(read: Read) -> None:
     assert "  ~/sft/data.py:52 in collate" in found.primary.evidence
 
 
-def test_another_exception_lends_no_calls(read: Read) -> None:
+def test_frames_of_another_exception_are_not_used(read: Read) -> None:
     """A failure that training survived, and the same failure reported later without a traceback."""
     other = traceback("ValueError: a sample is too short, left out")
     found = read(
@@ -105,7 +105,7 @@ def test_another_exception_lends_no_calls(read: Read) -> None:
     assert len(found.primary.evidence) == 1
 
 
-def test_the_calls_of_what_was_raised_first_are_not_those_of_what_it_led_to(read: Read) -> None:
+def test_frames_of_chained_exceptions_are_not_mixed(read: Read) -> None:
     """The matched line belongs to the first exception; the calls are kept for the last one only."""
     out_of_memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     chain = (
@@ -122,14 +122,14 @@ def on_ranks(*stamped: tuple[int, str]) -> str:
     return "".join(traceback(rank=f"[rank{rank}]: ") + stamp for rank, stamp in stamped)
 
 
-def test_the_same_on_all_ranks_is_told_of_all(read: Read) -> None:
+def test_same_exception_on_all_ranks_is_reported_once(read: Read) -> None:
     found = read(steps(1, 9) + on_ranks(*((rank, "") for rank in range(4))))
     assert found.digest == []
     assert where(found, "en").startswith("ranks 0–3 · ")
     assert where(found, "zh").startswith("rank 0–3 · ")
 
 
-def test_where_times_tell_which_rank_was_first_it_is_named(read: Read) -> None:
+def test_first_rank_is_named_if_times_are_known(read: Read) -> None:
     text = "".join(
         f"[rank{rank}]: 2026-05-02 09:30:0{second},000 ERROR torch.OutOfMemoryError: CUDA out of memory."
         " Tried to allocate 2.00 GiB.\n"
@@ -140,7 +140,7 @@ def test_where_times_tell_which_rank_was_first_it_is_named(read: Read) -> None:
     assert where(found, "zh").startswith("rank 2（rank 0–2 中最早） · ")
 
 
-def test_where_ranks_ended_differently_the_digest_tells_of_the_others(read: Read) -> None:
+def test_digest_describes_ranks_with_other_endings(read: Read) -> None:
     lost = (
         "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a"
         " network error, NCCL version 2.21.5"
@@ -151,7 +151,7 @@ def test_where_ranks_ended_differently_the_digest_tells_of_the_others(read: Read
     assert where(found, "en").startswith("rank 2 · ")
 
 
-def test_frames_are_in_the_order_of_the_calls_and_the_place_is_marked() -> None:
+def test_frames_are_in_call_order_with_a_mark() -> None:
     own = [Frame(path="/w/train.py", line=12, name="<module>"), Frame(path="/w/data.py", line=8, name="get")]
     library = [
         Frame(path="/v/site-packages/torch/utils/data/dataloader.py", line=700, name="__next__"),

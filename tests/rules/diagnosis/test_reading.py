@@ -25,7 +25,7 @@ SERVED = "INFO: GET /page/8 HTTP/1.1 200\n"
 # ---- verdicts
 
 
-def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
+def test_text_without_training_has_no_verdict(diagnose: Diagnose) -> None:
     diagnosis = diagnose("Dear Ada,\nthe meeting is at ten.\n")
     assert (diagnosis.verdict, diagnosis.primary, diagnosis.notes) == ("no-training-log", None, [])
     assert diagnose("").verdict == "no-training-log"
@@ -54,9 +54,7 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
         ),
     ],
 )
-def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(
-    text: str, verdict: str, diagnose: Diagnose
-) -> None:
+def test_text_that_ends_in_a_logged_error_is_a_failure(text: str, verdict: str, diagnose: Diagnose) -> None:
     diagnosis = diagnose(text)
     assert diagnosis.verdict == verdict
     if verdict == "unknown-failure":
@@ -64,13 +62,13 @@ def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(
         assert diagnosis.notes[0].startswith("No training output was recognized")
 
 
-def test_steps_alone_are_unfinished(diagnose: Diagnose) -> None:
+def test_log_of_steps_is_unfinished(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30))
     assert (diagnosis.verdict, diagnosis.primary, diagnosis.findings) == ("unfinished", None, [])
     assert diagnosis.progress.last_step == 30
 
 
-def test_a_log_that_just_ends_is_unfinished_with_a_note(diagnose: Diagnose) -> None:
+def test_truncated_log_is_unfinished_with_a_note(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30, total=90))
     assert diagnosis.verdict == "unfinished"
     assert "step 30 of 90" in diagnosis.notes[0]
@@ -78,7 +76,7 @@ def test_a_log_that_just_ends_is_unfinished_with_a_note(diagnose: Diagnose) -> N
     assert diagnose(steps(1, 30, total=90), ending=FINISHED).notes == []
 
 
-def test_a_known_failure(diagnose: Diagnose) -> None:
+def test_known_failure_is_diagnosed(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 7) + raised(OOM))
     assert diagnosis.verdict == "failed"
     assert diagnosis.primary is not None
@@ -88,12 +86,12 @@ def test_a_known_failure(diagnose: Diagnose) -> None:
     assert diagnosis.unknown == []
 
 
-def test_an_excerpt_is_diagnosed_like_a_whole_log(diagnose: Diagnose) -> None:
+def test_excerpt_is_diagnosed_like_a_whole_log(diagnose: Diagnose) -> None:
     assert primary(diagnose(OOM)) == "cuda-oom"
     assert diagnose("ValueError: nobody knows this one").verdict == "unknown-failure"
 
 
-def test_an_unknown_exception(diagnose: Diagnose) -> None:
+def test_unknown_exception_is_diagnosed(diagnose: Diagnose) -> None:
     text = raised("ValueError: nobody knows this one")
     diagnosis = diagnose({"rank1.log": steps(1, 9) + text, "rank0.log": steps(1, 9) + text})
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
@@ -102,41 +100,41 @@ def test_an_unknown_exception(diagnose: Diagnose) -> None:
     assert unknown.first.step == 9
 
 
-def test_an_unknown_exception_that_training_survived(diagnose: Diagnose) -> None:
+def test_survived_unknown_exception_is_no_failure(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("ValueError: upload refused") + steps(10, 12)
     diagnosis = diagnose(text)
     assert diagnosis.verdict == "unfinished"
     assert diagnosis.unknown[0].exception == "ValueError"
 
 
-def test_an_unknown_exception_long_before_the_end_of_a_log_without_steps(diagnose: Diagnose) -> None:
+def test_unknown_exception_in_a_log_without_steps(diagnose: Diagnose) -> None:
     text = "DeepSpeed info: version=0.16.3\n" + raised("ValueError: optional part is missing")
     assert diagnose(text + "working\n" * 900).verdict == "unknown-failure"
     assert diagnose(text + "working\n" * 1100).verdict == "no-evidence"
 
 
-def test_a_thread_that_fails_does_not_end_a_run_that_reached_its_end(diagnose: Diagnose) -> None:
+def test_failing_thread_does_not_fail_a_finished_run(diagnose: Diagnose) -> None:
     thread = "Exception in thread Uploader:\n" + raised("ConnectionError: no route")
     assert diagnose(steps(1, 90, total=90) + thread).verdict == "finished"
     assert diagnose(steps(1, 30, total=90) + thread).verdict == "unknown-failure"
     assert diagnose(steps(1, 90, total=90) + raised("ConnectionError: no route")).verdict == "unknown-failure"
 
 
-def test_a_failed_command_without_a_reason(diagnose: Diagnose) -> None:
+def test_failed_command_without_a_reason_is_unknown(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30), ending=Ending("failed", 3, detail=message("run.exited", code=3)))
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
     assert diagnosis.ending == "The command exited with 3."
     assert diagnosis.notes
 
 
-def test_a_command_that_ended_well_did_not_fail(diagnose: Diagnose) -> None:
+def test_successful_command_did_not_fail(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("ValueError: while closing") + STAND
     diagnosis = diagnose(text, ending=FINISHED)
     assert diagnosis.verdict == "finished"
     assert finding(diagnosis, "collective-timeout").harm == "harmless"
 
 
-def test_an_ending_that_a_rule_stands_for(diagnose: Diagnose) -> None:
+def test_ending_with_a_rule_is_the_cause(diagnose: Diagnose) -> None:
     detail = message("run.oom-host", count=1, how=message("run.status-signal", signal="SIGKILL"))
     diagnosis = diagnose(steps(1, 9), ending=Ending("oom-killed", 137, "SIGKILL", detail))
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
@@ -145,7 +143,7 @@ def test_an_ending_that_a_rule_stands_for(diagnose: Diagnose) -> None:
     )
 
 
-def test_a_step_is_that_of_the_rank_itself(diagnose: Diagnose) -> None:
+def test_step_is_that_of_the_failed_rank(diagnose: Diagnose) -> None:
     """Not the one that the files read before had reached."""
     logs = {"rank0.log": steps(1, 90), "rank1.log": steps(1, 12) + raised(OOM)}
     diagnosis = diagnose(logs)
@@ -164,7 +162,7 @@ def test_a_step_is_that_of_the_rank_itself(diagnose: Diagnose) -> None:
 # ---- what a live reader sees, and the report's words
 
 
-def test_observed_tells_what_a_portion_holds(few_rules: Catalogue) -> None:
+def test_observed_summarizes_a_portion(few_rules: Catalogue) -> None:
     reading = RunReading(few_rules)
     reader = LineReader("run.log")
     observed = reading.feed(reader.feed(f"step 3 loss 0.5\nx.py:1: UserWarning: old\n{OOM}\n".encode()))
@@ -174,7 +172,7 @@ def test_observed_tells_what_a_portion_holds(few_rules: Catalogue) -> None:
     assert reading.feed([]) == type(observed)()
 
 
-def test_a_diagnosis_changes_nothing(few_rules: Catalogue) -> None:
+def test_diagnosis_does_not_change_the_reading(few_rules: Catalogue) -> None:
     reading = RunReading(few_rules)
     reader = LineReader("run.log")
     reading.feed(reader.feed((steps(1, 5) + raised("ValueError: x")).encode()))
@@ -184,14 +182,14 @@ def test_a_diagnosis_changes_nothing(few_rules: Catalogue) -> None:
     assert reading.diagnose().verdict == "unfinished"
 
 
-def test_chinese(diagnose: Diagnose) -> None:
+def test_diagnosis_in_chinese(diagnose: Diagnose) -> None:
     diagnosis = diagnose(raised(OOM), language="zh")
     assert diagnosis.primary is not None
     assert (diagnosis.primary.title, diagnosis.primary.why) == ("空间不足", "申请太多。")
     assert diagnosis.primary.fixes[1] == "减少用量。"
 
 
-def test_fixes_know_the_versions(diagnose: Diagnose) -> None:
+def test_fixes_depend_on_versions(diagnose: Diagnose) -> None:
     old = diagnose("DeepSpeed info: version=0.14.5, git-hash=x\n" + OOM)
     new = diagnose("DeepSpeed info: version=0.16.3, git-hash=x\n" + OOM)
     assert old.environment == {"deepspeed": "0.14.5"}
@@ -207,7 +205,9 @@ def test_secrets_are_redacted(diagnose: Diagnose) -> None:
     assert token not in str(diagnosis)
 
 
-def test_many_ranks_and_rules_stay_bounded(few_rules: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_many_ranks_and_rules_is_bounded(
+    few_rules: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading_module, "_MAX_RANKS", 64)
     reading = RunReading(few_rules)
     reader = LineReader("run.log")
@@ -220,14 +220,14 @@ def test_many_ranks_and_rules_stay_bounded(few_rules: Catalogue, monkeypatch: py
 SNIPPET = "Traceback (most recent call last):\n  File \"<string>\", line 4, in <module>\nKeyError: 'labels'\n"
 
 
-def test_code_without_a_file_may_be_the_program_itself(diagnose: Diagnose) -> None:
+def test_code_without_a_file_can_be_the_program(diagnose: Diagnose) -> None:
     for ending in (None, FAILED):
         diagnosis = diagnose(SNIPPET, ending=ending)
         assert diagnosis.verdict == "unknown-failure"
         assert [(one.exception, one.message) for one in diagnosis.unknown] == [("KeyError", "'labels'")]
 
 
-def test_an_exception_of_code_without_a_file_that_lines_follow_is_no_failure(
+def test_exception_of_executed_code_with_later_lines_is_no_failure(
     diagnose: Diagnose,
 ) -> None:
     for after in (steps(1, 3), "scored an answer\n" * 30):
@@ -235,7 +235,7 @@ def test_an_exception_of_code_without_a_file_that_lines_follow_is_no_failure(
         assert (diagnosis.verdict, diagnosis.unknown) == ("unfinished", [])
 
 
-def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> None:
+def test_long_silence_before_a_successful_end_is_no_stall(diagnose: Diagnose) -> None:
     rows = [(float(at), f"step {at} loss 1.5") for at in range(1, 12)]
     text = stamped([*rows, (7200.0, "saved the weights")])
     asked: list[dict[str, object]] = [
@@ -252,12 +252,12 @@ def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> Non
     assert diagnose(text).verdict == "stalled"
 
 
-def test_a_bad_number_is_a_failure_and_no_stall_where_the_command_ended_well(diagnose: Diagnose) -> None:
+def test_final_nan_loss_is_a_failure_of_a_successful_command(diagnose: Diagnose) -> None:
     diagnosis = diagnose("{'loss': nan}\n", ending=FINISHED, stalled=True)
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
 
 
-def test_no_step_is_told_where_none_was_seen(diagnose: Diagnose) -> None:
+def test_no_step_is_reported_if_none_was_seen(diagnose: Diagnose) -> None:
     text = stamped([(float(at), "{'loss': 0.5, 'epoch': 0.1}") for at in range(1, 12)])
     diagnosis = diagnose(text, stalled=True, now=START.timestamp() + 90, threshold=30.0)
     assert (diagnosis.verdict, diagnosis.progress.last_step) == ("stalled", None)
@@ -265,7 +265,7 @@ def test_no_step_is_told_where_none_was_seen(diagnose: Diagnose) -> None:
     assert diagnosis.primary is not None and diagnosis.primary.step is None
 
 
-def test_a_plain_line_without_a_colon_shows_a_bad_loss(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_nan_loss_is_found_in_a_plain_line(catalogue: Catalogue, matcher: Matcher) -> None:
     reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
     reading.feed(reader.feed(b"step 1/100 loss 2.0\nstep 2/100 loss nan\n"))
     diagnosis = rendered(reading.diagnose())
@@ -276,7 +276,7 @@ def test_a_plain_line_without_a_colon_shows_a_bad_loss(catalogue: Catalogue, mat
 KILLED = killed_by("SIGKILL")
 
 
-def test_a_kill_that_nothing_explains_is_perhaps_for_memory(diagnose: Diagnose) -> None:
+def test_unexplained_kill_is_possibly_out_of_memory(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 9), ending=KILLED)
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
     assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.4
@@ -285,7 +285,7 @@ def test_a_kill_that_nothing_explains_is_perhaps_for_memory(diagnose: Diagnose) 
     assert counted.primary is not None and counted.primary.confidence == 0.9
 
 
-def test_a_run_that_was_stopped_by_a_signal_reports_it(diagnose: Diagnose) -> None:
+def test_stopping_signal_is_reported(diagnose: Diagnose) -> None:
     for ending in (
         killed_by("SIGTERM"),
         killed_by("SIGHUP", passed_on="SIGHUP"),
@@ -297,7 +297,7 @@ def test_a_run_that_was_stopped_by_a_signal_reports_it(diagnose: Diagnose) -> No
         assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.5
 
 
-def test_what_the_log_says_comes_before_the_signal(diagnose: Diagnose) -> None:
+def test_cause_in_the_log_has_precedence_over_a_signal(diagnose: Diagnose) -> None:
     assert primary(diagnose(steps(1, 9) + OOM + "\n", ending=KILLED)) == "cuda-oom"
     unknown = diagnose(steps(1, 9) + raised("ValueError: x"), ending=KILLED)
     assert (unknown.verdict, unknown.primary) == ("unknown-failure", None)

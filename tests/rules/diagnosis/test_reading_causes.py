@@ -20,7 +20,7 @@ WRAPPER = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 # ---- cause, symptom, wrapper
 
 
-def test_a_cause_on_another_rank_beats_the_symptoms(diagnose: Diagnose) -> None:
+def test_cause_on_another_rank_has_precedence_over_symptoms(diagnose: Diagnose) -> None:
     logs = {f"rank{rank}.log": f"{steps(1, 5)}{STAND}\n" for rank in range(7)}
     logs["rank7.log"] = steps(1, 5) + raised(OOM)
     logs["launcher.log"] = raised(WRAPPER, "/e/lib/python3.11/site-packages/torch/distributed/run.py")
@@ -32,7 +32,7 @@ def test_a_cause_on_another_rank_beats_the_symptoms(diagnose: Diagnose) -> None:
     assert finding(diagnosis, "collective-timeout").ranks == list(range(7))
 
 
-def test_an_unknown_exception_on_another_rank_is_the_cause_of_a_symptom(diagnose: Diagnose) -> None:
+def test_unknown_exception_on_another_rank_causes_a_symptom(diagnose: Diagnose) -> None:
     logs = {
         "rank0.log": f"{STAND}\n",
         "rank1.log": raised("KeyError: 'answer'"),
@@ -44,18 +44,18 @@ def test_an_unknown_exception_on_another_rank_is_the_cause_of_a_symptom(diagnose
     assert {one.rule for one in diagnosis.findings} >= {"collective-timeout", "child-failed"}
 
 
-def test_a_symptom_before_an_unknown_exception_stays_the_primary(diagnose: Diagnose) -> None:
+def test_symptom_before_an_unknown_exception_remains_primary(diagnose: Diagnose) -> None:
     diagnosis = diagnose({"rank0.log": f"{STAND}\n" + raised("KeyError: 'closed'")})
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "collective-timeout")
     assert "KeyError" in diagnosis.notes[0]
 
 
-def test_a_rank_that_did_not_report_what_all_others_did(diagnose: Diagnose) -> None:
+def test_rank_without_the_common_report_is_named(diagnose: Diagnose) -> None:
     diagnosis = diagnose({f"rank{rank}.log": f"{STAND}\n" for rank in (0, 1, 3)})
     assert diagnosis.primary is not None and "Rank 2" in diagnosis.primary.fixes[0]
 
 
-def test_a_wrapper_alone_says_where_to_look(diagnose: Diagnose) -> None:
+def test_wrapper_alone_has_advice(diagnose: Diagnose) -> None:
     text = f"""\
 {WRAPPER}
 ============
@@ -78,7 +78,7 @@ Root Cause (first observed failure):
     assert "5" not in diagnosis.primary.fixes[0]
 
 
-def test_a_launcher_ends_the_others_after_a_failure(diagnose: Diagnose) -> None:
+def test_signals_of_the_launcher_are_consequences(diagnose: Diagnose) -> None:
     failed = "failed (exitcode: 1) local_rank: 0 (pid: 90) of binary: /usr/bin/python3\n"
     assert primary(diagnose(f"{SIGTERM}\n{failed}{WRAPPER}\n")) == "child-failed"
     assert primary(diagnose(f"{SIGTERM}\n{WRAPPER}\n")) == "secondary-sigterm-cascade"
@@ -86,7 +86,7 @@ def test_a_launcher_ends_the_others_after_a_failure(diagnose: Diagnose) -> None:
     assert primary(diagnose(f"{SIGTERM}\n{by_sigterm}{WRAPPER}\n")) == "secondary-sigterm-cascade"
 
 
-def test_of_two_causes_the_earlier_by_time(diagnose: Diagnose) -> None:
+def test_earlier_of_two_causes_is_primary(diagnose: Diagnose) -> None:
     logs = {
         "rank0.log": stamped([(1, "step 1 loss 1.5"), (900, OOM)]),
         "rank1.log": stamped([(1, "step 1 loss 1.5"), (400, "OSError: No space left on device")]),
@@ -94,7 +94,7 @@ def test_of_two_causes_the_earlier_by_time(diagnose: Diagnose) -> None:
     assert primary(diagnose(logs)) == "disk-full"
 
 
-def test_times_that_lines_only_inherited_do_not_count(diagnose: Diagnose) -> None:
+def test_inherited_times_do_not_count(diagnose: Diagnose) -> None:
     """Otherwise, steps logged after the only timestamp would seem to have followed the failure."""
     early = "[2026-05-02 09:00:00,000] [INFO] start\n"
     later = "".join(f"[2026-05-02 09:{step:02}:00,000] step {step} loss 1.5\n" for step in range(1, 30))
@@ -102,7 +102,7 @@ def test_times_that_lines_only_inherited_do_not_count(diagnose: Diagnose) -> Non
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "cuda-oom")
 
 
-def test_a_failure_that_training_survived_is_not_the_end(diagnose: Diagnose) -> None:
+def test_survived_failure_is_no_failure(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 5) + "OSError: No space left on device\n" + steps(6, 20))
     assert (diagnosis.verdict, diagnosis.primary) == ("unfinished", None)
     found = finding(diagnosis, "disk-full")
@@ -110,7 +110,7 @@ def test_a_failure_that_training_survived_is_not_the_end(diagnose: Diagnose) -> 
     assert "15 steps" in found.note
 
 
-def test_a_nan_loss_is_dated_by_the_first_nan_after_the_last_number(diagnose: Diagnose) -> None:
+def test_nan_loss_begins_after_the_last_finite_loss(diagnose: Diagnose) -> None:
     losses = {step: "nan" if step == 4 or step > 20 else "1.5" for step in range(1, 60)}
     found = diagnose(
         "".join(f"{{'loss': {loss}, 'step': {step}}}\n" for step, loss in losses.items())
@@ -121,7 +121,7 @@ def test_a_nan_loss_is_dated_by_the_first_nan_after_the_last_number(diagnose: Di
     assert found.fixes[0].startswith(first) and not found.fixes[0].endswith(first)
 
 
-def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
+def test_lasting_nan_is_a_failure(diagnose: Diagnose) -> None:
     good = "".join(f"{{'loss': 1.5, 'step': {step}}}\n" for step in range(1, 6))
     nan = "".join(f"{{'loss': nan, 'step': {step}}}\n" for step in range(6, 30))
     assert primary(diagnose(good + nan)) == "loss-nan"
@@ -129,9 +129,7 @@ def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
     assert recovered.verdict == "unfinished"
 
 
-def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_infinite_gradients_in_the_first_steps_are_harmless(catalogue: Catalogue, matcher: Matcher) -> None:
     def infinite(first: int, value: str = "inf") -> str:
         return "".join(
             f"{{'loss': 1.5, 'grad_norm': {value}, 'step': {n}}}\n" for n in range(first, first + 9)
@@ -147,13 +145,13 @@ def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(
     assert read(infinite(15)) == "degraded"
 
 
-def test_a_gradient_that_was_nan_once_degrades_nothing(diagnose: Diagnose) -> None:
+def test_single_nan_gradient_is_harmless(diagnose: Diagnose) -> None:
     once = "{'loss': 1.5, 'grad_norm': nan, 'step': 1}\n"
     assert diagnose(once + steps(2, 60)).verdict == "unfinished"
     assert diagnose(steps(1, 60) + once.replace("1}", "61}")).verdict == "degraded"
 
 
-def test_a_gradient_that_was_nan_whenever_it_was_printed_is_news_however_far_the_bar_goes(
+def test_constant_nan_gradient_is_reported(
     diagnose: Diagnose,
 ) -> None:
     def bar(first: int, last: int) -> str:
@@ -169,14 +167,14 @@ def test_a_gradient_that_was_nan_whenever_it_was_printed_is_news_however_far_the
     assert diagnose(run("nan", "2.1")).verdict == "unfinished"
 
 
-def test_a_rule_that_needs_a_context(diagnose: Diagnose) -> None:
+def test_rule_with_a_required_context_fires_only_with_it(diagnose: Diagnose) -> None:
     assert diagnose("the node is bad\n").verdict == "no-training-log"
     assert primary(diagnose("the node is bad\nrunning on a10\n")) == "bad-node"
     elsewhere = {"rank0.log": "the node is bad\n", "rank1.log": "running on a10\n"}
     assert diagnose(elsewhere).primary is None
 
 
-def test_a_line_without_a_rank_may_be_of_any_rank_of_its_file(diagnose: Diagnose) -> None:
+def test_line_without_a_rank_can_belong_to_any_rank(diagnose: Diagnose) -> None:
     assert primary(diagnose("the node is bad\n[rank3]: running on a10\n")) == "bad-node"
     assert primary(diagnose("[rank3]: the node is bad\nrunning on a10\n")) == "bad-node"
     assert diagnose("[rank3]: the node is bad\n[rank4]: running on a10\n").primary is None

@@ -25,7 +25,7 @@ NAMED = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
         ([NAMED, STEPS[-1]], "failed"),  # what an exception's program draws when it ends
     ],
 )
-def test_how_many_steps_must_follow(
+def test_number_of_steps_that_prove_recovery(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     reading = RunReading(catalogue, matcher)
@@ -41,7 +41,7 @@ def test_how_many_steps_must_follow(
         "RuntimeError: Function 'LogSoftmaxBackward0' returned nan values in its 0th output.",
     ],
 )
-def test_what_does_harm_elsewhere_ended_the_run_where_it_was_raised(
+def test_raised_exception_is_fatal_despite_other_harm(
     last: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     raised = f'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\n{last}'
@@ -62,9 +62,7 @@ def test_what_does_harm_elsewhere_ended_the_run_where_it_was_raised(
     assert reading.diagnose(ending=FINISHED).verdict == "degraded"
 
 
-def test_a_line_that_claims_to_be_older_than_the_steps_above_it_came_after_them(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_line_with_an_older_time_below_steps_is_later(catalogue: Catalogue, matcher: Matcher) -> None:
     steps = [f"[2026-03-02 09:41:{n:02d},118] [INFO] {line}" for n, line in enumerate(STEPS[:20])]
     late = f"[2026-03-02 01:41:21,002] [ERROR] {NAMED}"  # by a logger that writes UTC
     reading = RunReading(catalogue, matcher)
@@ -90,7 +88,7 @@ def every(steps: int, count: int, nan: set[int]) -> list[str]:
     ],
     ids=["few losses since", "the first ones", "long ago", "long ago, each step", "often", "to the end"],
 )
-def test_a_nan_loss_is_reported_until_finite_losses_follow(
+def test_nan_loss_lasts_until_finite_losses_follow(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     reading = RunReading(catalogue, matcher)
@@ -116,7 +114,7 @@ def metrics(first: int, last: int, loss: str = "2.5", norm: str = "1.0") -> list
         ([*metrics(1, 200), *[OVERFLOW] * 12, *metrics(200, 230)], "harmless"),
     ],
 )
-def test_steps_of_nan_are_no_good_steps_after_overflows(
+def test_nan_steps_do_not_prove_recovery(
     lines: list[str], harm: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     reading = RunReading(catalogue, matcher)
@@ -142,7 +140,7 @@ LONG = [f"step {n}/500 loss {2 / n + 0.1:.3f}" for n in range(1, 501)]
         ([*STEPS[:2], SRUN, *STEPS[2:]], "unknown-failure"),  # another task of the same step, perhaps
     ],
 )
-def test_what_a_launcher_says_ahead_of_all_steps_did_not_end_them(
+def test_launcher_message_before_all_steps_is_not_fatal(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     labelled = "".join(f"{line if line in (SRUN, OOM_KILL) else f'[rank0]: {line}'}\n" for line in lines)

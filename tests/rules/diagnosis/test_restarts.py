@@ -41,7 +41,7 @@ def diagnose(catalogue: Catalogue, matcher: Matcher, text: str, language: str = 
 
 @pytest.mark.parametrize("error", [KNOWN, UNKNOWN])
 @pytest.mark.parametrize("again", [AGAIN.format(left="3/3"), ""])  # INFO, and so off by default
-def test_the_run_went_on_after_another_ranks_failure(
+def test_run_continued_after_an_elastic_restart(
     catalogue: Catalogue, matcher: Matcher, error: str, again: str
 ) -> None:
     found = diagnose(catalogue, matcher, steps(1, 21) + error + FAILED + again + steps(20, 60))
@@ -66,9 +66,7 @@ def test_the_run_went_on_after_another_ranks_failure(
         KNOWN + FAILED + AGAIN.format(left="1/1"),  # it did not come up again
     ],
 )
-def test_a_failure_that_no_restart_survived_ended_the_run(
-    catalogue: Catalogue, matcher: Matcher, end: str
-) -> None:
+def test_failure_without_a_restart_is_fatal(catalogue: Catalogue, matcher: Matcher, end: str) -> None:
     found = diagnose(catalogue, matcher, steps(1, 21) + end)
     assert found.verdict == "failed"
     assert found.primary is not None and found.primary.rule == "cuda-oom"
@@ -81,20 +79,20 @@ def test_a_failure_that_no_restart_survived_ended_the_run(
         (FAILED + steps(20, 45) + KNOWN + FAILED + OVER, 1),
     ],
 )
-def test_torchrun_starts_nothing_again_after_its_own_end(
+def test_torchrun_restarts_nothing_after_its_end(
     catalogue: Catalogue, matcher: Matcher, text: str, times: int
 ) -> None:
     found = diagnose(catalogue, matcher, steps(1, 21) + KNOWN + text)
     assert sum("torchrun restarted the workers once" in note for note in found.notes) == times
 
 
-def test_lower_steps_of_ranks_without_labels_are_no_restart(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_lower_steps_of_unlabelled_ranks_are_no_restart(catalogue: Catalogue, matcher: Matcher) -> None:
     both = [f"step {n}/60 loss 1.5\nstep {n - 1}/60 loss 1.5\n" for n in range(2, 50)]
     found = diagnose(catalogue, matcher, "".join(both[:20]) + KNOWN + FAILED + "".join(both[20:]))
     assert not any("torchrun" in note for note in found.notes)
 
 
-def test_restarts_are_counted_once_for_all_nodes(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_restarts_are_counted_once_for_all_nodes_of_a_run(catalogue: Catalogue, matcher: Matcher) -> None:
     first = KNOWN + FAILED + FAILED + AGAIN.format(left="3/3") + AGAIN.format(left="3/3")
     second = KNOWN + FAILED + AGAIN.format(left="2/3")
     text = steps(1, 21) + first + second + steps(20, 60)

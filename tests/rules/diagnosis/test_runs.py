@@ -40,7 +40,9 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
         ({"b.log": steps(1, 20), "a.log": steps(5, 20, hour=7)}, "consecutive runs"),
     ],
 )
-def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sign: str) -> None:
+def test_logs_of_different_runs_are_reported(
+    catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sign: str
+) -> None:
     found = note(catalogue, matcher, files)
     assert sign in found
     assert all(name in found for name in files)
@@ -58,5 +60,7 @@ def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sig
         {"a.log": steps(1, 20), "notes.txt": "step aside\n"},
     ],
 )
-def test_not_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> None:
+def test_logs_of_one_run_are_not_reported(
+    catalogue: Catalogue, matcher: Matcher, files: dict[str, str]
+) -> None:
     assert note(catalogue, matcher, files) == ""

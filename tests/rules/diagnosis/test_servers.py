@@ -24,7 +24,7 @@ ELASTIC = (
 
 
 @pytest.mark.parametrize(("start", "served"), [(SERVER, True), (STEPS, False)])
-def test_what_fails_in_a_server_is_no_ranks(
+def test_failure_of_a_server_belongs_to_no_rank(
     catalogue: Catalogue, matcher: Matcher, start: str, served: bool
 ) -> None:
     reading = RunReading(catalogue, matcher)

@@ -50,14 +50,14 @@ def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str) -> Diagnosis:
         (DIED + ANSWER * 10, False),  # what was begun is answered still
     ],
 )
-def test_a_failure_that_many_answers_follow_was_one_requests(
+def test_failure_before_many_responses_is_no_failure_of_the_server(
     catalogue: Catalogue, matcher: Matcher, failure: str, after: str, healthy: bool
 ) -> None:
     diagnosis = diagnosed(catalogue, matcher, START + ANSWER * 9 + failure + after)
     assert (diagnosis.verdict == "healthy") == healthy, diagnosis.verdict
 
 
-def test_a_trainer_that_dies_beside_a_server_is_dead(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_failed_trainer_with_a_running_server_has_failed(catalogue: Catalogue, matcher: Matcher) -> None:
     text = START + steps(1, 9) + raised("ValueError: no such column") + ANSWER * 50
     assert diagnosed(catalogue, matcher, text).verdict == "unknown-failure"
 
@@ -72,14 +72,14 @@ def test_a_trainer_that_dies_beside_a_server_is_dead(catalogue: Catalogue, match
         "WARNING:  other\n",
     ],
 )
-def test_an_exception_without_a_message_takes_none_from_another_logger(
+def test_exception_without_a_message_takes_no_other_line(
     catalogue: Catalogue, matcher: Matcher, next_line: str
 ) -> None:
     unknown = diagnosed(catalogue, matcher, LEFT + next_line).unknown
     assert [(one.exception, one.message) for one in unknown] == [("starlette.requests.ClientDisconnect", "")]
 
 
-def test_an_exceptions_message_may_begin_on_its_next_line(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_message_of_an_exception_can_begin_on_the_next_line(catalogue: Catalogue, matcher: Matcher) -> None:
     unknown = diagnosed(catalogue, matcher, raised("my.OddError:") + "Error in the third shard\n").unknown
     assert unknown[0].message == "Error in the third shard"
 
@@ -97,11 +97,11 @@ def test_an_exceptions_message_may_begin_on_its_next_line(catalogue: Catalogue, 
         ('HTTP Request: POST http://h:8000/v1/chat/completions "HTTP/1.1 200 OK"', False),  # a client's
     ],
 )
-def test_an_answer_is_work_done(text: str, expected: bool) -> None:
+def test_response_is_a_sign_of_work(text: str, expected: bool) -> None:
     assert is_answer(text) == expected
 
 
-def test_loggings_own_words_under_its_error_are_no_exception(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_logging_error_report_is_no_exception(catalogue: Catalogue, matcher: Matcher) -> None:
     text = (
         "--- Logging error ---\n"
         + raised("OSError: [Errno 32] Broken pipe")

@@ -74,7 +74,7 @@ def diagnosed(catalogue: Catalogue, *lines: str) -> Diagnosis:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", SIGNALS)
-def test_each_signal_is_told_by_whoever_tells_it(catalogue: Catalogue, number: int, way: str) -> None:
+def test_each_signal_is_recognized_from_each_reporter(catalogue: Catalogue, number: int, way: str) -> None:
     found = diagnosed(catalogue, *STEPS, line(number, way))
     by_shell = number == 15 and way in ("shell", "script")
     assert found.verdict in (("interrupted",) if by_shell else ("failed", "unknown-failure"))
@@ -84,14 +84,12 @@ def test_each_signal_is_told_by_whoever_tells_it(catalogue: Catalogue, number: i
 
 @pytest.mark.parametrize("number", [10, 15])
 @pytest.mark.parametrize("way", ["script", "container", "systemd"])
-def test_a_helper_that_a_script_ends_after_the_training_is_ignored(
-    catalogue: Catalogue, number: int, way: str
-) -> None:
+def test_helper_ended_after_the_training_is_ignored(catalogue: Catalogue, number: int, way: str) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, line(number, way))) == "healthy"
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_training_that_goes_on_was_not_ended(catalogue: Catalogue, number: int) -> None:
+def test_continuing_training_was_not_ended(catalogue: Catalogue, number: int) -> None:
     found = diagnosed(catalogue, *STEPS[:10], line(number, "script"), *STEPS[10:])
     assert schema_1_verdict(found) == "healthy"
 
@@ -107,7 +105,7 @@ EXITS = [
 
 
 @pytest.mark.parametrize("expected", EXITS)
-def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalogue, expected: str) -> None:
+def test_reported_exit_status_is_an_unknown_failure(catalogue: Catalogue, expected: str) -> None:
     found = diagnosed(catalogue, *STEPS, expected)
     assert found.verdict == "unknown-failure"
     assert found.primary is not None and found.primary.rule == "command-exit-status"
@@ -117,7 +115,7 @@ def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalog
 @pytest.mark.parametrize(
     "expected", [EXITS[3].replace("trainer", "sidecar"), EXITS[4].replace("train.", "exporter.")]
 )
-def test_the_exit_of_a_helper_after_the_training_is_ignored(catalogue: Catalogue, expected: str) -> None:
+def test_exit_of_a_helper_after_the_training_is_ignored(catalogue: Catalogue, expected: str) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, expected)) == "healthy"
 
 
@@ -137,7 +135,7 @@ HELPERS = [
 
 
 @pytest.mark.parametrize("expected", HELPERS)
-def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, expected: str) -> None:
+def test_named_helper_is_not_the_training(catalogue: Catalogue, expected: str) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, expected)) == "healthy"
     assert diagnosed(catalogue, *STEPS, expected, line(9, "script")).verdict == "failed"
 
@@ -155,7 +153,7 @@ def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, expe
         "systemd[1]: chat.service: Main process exited, code=dumped, status=6/ABRT",
     ],
 )
-def test_what_ends_beside_a_training_that_has_finished_is_no_failure(
+def test_process_that_ends_after_a_finished_training_is_no_failure(
     catalogue: Catalogue, expected: str
 ) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, expected)) == "healthy"
@@ -163,16 +161,12 @@ def test_what_ends_beside_a_training_that_has_finished_is_no_failure(
 
 @pytest.mark.parametrize("number", [9, 11])
 @pytest.mark.parametrize("way", ["script", "shell", "srun"])
-def test_a_training_that_is_killed_while_it_saves_has_failed(
-    catalogue: Catalogue, number: int, way: str
-) -> None:
+def test_training_killed_during_a_save_has_failed(catalogue: Catalogue, number: int, way: str) -> None:
     assert diagnosed(catalogue, *STEPS, END, line(number, way)).verdict == "failed"
 
 
 @pytest.mark.parametrize("expected", EXITS)
-def test_one_step_after_an_exit_status_shows_that_it_was_another_command_s(
-    catalogue: Catalogue, expected: str
-) -> None:
+def test_step_after_an_exit_status_shows_another_command(catalogue: Catalogue, expected: str) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], expected, STEPS[10])) == "healthy"
     assert schema_1_verdict(diagnosed(catalogue, expected, *STEPS[:2])) == "healthy"
 
@@ -180,7 +174,7 @@ def test_one_step_after_an_exit_status_shows_that_it_was_another_command_s(
 @pytest.mark.parametrize(
     "expected", ["reward: exit code: 143", "Alarm clock", "Process finished with exit code 1"]
 )
-def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, expected: str) -> None:
+def test_programs_of_a_reward_function_can_end_in_each_step(catalogue: Catalogue, expected: str) -> None:
     lines = [text for step in STEPS for text in (step, expected)]
     assert diagnosed(catalogue, *lines).verdict == "unfinished"
     restarts = [text for first in range(0, 30, 10) for text in (*STEPS[first : first + 10], expected)]
@@ -196,10 +190,10 @@ def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, 
         "make: *** [Makefile:12: train] Error 130",
     ],
 )
-def test_what_is_no_word_of_the_run_s_end(catalogue: Catalogue, expected: str) -> None:
+def test_other_messages_do_not_end_the_run(catalogue: Catalogue, expected: str) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, expected)) == "healthy"
 
 
-def test_a_launcher_that_ends_its_ranks_speaks_of_the_run(catalogue: Catalogue) -> None:
+def test_launcher_that_ends_all_ranks_ends_the_run(catalogue: Catalogue) -> None:
     messages = [f"Sending process {pid} closing signal SIGTERM" for pid in range(7400, 7408)]
     assert diagnosed(catalogue, *STEPS[:10], *messages, *STEPS[10:20], *messages).verdict == "failed"

@@ -59,7 +59,7 @@ def told(found: Diagnosis) -> list[str]:
     return [text for text in (*fixes, *found.notes) if "SystemExit" in text]
 
 
-def test_a_rank_that_ended_without_a_word_is_the_cause_of_what_the_others_saw_of_it(
+def test_silent_exit_causes_errors_of_peers(
     catalogue: Catalogue,
 ) -> None:
     found = ended(catalogue, STEPS + PEER.format(rank=0) + TORCHRUN.format(code=3))
@@ -71,7 +71,7 @@ def test_a_rank_that_ended_without_a_word_is_the_cause_of_what_the_others_saw_of
     assert "gloo-connection-closed" in [one.rule for one in found.findings]
 
 
-def test_the_status_of_an_exception_that_another_log_may_hold_is_only_told(catalogue: Catalogue) -> None:
+def test_exit_status_of_a_rank_in_another_log_is_a_note(catalogue: Catalogue) -> None:
     text = STEPS + PEER.format(rank=0) + TORCHRUN.format(code=1)
     assert rule_of(ended(catalogue, text)) == "gloo-connection-closed", "not a line of rank 1 was read"
     assert rule_of(ended(catalogue, "[rank1]: loading\n" + text)) == "rank-left-early", "all of it was"
@@ -84,12 +84,12 @@ def test_the_status_of_an_exception_that_another_log_may_hold_is_only_told(catal
 
 
 @pytest.mark.parametrize("error", ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."])
-def test_a_rank_that_failed_of_something_else_stays_the_cause(catalogue: Catalogue, error: str) -> None:
+def test_other_failure_of_a_rank_remains_the_cause(catalogue: Catalogue, error: str) -> None:
     found = ended(catalogue, STEPS + f"[rank2]: {error}\n" + PEER.format(rank=0) + TORCHRUN.format(code=3))
     assert rule_of(found) == "cuda-oom"
 
 
-def test_and_where_only_the_launcher_says_anything(catalogue: Catalogue) -> None:
+def test_silent_exit_known_only_from_the_launcher(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + TORCHRUN.format(code=1))
     assert found.verdict == "unknown-failure"
     assert [note for note in found.notes if note.startswith("Rank 1 ended first, with exit status 1,")]
@@ -108,11 +108,11 @@ def test_and_where_only_the_launcher_says_anything(catalogue: Catalogue) -> None
         PEER.format(rank=0),  # the first rank is unknown
     ],
 )
-def test_what_may_be_explained_is_not_told_as_silent(catalogue: Catalogue, text: str) -> None:
+def test_explained_exit_is_not_silent(catalogue: Catalogue, text: str) -> None:
     assert told(ended(catalogue, STEPS + text)) == []
 
 
-def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
+def test_single_command_that_exits_silently(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS)
     assert found.verdict == "unknown-failure" and len(told(found)) == 1
     assert found.notes[-1].startswith("No signal ended the command, and no exception")
@@ -147,11 +147,11 @@ def test_the_last_message_is_not_what_libraries_print_at_exit(catalogue: Catalog
     assert render(headline(found)) == "The program ended with exit code 1. Its last message: no data left"
 
 
-def test_a_message_before_the_last_step_is_not_the_programs_last(catalogue: Catalogue) -> None:
+def test_message_before_the_last_step_is_not_the_last_message(catalogue: Catalogue) -> None:
     assert "last message" not in "".join(ended(catalogue, "loading the data set\n" + STEPS).notes)
 
 
-def test_a_command_that_its_shell_could_not_run_is_not_looked_for_in_the_script(catalogue: Catalogue) -> None:
+def test_missing_command_has_its_own_advice(catalogue: Catalogue) -> None:
     for code in (126, 127):
         said = ended(catalogue, "bash: line 1: pythn: command not found\n", code=code)
         assert said.primary is not None and said.primary.rule == "program-not-found"

@@ -39,7 +39,7 @@ def ended(known: Catalogue, text: str, *, stalled: bool, ending: Ending = BY_SIG
 
 
 @pytest.mark.parametrize("end", [TERMINATED, KILLED, TERMINATED + KILLED, ""])
-def test_the_stall_is_the_cause_of_a_run_that_was_ended_in_it(known: Catalogue, end: str) -> None:
+def test_stall_is_the_cause_of_a_run_ended_during_it(known: Catalogue, end: str) -> None:
     found = ended(known, STEPS + end, stalled=True)
     assert found.verdict == "failed" and found.primary is not None
     assert found.primary.rule == "silent-hang-no-error"
@@ -48,16 +48,16 @@ def test_the_stall_is_the_cause_of_a_run_that_was_ended_in_it(known: Catalogue, 
 @pytest.mark.parametrize(
     ("end", "rule"), [(TERMINATED, "secondary-sigterm-cascade"), (KILLED, "host-oom-sigkill")]
 )
-def test_without_a_stall_the_signal_is_all_there_is(known: Catalogue, end: str, rule: str) -> None:
+def test_signal_is_the_cause_without_a_stall(known: Catalogue, end: str, rule: str) -> None:
     found = ended(known, STEPS + end, stalled=False)
     assert found.primary is not None and found.primary.rule == rule
 
 
-def test_a_failure_in_the_log_explains_the_stall(known: Catalogue) -> None:
+def test_failure_in_the_log_explains_the_stall(known: Catalogue) -> None:
     found = ended(known, STEPS + OOM + TERMINATED, stalled=True)
     assert found.primary is not None and found.primary.rule == "cuda-oom"
 
 
-def test_memory_that_the_kernel_took_is_no_stall(known: Catalogue) -> None:
+def test_out_of_memory_kill_is_no_stall(known: Catalogue) -> None:
     found = ended(known, STEPS + KILLED, stalled=True, ending=Ending("oom-killed", 137, "SIGKILL"))
     assert found.primary is not None and found.primary.rule == "host-oom-sigkill"

@@ -107,7 +107,7 @@ CASES = {
 
 @pytest.mark.parametrize("lines", [10_000, 1, 7], ids=["at once", "line by line", "in portions"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_each_start_has_its_verdict_and_the_newest_is_reported(
+def test_each_start_has_a_verdict_and_the_newest_is_reported(
     case: Case, lines: int, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     found = read(catalogue, matcher, case.text, lines=lines).diagnose()
@@ -169,13 +169,15 @@ ONE = {
 
 
 @pytest.mark.parametrize("text", ONE.values(), ids=ONE)
-def test_what_comes_again_without_another_start(text: str, catalogue: Catalogue, matcher: Matcher) -> None:
+def test_repeated_lines_without_a_start_are_no_start(
+    text: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
     reading = read(catalogue, matcher, text)
     assert reading.diagnose().starts == []
     assert reading.starts.count == 0
 
 
-def test_a_log_that_ends_at_the_head_of_a_start_is_of_the_one_before(
+def test_log_that_ends_at_a_new_start_reports_the_previous_one(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     text = head(9) + steps(1, 20, total=90) + raised(OOM) + head(10)
@@ -183,9 +185,7 @@ def test_a_log_that_ends_at_the_head_of_a_start_is_of_the_one_before(
     assert (found.verdict, found.starts) == ("failed", [])
 
 
-def test_what_is_not_known_to_hold_several_starts_is_read_as_one_run(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_log_is_read_as_one_run_by_default(catalogue: Catalogue, matcher: Matcher) -> None:
     reading = RunReading(catalogue, matcher)
     lines = LineReader("train.log").feed(CASES["failed, then well"].text.encode())
     behind = next(index for index, line in enumerate(lines) if index and "main pid" in line.text)
@@ -196,9 +196,7 @@ def test_what_is_not_known_to_hold_several_starts_is_read_as_one_run(
     assert (found.starts, found.progress.last_step) == ([], 90)
 
 
-def test_ranks_with_labels_are_one_start_however_they_are_interleaved(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_interleaved_ranks_are_one_start(catalogue: Catalogue, matcher: Matcher) -> None:
     def of(rank: int, text: str) -> list[str]:
         return [f"[rank{rank}]: {line}" for line in text.splitlines()]
 
@@ -213,7 +211,7 @@ def test_ranks_with_labels_are_one_start_however_they_are_interleaved(
         ]
 
 
-def test_memory_is_bounded_however_many_starts_there_are(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_memory_for_many_starts_is_bounded(catalogue: Catalogue, matcher: Matcher) -> None:
     one = head(9) + steps(1, 3) + raised(OOM)
     reading = RunReading(catalogue, matcher, starts=True)
     reader = LineReader("train.log")
@@ -243,7 +241,7 @@ def test_starts_in_the_middle_of_a_long_log_are_found(catalogue: Catalogue, matc
     assert [one.first_line for one in reversed(found.starts)] == firsts
 
 
-def test_texts_of_a_head_have_no_figures_and_no_metrics() -> None:
+def test_texts_of_a_head_exclude_numbers_and_metrics() -> None:
     metrics = "".join(f"step {step} loss 1.5 and a learning rate\n" for step in range(40))
     assert head_texts((head(9) + metrics).encode()) == (
         ": using device cuda:",
@@ -263,7 +261,7 @@ def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -
     assert "日志里有 2 次启动，本报告针对最新的第 2 次。" in to_markdown(found, "zh")
 
 
-def test_a_start_says_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_start_shows_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["three with Ctrl-C"].text).diagnose()
     assert [one.interrupted_by for one in found.starts] == ["user"] * 3
     assert "| 1 | INTERRUPTED |  | 20 of 90 |" in to_markdown(found)
@@ -276,7 +274,7 @@ def _stopped_from_outside(start: Start) -> Start:
     return msgspec.structs.replace(start, interrupted_by="signal", title=title)
 
 
-def test_what_differs_from_start_to_start() -> None:
+def test_lines_that_differ_between_starts_are_equal() -> None:
     assert is_same_line("2026-05-02 09:00:00 pid 812 port :29500", "2026-05-03 11:12:13 pid 4711 port :29871")
     assert is_same_line("loaded in 3.2 s", "loaded in 18 s")
     assert not is_same_line("Epoch 1/10", "Epoch 2/10")
@@ -295,6 +293,6 @@ def test_what_differs_from_start_to_start() -> None:
         ("a + b", None),
     ],
 )
-def test_marks_of_who_starts_programs(line: str, program: str | None) -> None:
+def test_programs_that_start_others_are_recognized(line: str, program: str | None) -> None:
     mark = mark_of(line)
     assert (mark.program if mark is not None else None) == program

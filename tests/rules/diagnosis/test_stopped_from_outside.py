@@ -46,7 +46,7 @@ def split(text: str) -> str:
 
 
 @pytest.mark.parametrize("end", ["", TERMINATED])
-def test_the_exception_of_a_rank_that_nobody_missed_is_named(known: Catalogue, end: str) -> None:
+def test_earlier_exception_of_a_rank_is_named(known: Catalogue, end: str) -> None:
     found = ended(known, split(CRASH) + end)
     assert found.primary is not None and found.primary.rule == "secondary-sigterm-cascade"
     note = found.findings[0].note
@@ -57,12 +57,12 @@ def test_the_exception_of_a_rank_that_nobody_missed_is_named(known: Catalogue, e
         assert len(to_brief(found).splitlines()) <= 5
 
 
-def test_it_is_named_in_chinese(known: Catalogue) -> None:
+def test_earlier_exception_is_named_in_chinese(known: Catalogue) -> None:
     note = ended(known, split(CRASH), language="zh").findings[0].note
     assert note.startswith("命令收到外部信号后退出。") and "ValueError: no reward for batch 24" in note
 
 
-def test_without_an_exception_the_sender_is_all_there_is_to_look_for(known: Catalogue) -> None:
+def test_signal_without_an_exception_has_no_further_cause(known: Catalogue) -> None:
     assert "nothing in the log explains why" in to_brief(ended(known, STEPS))
 
 
@@ -74,7 +74,7 @@ OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.
     ("end", "by_launcher"),
     [(OOM + CLOSING, True), (CRASH + CLOSING, True), (OOM + TERMINATED + CLOSING, False), (CLOSING, False)],
 )
-def test_a_signal_of_the_launcher_after_a_failure_is_reported_as_such(
+def test_signal_of_the_launcher_after_a_failure_is_a_consequence(
     known: Catalogue, end: str, by_launcher: bool
 ) -> None:
     found = ended(known, STEPS + end, ending=FAILED)
@@ -86,7 +86,7 @@ def test_a_signal_of_the_launcher_after_a_failure_is_reported_as_such(
     ("code", "signal", "how"),
     [(1, None, "the exit code was 1"), (137, "SIGKILL", "the command was ended by SIGKILL")],
 )
-def test_an_ending_of_release_0_1_that_was_passed_on(
+def test_forwarded_ending_of_release_0_1_is_understood(
     known: Catalogue, code: int, signal: str | None, how: str
 ) -> None:
     detail = f"SIGTERM was sent to stallwatch, which forwarded it; {how}."

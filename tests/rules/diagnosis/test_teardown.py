@@ -51,7 +51,7 @@ def root(diagnosis: Diagnosis) -> str | None:
 
 
 @pytest.mark.parametrize(("cause", "noise"), [*product(CAUSES, NOISE)])
-def test_the_cause_is_found_whatever_is_flushed_first(known: Catalogue, cause: str, noise: str) -> None:
+def test_cause_is_found_for_any_order_of_flushing(known: Catalogue, cause: str, noise: str) -> None:
     reason, wreck, more = PARTS[f"cause: {cause}"], PARTS[noise], PARTS["a destructor"]
     begun = steps(1, 40)
     orders = (reason + wreck, wreck + reason, more + wreck + reason, reason + wreck + more)
@@ -61,9 +61,7 @@ def test_the_cause_is_found_whatever_is_flushed_first(known: Catalogue, cause: s
 
 
 @pytest.mark.parametrize("noise", NOISE)
-def test_what_a_process_lost_is_the_cause_only_of_what_nothing_else_explains(
-    known: Catalogue, noise: str
-) -> None:
+def test_lost_connection_is_the_cause_only_without_another(known: Catalogue, noise: str) -> None:
     """A failure in a destructor ends no program; the loss of a thread or child may."""
     alone = diagnosed(known, steps(1, 40) + PARTS[noise])
     killed = RunReading(known)
@@ -73,7 +71,7 @@ def test_what_a_process_lost_is_the_cause_only_of_what_nothing_else_explains(
     assert primary(ended) == "host-oom-sigkill"
 
 
-def test_an_orphaned_child_does_not_end_a_running_program(known: Catalogue) -> None:
+def test_error_of_an_orphaned_child_is_not_fatal(known: Catalogue) -> None:
     lost = PARTS["a child that lost its manager"]
     more = "".join(f"goal {n} is {n / 7:.1f} away\n" for n in range(100))
     assert diagnosed(known, lost + more).verdict != "unknown-failure"
@@ -84,7 +82,7 @@ def test_an_orphaned_child_does_not_end_a_running_program(known: Catalogue) -> N
     )  # the program's line is no message
 
 
-def test_a_thread_of_which_the_training_had_no_need_is_not_the_cause(known: Catalogue) -> None:
+def test_error_of_an_unneeded_thread_is_not_the_cause(known: Catalogue) -> None:
     died = PARTS["a thread that lost its process"]
     for after in ("KeyError: 'loss'", "BrokenPipeError: [Errno 32] Broken pipe"):
         text = f"{steps(1, 40)}{died.replace('BrokenPipeError: [Errno 32] Broken pipe', 'OddError: 7')}"
@@ -100,7 +98,7 @@ OSError: image file is truncated (12 bytes not processed)
 """
 
 
-def test_what_a_message_says_is_skipped_is_not_the_cause(known: Catalogue) -> None:
+def test_skipped_error_is_not_the_cause(known: Catalogue) -> None:
     """The end follows at once: only the message shows that the program continued."""
     assert root(diagnosed(known, steps(1, 40) + SKIPPED + raised("KeyError: 'loss'"))) == "KeyError"
     assert primary(diagnosed(known, steps(1, 40) + SKIPPED)) is None
@@ -141,7 +139,7 @@ def in_thread(last: str, file: str = "/srv/run/monitor.py") -> str:
         "_queue.Empty",
     ],
 )
-def test_what_the_main_thread_of_one_rank_lost_is_why_its_peers_lost_it(known: Catalogue, cause: str) -> None:
+def test_lost_connection_of_a_main_thread_causes_peer_errors(known: Catalogue, cause: str) -> None:
     """It is not excused by Ctrl-C either, which ends the waiting rank later."""
     failed = steps(1, 40) + in_rank(1, cause)
     exception = cause.partition(":")[0]
@@ -152,7 +150,7 @@ def test_what_the_main_thread_of_one_rank_lost_is_why_its_peers_lost_it(known: C
 
 
 @pytest.mark.parametrize("lost", ["BrokenPipeError: [Errno 32] Broken pipe", "_queue.Empty"])
-def test_what_a_rank_lost_after_ctrl_c_on_another_is_excused(known: Catalogue, lost: str) -> None:
+def test_lost_connection_after_ctrl_c_is_excused(known: Catalogue, lost: str) -> None:
     text = steps(1, 40) + in_rank(0, "KeyboardInterrupt") + in_rank(1, lost)
     assert diagnosed(known, text).verdict == "interrupted"
 
@@ -176,7 +174,7 @@ WANDB = "/usr/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
         ("_queue.Empty", "TimeoutError: 7"),
     ],
 )
-def test_a_thread_that_died_later_does_not_explain_what_the_main_thread_lost(
+def test_later_thread_error_does_not_explain_the_main_thread(
     known: Catalogue, cause: str, noise: str
 ) -> None:
     for file in ("/srv/run/monitor.py", WANDB):
@@ -184,7 +182,7 @@ def test_a_thread_that_died_later_does_not_explain_what_the_main_thread_lost(
         assert (found.verdict, root(found)) == ("unknown-failure", cause.partition(":")[0])
 
 
-def test_a_tracker_that_died_first_does_not_explain_it_but_a_thread_with_a_cause_does(
+def test_earlier_thread_error_explains_only_with_a_cause(
     known: Catalogue,
 ) -> None:
     lost = raised("ConnectionResetError: [Errno 104] Connection reset by peer")

@@ -33,7 +33,7 @@ def told(diagnosis: Diagnosis) -> list[str]:
 
 @pytest.mark.parametrize("times", [True, False])
 @pytest.mark.parametrize(("end", "ranks"), [(399, (0, 1, 3)), (400, (0, 1)), (150, (0, 1, 3, 4, 5, 6, 7))])
-def test_a_rank_that_ended_early_is_reported_without_a_failure(
+def test_rank_that_ended_early_is_reported_without_a_failure(
     diagnose: Ask, end: int, ranks: tuple[int, ...], times: bool
 ) -> None:
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
@@ -45,7 +45,7 @@ def test_a_rank_that_ended_early_is_reported_without_a_failure(
     assert render(headline(found)).startswith(said) and "rank 2 " in render(headline(found), "zh")
 
 
-def test_ranks_that_log_every_ten_steps_are_compared_by_their_rhythm(diagnose: Ask) -> None:
+def test_ranks_that_log_every_ten_steps_are_compared(diagnose: Ask) -> None:
     logs = others(400, 0, 1, 3, every=10)
     assert told(diagnose({**logs, "rank2.log": log(1, 100, every=10)}))
     assert not told(diagnose({**logs, "rank2.log": log(1, 361, every=10)})), "copied a little earlier"
@@ -64,24 +64,24 @@ def test_ranks_that_log_every_ten_steps_are_compared_by_their_rhythm(diagnose: A
         "loading\n",
     ],
 )
-def test_a_rank_with_different_output_is_not_reported(diagnose: Ask, quiet: str) -> None:
+def test_rank_with_different_output_is_not_reported(diagnose: Ask, quiet: str) -> None:
     found = diagnose({**others(400, 0, 1, 3), "rank2.log": quiet})
     assert not told(found)
 
 
-def test_most_of_the_ranks_must_have_gone_on(diagnose: Ask) -> None:
+def test_most_ranks_must_have_continued(diagnose: Ask) -> None:
     starts = {f"rank{rank}.log": log(1, 29) for rank in (1, 2, 3)}
     assert not told(diagnose({**others(400, 0), **starts})), "only rank 0 prints beyond the start"
     assert not told(diagnose({**others(400, 0), "rank1.log": log(1, 29)}))
     assert not told(diagnose({**others(400, 0, 1), "rank2.log": log(1, 29), "rank3.log": log(1, 29)}))
 
 
-def test_the_newer_part_of_a_rotated_log_counts(diagnose: Ask) -> None:
+def test_newer_part_of_a_rotated_log_is_used(diagnose: Ask) -> None:
     parts = {"rank2.log.1": log(1, 29), "rank2.log": log(30, 400)}
     assert not told(diagnose({**others(400, 0, 1, 3), **parts}))
 
 
-def test_a_long_log_with_an_unread_middle_gives_the_same_result(diagnose: Ask) -> None:
+def test_partially_read_log_gives_the_same_result(diagnose: Ask) -> None:
     def long(last: int, every: int = 1) -> str:
         return "".join(f"step {step}/9000 loss 1.5\n" for step in range(every, last + 1, every))
 

@@ -72,7 +72,7 @@ OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
         (MID, {"stalled": True, "now": 1.0}, "stalled", None, "stalled"),
     ],
 )
-def test_each_run_gets_its_word(
+def test_each_run_gets_its_verdict(
     catalogue: Catalogue,
     matcher: Matcher,
     text: str,
@@ -91,13 +91,13 @@ def test_each_run_gets_its_word(
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_every_verdict_has_words_of_its_own(language: str) -> None:
+def test_every_verdict_has_a_distinct_label(language: str) -> None:
     found = [Diagnosis(verdict) for verdict in get_args(Verdict)]
     assert len({render(badge(one), language) for one in found}) == len(found)
     assert all(render(headline(one), language) for one in found)
 
 
-def test_only_a_run_that_was_stopped_for_a_reason_is_in_trouble() -> None:
+def test_interrupted_run_is_in_trouble_only_for_a_reason() -> None:
     limit = Primary("slurm-time-limit", "", "cause", "fatal", 0.9, None, "", 0, None, None, [], {}, "", [])
     assert Diagnosis("interrupted", limit, interrupted_by="time-limit").in_trouble
     assert not Diagnosis("interrupted", interrupted_by="user").in_trouble

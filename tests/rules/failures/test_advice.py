@@ -43,14 +43,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "exception", "words"), CASES)
-def test_the_kind_of_an_exception(kind: str, exception: str, words: str) -> None:
+def test_exception_kind_has_advice(kind: str, exception: str, words: str) -> None:
     found = advice_for(exception, words)
     assert found is not None
     assert found.id == f"diagnosis.advice-{kind}"
     assert render(found, "en") != render(found, "zh")
 
 
-def test_a_long_command_is_advised_on_and_relays_the_same() -> None:
+def test_long_command_has_advice() -> None:
     """One pattern says which exceptions only report that something else failed, and advises on them."""
     words = f"Command '['python', 'train.py', '{'x' * 600}']' returned non-zero exit status 1."
     found = advice_for("subprocess.CalledProcessError", words)
@@ -70,11 +70,11 @@ def test_every_kind_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("words", ["the moon is full", ""])
-def test_a_type_that_says_too_little_gets_none(words: str) -> None:
+def test_generic_exception_type_has_no_advice(words: str) -> None:
     assert advice_for("ValueError", words) is None
 
 
-def test_a_quoted_part_is_shortened() -> None:
+def test_quoted_part_is_shortened() -> None:
     found = advice_for("KeyError", "'" + "x" * 500 + "'")
     assert found is not None
     assert len(str(found.params["key"])) == advice.LONGEST
@@ -99,14 +99,14 @@ CHILD = RAISED.format(
 OWN = RAISED.format(call='root = config["root"]', error="KeyError: 'curriculum_root'")
 
 
-def test_reports_show_it_below_the_calls(catalogue: Catalogue) -> None:
+def test_reports_show_advice_below_the_frames(catalogue: Catalogue) -> None:
     found = diagnosed("step 1 loss 0.5\n" + OWN, catalogue)
     for text in (to_markdown(found), to_html(found)):
         assert "KeyError" in text.partition("run.py:9")[0]  # the place is in the headline
         assert "Print the keys that exist" in text
 
 
-def test_a_command_that_failed_is_the_cause_only_by_itself(catalogue: Catalogue) -> None:
+def test_failed_command_is_the_cause_only_if_it_is_alone(catalogue: Catalogue) -> None:
     alone = diagnosed("step 1 loss 0.5\n" + CHILD, catalogue)
     assert (alone.verdict, alone.unknown[0].exception) == ("unknown-failure", "subprocess.CalledProcessError")
     assert "that command printed" in render(alone.unknown[0].advice, "en")
@@ -114,7 +114,7 @@ def test_a_command_that_failed_is_the_cause_only_by_itself(catalogue: Catalogue)
     assert [one.exception for one in both.unknown][:1] == ["KeyError"]
 
 
-def test_the_exception_of_a_notebooks_cell_comes_before_that_of_its_runner(catalogue: Catalogue) -> None:
+def test_exception_of_a_notebook_cell_has_precedence(catalogue: Catalogue) -> None:
     cell = """\
 nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:
 ------------------

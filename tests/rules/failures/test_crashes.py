@@ -49,7 +49,7 @@ Thread 0x00007f13 (most recent call first):
 """
 
 
-def test_a_cpp_exception_with_its_message_and_stack() -> None:
+def test_cpp_exception_has_message_and_stack() -> None:
     unknown = only(CPP)
     assert (unknown.exception, unknown.message) == ("c10::Error", "the allocator lost block 77")
     assert unknown.frames == [
@@ -58,7 +58,7 @@ def test_a_cpp_exception_with_its_message_and_stack() -> None:
     ]
 
 
-def test_a_fatal_python_error_with_the_failing_threads_frames() -> None:
+def test_fatal_python_error_has_frames() -> None:
     unknown = only(FAULT)
     assert (unknown.exception, unknown.message) == ("Fatal Python error", "the lock is held by nobody")
     assert unknown.frames == [
@@ -107,7 +107,7 @@ def test_a_fatal_python_error_with_the_failing_threads_frames() -> None:
         ("panic: index out of range [3]\n\ngoroutine 1 [running]:\n", "panic", "index out of range [3]"),
     ],
 )
-def test_what_else_ends_a_process(text: str, exception: str, message: str) -> None:
+def test_other_crash_messages_are_recognized(text: str, exception: str, message: str) -> None:
     unknown = only(text)
     assert (unknown.exception, unknown.message) == (exception, message)
 
@@ -154,7 +154,9 @@ def test_what_else_ends_a_process(text: str, exception: str, message: str) -> No
         ),
     ],
 )
-def test_errors_of_other_languages(text: str, exception: str, message: str, frame: str) -> None:
+def test_errors_of_other_languages_are_recognized(
+    text: str, exception: str, message: str, frame: str
+) -> None:
     unknown = only("epoch 1 loss 0.93\n" + text)
     assert (unknown.exception, unknown.message) == (exception, message)
     assert own_frame(unknown.frames) == frame
@@ -167,7 +169,7 @@ def test_errors_of_other_languages(text: str, exception: str, message: str, fram
         "F0102 10:00:00.123456 77 store.cc:9] Check failed: a == b (1 vs. 2)\n*** Check failure ***\n",
     ],
 )
-def test_the_reason_of_an_abort_is_the_cause(crash: str, catalogue: Catalogue) -> None:
+def test_reason_of_an_abort_is_the_cause(crash: str, catalogue: Catalogue) -> None:
     reading = RunReading(catalogue, Matcher(catalogue))
     reading.feed(lines_of("step 1 loss 0.5\nstep 2 loss 0.4\n" + crash + "Aborted (core dumped)\n"))
     diagnosis = reading.diagnose()
@@ -175,7 +177,7 @@ def test_the_reason_of_an_abort_is_the_cause(crash: str, catalogue: Catalogue) -
     assert diagnosis.unknown[0].message in ("no label 12", "a == b (1 vs. 2)")
 
 
-def test_an_ascend_block_in_a_python_exception_is_its_message() -> None:
+def test_ascend_block_in_an_exception_is_its_message() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: the call failed\n'
         "EK0007: [PID: 4711] 2026-01-02-10:00:00.123.456 The tiling key is not found.\n"
@@ -183,7 +185,7 @@ def test_an_ascend_block_in_a_python_exception_is_its_message() -> None:
     assert only(text).exception == "RuntimeError"
 
 
-def test_torchs_error_file() -> None:
+def test_error_file_of_torch_is_read() -> None:
     stack = 'Traceback (most recent call last):\n  File "train.py", line 9, in main\nValueError: 3 is odd\n'
     message = {"message": "ValueError: 3 is odd", "extraInfo": {"py_callstack": stack, "timestamp": "17"}}
     text = json.dumps({"message": message}) + "\n"
@@ -196,7 +198,7 @@ def test_torchs_error_file() -> None:
     assert diagnosed(text[:80]).unknown == [], "a cut file is no exception"
 
 
-def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
+def test_logged_warning_with_traceback_is_fatal_only_at_the_end() -> None:
     """vLLM logs a warning with a traceback if it cannot import an optional module, and continues."""
     lead = "WARNING 06-25 16:32:09 [import_utils.py:408] "
     found = (
@@ -224,14 +226,14 @@ def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
     assert only((text + goes_on).replace("WARNING", "ERROR")).exception == "OddError"
 
 
-def test_a_signal_that_asks_to_end_is_no_crash() -> None:
+def test_termination_signal_is_no_crash() -> None:
     """Ray's processes print a stack for such a signal, as for those that end them."""
     text = "*** {} received at time=1748300290 on cpu 8 ***\nPC: @     0x7a30bba98d71  (unknown)  (unknown)\n"
     assert diagnosed(text.format("SIGTERM")).verdict == "no-evidence"
     assert only(text.format("SIGSEGV")).exception == "SIGSEGV"
 
 
-def test_a_crash_after_the_training_was_complete_is_no_failure() -> None:
+def test_crash_after_a_complete_training_is_no_failure() -> None:
     steps = "".join(f"{{'loss': 0.5, 'epoch': {i / 4}}}\n" for i in range(1, 9))
     end = "{'train_runtime': 12.5, 'train_samples_per_second': 4.0, 'train_loss': 0.5, 'epoch': 2.0}\n"
     assert diagnosed(steps + end + CPP).verdict == "finished"
@@ -250,11 +252,11 @@ def test_a_crash_after_the_training_was_complete_is_no_failure() -> None:
         "Exception in thread pool was ignored\n",
     ],
 )
-def test_text_that_only_looks_like_a_crash(text: str) -> None:
+def test_text_similar_to_a_crash_is_ignored(text: str) -> None:
     assert diagnosed("step 1 loss 0.5\n" + text).unknown == []
 
 
-def test_ranks_that_crash_alike_are_one() -> None:
+def test_equal_crashes_of_ranks_are_folded() -> None:
     text = "".join(
         f"[rank{rank}]: terminate called after throwing an instance of 'std::logic_error'\n"
         f"[rank{rank}]:   what():  rank {rank} lost /data/part-{rank}/x.bin at 0x7f{rank}\n"
@@ -264,7 +266,7 @@ def test_ranks_that_crash_alike_are_one() -> None:
 
 
 @pytest.mark.parametrize("colour", ["", "\ufffd[36m", "[36m"])
-def test_a_remote_task_of_ray_is_one_failure(colour: str) -> None:
+def test_failure_of_a_ray_task_is_reported_once(colour: str) -> None:
     text = f"""\
 Traceback (most recent call last):
   File "train.py", line 5, in <module>
@@ -280,7 +282,7 @@ ValueError: sequence 12 has no answer
     assert unknown.frames == ["train.py:5 in <module>", "worker.py:12 in step"]
 
 
-def test_an_actor_that_could_not_be_made_is_the_failure_in_its_making() -> None:
+def test_failure_of_an_actor_is_that_of_its_constructor() -> None:
     text = """\
 Traceback (most recent call last):
   File "train.py", line 5, in <module>
@@ -296,7 +298,7 @@ AssertionError: size 0 is too small
     assert unknown.frames == ["train.py:5 in <module>", "worker.py:12 in __init__"]
 
 
-def test_the_count_of_rays_folded_lines_is_no_part_of_the_message() -> None:
+def test_repetition_count_of_ray_is_not_part_of_the_message() -> None:
     end = "ValueError: odd [repeated 7x across cluster]"
     text = f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n{end}\n'
     assert only(text).message == "odd"
@@ -314,17 +316,17 @@ STEPS = "".join(f"step {n} loss {2 - n / 50}\n" for n in range(40))
         "Error in save(x) : the disk is full\n",
     ],
 )
-def test_an_error_that_its_program_outlives_is_no_failure(lines: str) -> None:
+def test_survived_error_is_no_failure(lines: str) -> None:
     assert diagnosed(f"{STEPS}{lines}Saved the checkpoint\n").verdict != "unknown-failure"
 
 
 @pytest.mark.parametrize("quoted", ["Error in fit(x) : 3 levels", "panic: no route", "lua: a.lua:3: no file"])
-def test_an_error_within_a_python_exceptions_message_is_part_of_it(quoted: str) -> None:
+def test_error_within_an_exception_message_is_part_of_it(quoted: str) -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: it failed\n'
     assert only(f"{text}{quoted}\n").exception == "RuntimeError"
 
 
-def test_a_panic_that_python_raises_again_is_listed_after_the_users_line() -> None:
+def test_panic_raised_again_by_python_follows_the_user_frame() -> None:
     text = (
         "thread '<unnamed>' panicked at src/lib.rs:10:5:\nno token 9\n"
         'Traceback (most recent call last):\n  File "train.py", line 30, in <module>\n'

@@ -33,7 +33,7 @@ def test_versions_are_found(text: str, versions: dict[str, str]) -> None:
     assert versions_in(text) == versions
 
 
-def test_streams_agree_whatever_their_order() -> None:
+def test_versions_do_not_depend_on_the_order_of_streams() -> None:
     rough, exact = {"python": "3.11"}, {"python": "3.11.7", "torch": "2.6.0"}
     assert agreed([rough, exact]) == agreed([exact, rough]) == {"torch": "2.6.0", "python": "3.11.7"}
 
@@ -54,5 +54,5 @@ def test_streams_agree_whatever_their_order() -> None:
         ("pip install deepspeed", False),
     ],
 )
-def test_lines_that_only_a_run_prints(text: str, of_a_run: bool) -> None:
+def test_lines_that_only_a_training_prints_are_recognized(text: str, of_a_run: bool) -> None:
     assert belongs_to_a_run(text) is of_a_run

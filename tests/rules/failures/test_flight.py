@@ -40,16 +40,16 @@ def test_the_rank_whose_last_enqueued_collective_is_older_is_the_culprit() -> No
     assert "指向 rank 5" in render(flight_note(data.ranks), "zh")
 
 
-def test_two_ranks_with_two_counters_name_nobody() -> None:
+def test_two_ranks_with_two_counters_name_no_rank() -> None:
     assert render(flight_note(read(counters(0, 9, 8), counters(1, 7, 6)).ranks)) == ""
 
 
-def test_other_collectives_on_other_ranks_mean_other_paths() -> None:
+def test_different_collectives_mean_different_paths() -> None:
     data = read(timed_out(0, 41, "ALLREDUCE"), timed_out(1, 41, "_ALLGATHER_BASE"))
     assert "different paths" in render(flight_note(data.ranks))
 
 
-def test_one_gather_of_different_sizes() -> None:
+def test_gather_of_different_sizes_is_recognized() -> None:
     data = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 41, "_ALLGATHER_BASE", 128))
     assert wait_in_unequal_gathers(data.ranks)
     assert "different sizes" in render(flight_note(data.ranks))
@@ -59,18 +59,18 @@ def test_one_gather_of_different_sizes() -> None:
     assert not wait_in_unequal_gathers(later.ranks)
 
 
-def test_one_of_the_first_collectives_points_to_the_links() -> None:
+def test_early_collective_suggests_a_network_problem() -> None:
     assert "peer-to-peer or the network" in render(flight_note(read(timed_out(0, 1)).ranks))
     assert "same collective" in render(flight_note(read(timed_out(0), timed_out(1)).ranks))
     assert render(flight_note(read(timed_out(0)).ranks)) == ""
 
 
-def test_groups_are_not_compared_with_each_other() -> None:
+def test_counters_of_different_groups_are_not_compared() -> None:
     lines = [counters(rank, 905, 898, group=1) for rank in range(4)]
     assert render(flight_note(read(*lines, counters(4, 17, 16, group=2)).ranks)) == ""
 
 
-def test_the_ranks_stand_in_the_text_or_before_it() -> None:
+def test_rank_is_read_from_the_text_or_its_prefix() -> None:
     data = read(timed_out(3, 12), "no collective here")
     data.see(timed_out(3, 12).replace("[Rank 3] ", ""), 6)
     data.see(timed_out(3, 12).replace("[Rank 3] ", ""), None)

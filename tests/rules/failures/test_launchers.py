@@ -54,28 +54,26 @@ def diagnose(catalogue: Catalogue, text: str) -> Diagnosis:
 
 
 @pytest.mark.parametrize(("text", "rank"), [(TORCHRUN, 5), (MPIRUN_CODE, 3), (MPIRUN_SIGNAL, 2)])
-def test_the_rank_that_failed(text: str, rank: int) -> None:
+def test_failed_rank_is_read_from_the_summary(text: str, rank: int) -> None:
     summary = read(text)
     assert summary.culprits == [rank]
     assert summary.failed_by_itself
 
 
 @pytest.mark.parametrize(("text", "rank"), [(TORCHRUN, 5), (MPIRUN_CODE, 3)])
-def test_a_cause_without_a_rank_is_that_of_the_rank_that_failed(
-    catalogue: Catalogue, text: str, rank: int
-) -> None:
+def test_cause_without_a_rank_gets_the_failed_rank(catalogue: Catalogue, text: str, rank: int) -> None:
     primary = diagnose(catalogue, OOM + text).primary
     assert primary is not None
     assert (primary.rule, primary.rank) == ("cuda-oom", rank)
 
 
-def test_the_launchers_summary_itself_names_the_rank(catalogue: Catalogue) -> None:
+def test_summary_names_the_rank(catalogue: Catalogue) -> None:
     primary = diagnose(catalogue, TORCHRUN).primary
     assert primary is not None
     assert (primary.role, primary.rank) == ("wrapper", 5)
 
 
-def test_of_several_none_is_blamed(catalogue: Catalogue) -> None:
+def test_no_rank_is_blamed_if_several_failed(catalogue: Catalogue) -> None:
     two = TORCHRUN.replace(
         "Root Cause", "[1]:\n  rank      : 2 (local_rank: 2)\n  exitcode  : 1 (pid: 70)\nRoot Cause"
     )
@@ -104,7 +102,7 @@ NODES = "[2026-05-11 08:00:00,000] [INFO] [launch.py:158:main] nnodes={}, num_lo
         ("", "One of the processes"),
     ],
 )
-def test_deepspeeds_local_rank_is_the_rank_on_one_node_only(
+def test_local_rank_of_deepspeed_is_global_only_on_one_node(
     catalogue: Catalogue, nodes: str, who: str
 ) -> None:
     found = diagnose(catalogue, LEFT.format(nodes=nodes))
@@ -113,9 +111,7 @@ def test_deepspeeds_local_rank_is_the_rank_on_one_node_only(
 
 
 @pytest.mark.parametrize(("code", "early"), [(1, False), (-15, True)])
-def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
-    catalogue: Catalogue, code: int, early: bool
-) -> None:
+def test_rank_with_a_reported_error_did_not_leave_early(catalogue: Catalogue, code: int, early: bool) -> None:
     """``raise SystemExit(1)`` is no exception to the rank's own hooks; a launcher ends one that stays."""
     reading = RunReading(catalogue)
     steps = "".join(f"[rank0]: step {step}/90 loss 1.7\n" for step in range(1, 41))
@@ -132,7 +128,7 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
         ("", None, "Rank 1 exited without an error; "),
     ],
 )
-def test_the_log_gives_the_step_of_a_rank_whose_probe_saw_none(
+def test_step_of_a_rank_is_read_from_the_log(
     catalogue: Catalogue, label: str, step: int | None, expected: str
 ) -> None:
     reading = RunReading(catalogue)
@@ -146,9 +142,7 @@ def test_the_log_gives_the_step_of_a_rank_whose_probe_saw_none(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
-    catalogue: Catalogue, language: str
-) -> None:
+def test_finished_run_reports_only_ranks_that_were_missing(catalogue: Catalogue, language: str) -> None:
     """The other ranks ended only shortly before the launcher's last rank."""
     left = [ExitedRank(0, 40, 0), ExitedRank(1, 40, 1), ExitedRank(2, 10, 30)]
     found = rendered(

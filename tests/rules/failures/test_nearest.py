@@ -32,7 +32,7 @@ def nearest(catalogue: Catalogue) -> Nearest:
         ),
     ],
 )
-def test_another_wording_of_a_known_failure(
+def test_other_wording_of_a_known_failure_is_found(
     exception: str, message: str, rule: str, nearest: Nearest
 ) -> None:
     near = nearest.of(exception, message)
@@ -41,9 +41,7 @@ def test_another_wording_of_a_known_failure(
     assert near == sorted(near, key=lambda one: -one.score)
 
 
-def test_a_page_that_did_not_fire_is_never_the_failure_for_certain(
-    catalogue: Catalogue, nearest: Nearest
-) -> None:
+def test_similar_page_is_never_certain(catalogue: Catalogue, nearest: Nearest) -> None:
     page = catalogue.pages["cuda-oom"]
     (first, *_) = nearest.of("", page.fires[0])
     assert (first.rule, first.score) == ("cuda-oom", 0.9)
@@ -67,15 +65,11 @@ def test_a_page_that_did_not_fire_is_never_the_failure_for_certain(
         ("", ""),
     ],
 )
-def test_nothing_is_near_where_only_common_words_agree(
-    exception: str, message: str, nearest: Nearest
-) -> None:
+def test_common_words_alone_are_not_similar(exception: str, message: str, nearest: Nearest) -> None:
     assert nearest.of(exception, message) == []
 
 
-def test_the_diagnosis_names_them_and_claims_nothing_where_two_are_near(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_diagnosis_lists_similar_pages_without_a_claim(catalogue: Catalogue, matcher: Matcher) -> None:
     reading = RunReading(catalogue, matcher)
     reading.feed(
         lines_of(
@@ -92,9 +86,7 @@ def test_the_diagnosis_names_them_and_claims_nothing_where_two_are_near(
     }
 
 
-def test_a_text_that_was_asked_before_is_not_compared_again(
-    nearest: Nearest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_text_is_compared_once(nearest: Nearest, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ("OSError", "disk quota reached, no space left for the second checkpoint", "")
     first = nearest.of(*texts)
     monkeypatch.setattr("stallwatch_rules.failures.nearest._features", None)

@@ -43,34 +43,34 @@ def told(found: list[NewLines]) -> list[str]:
 HEALTHY = "queue 3 is slow\n" + steps(1, 9) + "queue 44 is slow\n"
 
 
-def test_what_a_step_followed_is_not_new() -> None:
+def test_line_before_a_step_is_not_new() -> None:
     (one,) = new(HEALTHY + "[WARNING] shard 7 of 10.0.0.3:99 is silent\n" + END)
     assert (one.template, one.level, one.count) == ("[WARNING] shard <n> of <ip> is silent", "warning", 1)
     assert one.exemplar == "[WARNING] shard 7 of 10.0.0.3:99 is silent"
     assert (one.first.line, one.first.step, one.ranks) == (11, 8, [])
 
 
-def test_the_gravest_comes_first() -> None:
+def test_most_severe_line_comes_first() -> None:
     end = "going down in order\n[ERROR] the shard server is silent\nthe queue may be slow, retrying\n"
     levels = [one.level for one in new(steps(1, 9) + end)]
     assert levels == ["error", "warning", "info"]
 
 
-def test_a_line_that_another_rank_wrote_while_steps_went_on_is_not_new() -> None:
+def test_line_of_another_rank_during_steps_is_not_new() -> None:
     first = steps(1, 9, "[rank0]: ") + "[rank0]: the pump of shard 9 stopped\n"
     assert told(new(first)) == ["the pump of shard <n> stopped"]
     second = steps(1, 5, "[rank1]: ") + "[rank1]: the pump of shard 1 stopped\n" + steps(5, 9, "[rank1]: ")
     assert new(first + second) == []
 
 
-def test_what_stands_above_the_first_step_is_the_start_up() -> None:
+def test_lines_before_the_first_step_belong_to_the_startup() -> None:
     start = "[rank1]: [ERROR] the pump of shard 9 is new\n"
     assert new(start + steps(1, 9, "[rank0]: ")) == []
     assert told(new(start + steps(1, 3, "[rank0]: "))) == ["[ERROR] the pump of shard <n> is new"]
     assert told(new(steps(1, 9, "[rank0]: ") + start)) == ["[ERROR] the pump of shard <n> is new"]
 
 
-def test_ranks_are_folded() -> None:
+def test_new_lines_of_ranks_are_folded() -> None:
     text = "".join(
         steps(1, 9, f"[rank{rank}]: ") + f"[rank{rank}]: the pump of shard {rank} stopped\n"
         for rank in range(4)
@@ -79,12 +79,12 @@ def test_ranks_are_folded() -> None:
     assert (one.ranks, one.count) == ([0, 1, 2, 3], 4)
 
 
-def test_without_steps_only_errors_are_told() -> None:
+def test_only_errors_are_new_without_steps() -> None:
     text = "loading the weights of the model\n[ERROR] the shard server is silent\n"
     assert told(new(text)) == ["[ERROR] the shard server is silent"]
 
 
-def test_against_a_healthy_run() -> None:
+def test_baseline_excludes_known_lines() -> None:
     end = "the pump of shard 3 stopped\nall good things end here\n"
     assert len(new(steps(1, 9) + end)) == 2
     assert told(new(steps(1, 9) + end, baseline=steps(1, 3) + "the pump of shard 8 stopped\n")) == [
@@ -95,18 +95,18 @@ def test_against_a_healthy_run() -> None:
     assert told(new(early, baseline=steps(1, 9))) == ["the pump of shard <n> stopped"]
 
 
-def test_a_healthy_run_has_none() -> None:
+def test_healthy_run_has_no_new_lines() -> None:
     reading = reading_of(HEALTHY + "[WARNING] shard 7 is silent\n")
     assert reading.diagnose().verdict == "unfinished"
     assert reading.diagnose().new_lines == []
 
 
-def test_the_exception_itself_is_not_reported_twice() -> None:
+def test_exception_is_not_reported_as_a_new_line() -> None:
     assert new(steps(1, 9) + END) == []
     assert new(steps(1, 9) + "OddError: it broke\n") == []
 
 
-def test_portions_and_the_order_of_ranks_do_not_matter() -> None:
+def test_new_lines_do_not_depend_on_portions_or_order() -> None:
     logs = [
         steps(1, 9, f"[rank{rank}]: ") + f"[rank{rank}]: the pump of shard {rank} stopped\n"
         for rank in (0, 1)
@@ -125,17 +125,17 @@ def test_portions_and_the_order_of_ranks_do_not_matter() -> None:
 TEXTS = [("info", "worker alpha finished its part"), ("info", "worker beta finished its part")]
 
 
-def test_wordings_that_differ_in_a_word_are_one_cluster_of_their_level() -> None:
+def test_similar_lines_of_one_level_are_one_cluster() -> None:
     pytest.importorskip("drain3")
     assert clusters([*TEXTS, ("error", TEXTS[0][1]), ("info", "the end")]) == [0, 0, 1, 2]
 
 
-def test_without_drain3_only_equal_texts_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_equal_lines_are_one_cluster_without_drain3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "drain3.drain", None)
     assert clusters([*TEXTS, TEXTS[0], ("error", TEXTS[0][1])]) == [0, 1, 0, 2]
 
 
-def test_a_new_word_in_a_known_wording_is_not_new() -> None:
+def test_new_word_in_a_known_line_is_not_new() -> None:
     pytest.importorskip("drain3")
     text = "the loader of shard alpha went on\n" + steps(1, 9) + "the loader of shard beta went on\n"
     assert new(text) == []
@@ -158,7 +158,7 @@ def test_a_new_word_in_a_known_wording_is_not_new() -> None:
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
     ],
 )
-def test_what_is_printed_after_any_failure_is_not_told(line: str) -> None:
+def test_common_lines_after_failures_are_not_reported(line: str) -> None:
     assert told(new(steps(1, 9) + f"{line}\nthe pump stopped: cannot go on\n")) == [
         "the pump stopped: cannot go on"
     ]
@@ -173,7 +173,7 @@ def test_what_is_printed_after_any_failure_is_not_told(line: str) -> None:
         "odd error 77. CUDA kernel errors might be asynchronously reported at some other API call",
     ],
 )
-def test_a_message_with_their_words_is_reported(line: str) -> None:
+def test_message_with_similar_words_is_reported(line: str) -> None:
     assert len(new(steps(1, 9) + f"{line}\n")) == 1
 
 
@@ -199,7 +199,7 @@ def fragments(secret: str) -> list[str]:
 
 @pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:6])
 @pytest.mark.parametrize("before", ["", "x" * 340 + " "], ids=["short", "cut"])
-def test_nothing_of_a_secret_is_learnt(secret: str, before: str) -> None:
+def test_secrets_in_new_lines_are_masked(secret: str, before: str) -> None:
     line = f"ERROR the shard server refused {before}{secret} just now\n"
     reading = reading_of(steps(1, 9) + line + line + END)
     (entry,) = [one for one in reading.streams["0.log", None].templates.entries.values() if one.count == 2]
