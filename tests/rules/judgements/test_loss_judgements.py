@@ -51,14 +51,14 @@ def diverged(points: Sequence[Point], *, nan: bool = False, rewarded: bool = Fal
     return judgement and judgement.harm
 
 
-def test_a_loss_that_rose_and_stayed_has_diverged() -> None:
+def test_loss_that_rose_and_stayed_has_diverged() -> None:
     high = [7.0 + wobble for wobble in WOBBLE] * 2
     assert diverged(curve(falling(60) + high)) == "degrading"
     assert diverged(curve(falling(60) + high), nan=True) == "fatal"
     assert diverged(curve(falling(60) + high[:8])) is None, "not yet for long enough"
 
 
-def test_runs_that_follow_one_another_in_a_file_are_told_apart() -> None:
+def test_successive_runs_in_a_file_are_separated() -> None:
     begun, high = falling(60, start=7.0), [7.0 + wobble for wobble in WOBBLE] * 3
     runs = curve(begun) + curve(high)
     assert diverged(runs) == "degrading" and diverged(last_run(runs)) is None
@@ -76,7 +76,7 @@ def test_runs_that_follow_one_another_in_a_file_are_told_apart() -> None:
         assert last_run(one_run) == one_run and diverged(one_run) == "degrading"
 
 
-def test_a_run_on_other_data_in_the_same_file_falls_from_where_it_begins() -> None:
+def test_second_run_on_other_data_has_not_diverged() -> None:
     other = curve(falling(60, start=1.8, end=0.9))
     runs = curve(falling(60, start=0.5, end=0.1)) + other
     assert diverged(runs) == "degrading" and last_run(runs) == other
@@ -84,7 +84,7 @@ def test_a_run_on_other_data_in_the_same_file_falls_from_where_it_begins() -> No
     assert last_run(away) == away, "what ran away does not learn again"
 
 
-def test_a_slow_rise_counts_as_well() -> None:
+def test_slow_rise_is_a_divergence() -> None:
     rise = [1.0 + 0.05 * i + WOBBLE[i % 10] for i in range(80)]
     assert diverged(curve(falling(40) + rise)) == "degrading"
 
@@ -100,11 +100,11 @@ def test_a_slow_rise_counts_as_well() -> None:
         [-0.02, 0.03, -0.01] * 20,  # a policy's loss is no likelihood
     ],
 )
-def test_healthy_losses_have_not(losses: list[float]) -> None:
+def test_healthy_losses_have_not_diverged(losses: list[float]) -> None:
     assert diverged(curve(losses)) is None
 
 
-def test_few_values_must_rise_more_and_of_a_reinforcement_learner_say_nothing() -> None:
+def test_few_values_must_rise_more() -> None:
     cut = [2.87, 2.86, 2.87, 4.93, 6.52, 7.03, 7.01]
     assert diverged(curve(cut, first=8120)) == "degrading"
     assert diverged(curve([2.87, 2.86, 2.87, 4.1, 4.2, 4.15], first=8120)) is None
@@ -118,27 +118,27 @@ def spiked(points: Sequence[Point]) -> bool:
     return judge_spike(points) is not None
 
 
-def test_a_jump_at_the_end_is_a_spike_and_a_settled_one_is_history() -> None:
+def test_jump_at_the_end_is_a_spike() -> None:
     assert spiked(curve([*falling(40), 8.4]))
     assert spiked(curve([*falling(40), 8.4, 5.0, 2.0]))
     assert spiked(curve([*falling(40), 8.4, *falling(NEAR_THE_END - 1, 0.95)]))
     assert not spiked(curve([*falling(40), 8.4, *falling(NEAR_THE_END, 0.95)]))
 
 
-def test_the_note_tells_whether_it_is_coming_back() -> None:
+def test_note_says_whether_the_loss_recovers() -> None:
     there = judge_spike(curve([*falling(40), 8.4, 8.1]))
     back = judge_spike(curve([*falling(40), 8.4, 1.0]))
     assert there is not None and "step 41" in render(there.note) and "is recovering" not in render(there.note)
     assert back is not None and "is recovering" in render(back.note)
 
 
-def test_a_jump_must_be_high_by_ratio_by_difference_and_above_all_before() -> None:
+def test_spike_must_exceed_all_limits() -> None:
     assert not spiked(curve([*falling(40), 1.7]))
     assert not spiked(curve([0.02 + w / 10 for w in WOBBLE] * 4 + [0.3]))
     assert not spiked(curve([*[1.0, 4.0, 1.2, 0.9] * 10, 4.5]))
 
 
-def test_an_excerpt_needs_a_gradient_that_jumped_or_a_plateau() -> None:
+def test_spike_in_an_excerpt_needs_further_evidence() -> None:
     losses = [3.14, 3.2, 7.9]
     assert spiked(curve(losses, [13.0, 270.0, 261.0], first=22645))
     assert not spiked(curve(losses, [13.0, 14.0, 15.0], first=22645))
@@ -147,12 +147,12 @@ def test_an_excerpt_needs_a_gradient_that_jumped_or_a_plateau() -> None:
     assert not spiked(curve(losses, [13.0, 270.0, 261.0])), "the first steps of a run jump"
 
 
-def test_a_loss_beyond_all_measure_needs_no_witness() -> None:
+def test_extreme_loss_needs_no_further_evidence() -> None:
     assert spiked(curve([1.2, 1.18, 153318.95, 1.3, 1.2], lambda _: None))
     assert not spiked(curve([1.2, 1.18, 9.5, 1.3, 1.2], lambda _: None))
 
 
-def test_what_begins_at_its_first_steps_is_no_excerpt() -> None:
+def test_log_that_begins_at_the_first_steps_is_no_excerpt() -> None:
     assert is_excerpt(curve([1.0, 1.0], first=22645))
     assert not is_excerpt(curve([1.0, 1.0], first=1))
     assert not is_excerpt([Point(10.0 * i, 1.0, None, None, None, i) for i in (1, 2)])
@@ -164,39 +164,39 @@ def frozen(points: Sequence[Point], unlogged: int = 0) -> bool:
 
 
 @pytest.mark.parametrize(("loss", "enough"), [(1.31482, 5), (0.6731, 30), (0.69, 200)])
-def test_a_frozen_loss_needs_the_more_equal_values_the_fewer_its_digits(loss: float, enough: int) -> None:
+def test_frozen_loss_with_fewer_digits_needs_more_values(loss: float, enough: int) -> None:
     assert frozen(curve(falling(10) + [loss] * enough))
     assert not frozen(curve(falling(10) + [loss] * (enough - 1)))
     assert not frozen(curve(falling(10) + [loss] * enough, numbered=False)), "ranks may repeat each other"
 
 
-def test_a_loss_of_a_few_units_of_its_last_digit_is_rounded_and_not_frozen() -> None:
+def test_rounded_small_loss_is_not_frozen() -> None:
     begun = [5.666, 2.204, 0.918, 0.214, 0.041]
     assert not frozen(curve(begun + [0.002] * 300))
     assert frozen(curve(begun + [0.23] * 300))
     assert frozen(curve([0.5] * 300)), "it never was another"
 
 
-def test_a_loss_that_is_printed_again_until_the_next_is_not_frozen() -> None:
+def test_repeated_printing_of_a_loss_is_not_frozen() -> None:
     again = [loss for loss in (39.2107, 39.1297, 39.0713) for _ in range(100)]
     assert not frozen(curve([*again, *[39.1784] * 299]))
     assert frozen(curve([*again, *[39.1784] * 300]))
 
 
-def test_a_loss_that_was_never_another_needs_no_steps_to_be_frozen() -> None:
+def test_constant_loss_without_steps_is_frozen() -> None:
     assert frozen(curve([0.693147] * 12, numbered=False))
     assert not frozen(curve([0.693147] * 11, numbered=False)), "ranks may repeat each other"
     assert not frozen(curve([0.7, *[0.693147] * 12], numbered=False))
 
 
-def test_a_preference_learner_without_any_reward_is_frozen() -> None:
+def test_preference_training_without_reward_margin_is_frozen() -> None:
     points = [point._replace(margin=0.0) for point in curve([0.6931] * 10)]
     assert frozen(points)
     assert not frozen(points[1:]), "it begins there"
     assert not frozen([*points[1:], points[0]._replace(margin=1e-4)])
 
 
-def test_a_loss_at_the_level_of_guessing_is_frozen_though_it_flickers() -> None:
+def test_loss_at_chance_level_is_frozen() -> None:
     guessing = [3.0447, 3.0446, 3.0447, 3.0445] * 3  # ln 21 = 3.04452
     assert frozen(curve(guessing, first=490))
     assert frozen(curve([2.9, 2.8, 2.8, 2.9, *guessing], numbered=False))
@@ -208,7 +208,7 @@ def test_a_loss_at_the_level_of_guessing_is_frozen_though_it_flickers() -> None:
     assert not frozen(curve([0.693, 0.694] * 6, first=490)), "too few digits to tell"
 
 
-def test_what_passes_the_level_of_guessing_is_not_frozen() -> None:
+def test_loss_that_passes_chance_level_is_not_frozen() -> None:
     guessing, before = [1.0988, 1.0986, 1.0985] * 4, [1.5 - 0.05 * i for i in range(8)]  # ln 3 = 1.0986
     assert frozen(curve(before + guessing))
     assert not frozen(curve(before + [1.0986] * 16, numbered=False)), "ranks may repeat each other"
@@ -233,7 +233,7 @@ def test_zero_and_nan_are_not_frozen() -> None:
     assert not frozen(curve([math.nan] * 300))
 
 
-def test_a_loss_of_exactly_zero_is_odd_where_nothing_explains_it() -> None:
+def test_unexplained_zero_loss_is_reported() -> None:
     def odd(points: Sequence[Point]) -> bool:
         return judge_frozen(points, 0, GOES_ON, zero_is_odd=True) is not None
 
@@ -242,13 +242,13 @@ def test_a_loss_of_exactly_zero_is_odd_where_nothing_explains_it() -> None:
     assert not odd(curve([0.0] * 10)), "gradients flow"
 
 
-def test_a_bar_repeats_the_last_loss() -> None:
+def test_loss_repeated_by_a_bar_is_not_frozen() -> None:
     points = curve([*falling(10), *[1.31482] * 60])
     assert frozen(points)
     assert judge_frozen(points, 0, GOES_ON, bar=True) is None
 
 
-def test_a_loss_that_is_printed_no_more() -> None:
+def test_loss_that_is_no_longer_printed_is_reported() -> None:
     points = [Point(float(i), 2.0 - i * 0.01, None, None, None, 10 * i) for i in range(1, 11)]
     assert not frozen(points, unlogged=20)
     assert not frozen(points, unlogged=200)
@@ -263,7 +263,7 @@ def zeros(
     return judged is not None
 
 
-def test_gradients_of_zero_with_a_rate_of_zero_or_a_loss_that_stands() -> None:
+def test_zero_gradients_without_learning_are_reported() -> None:
     assert zeros(curve(falling(3), lambda _: 0.0, rate=0.0))
     assert zeros(curve([1.8712] * 3, lambda _: 0.0))
     assert not zeros(curve(falling(1), lambda _: 0.0, rate=0.0))
@@ -272,7 +272,7 @@ def test_gradients_of_zero_with_a_rate_of_zero_or_a_loss_that_stands() -> None:
     assert not zeros(curve(falling(6), lambda _: 0.0, rate=0.0), exact=False), "a rate that is, too"
 
 
-def test_zero_gradients_under_losses_that_do_not_fall() -> None:
+def test_zero_gradients_with_constant_losses_are_reported() -> None:
     noisy = [1.8234, 1.8101, 1.8399, 1.8250, 1.8288]
     assert zeros(curve(noisy, lambda _: 0.0))
     assert zeros(curve(noisy * 4, lambda _: 0.0))
@@ -282,7 +282,7 @@ def test_zero_gradients_under_losses_that_do_not_fall() -> None:
     assert not zeros(curve([loss - 0.05 * i for i, loss in enumerate(noisy * 4)], lambda _: 0.0))
 
 
-def test_zero_gradients_that_are_normal() -> None:
+def test_normal_zero_gradients_are_not_reported() -> None:
     assert not zeros(curve([0.0] * 9, lambda _: 0.0))
     assert not zeros(curve([0.5] * 9, lambda _: 0.0), rewarded=True)
     assert not zeros(curve(falling(9), lambda i: 0.0 if i < 3 else 1.0, rate=0.0))
@@ -290,12 +290,12 @@ def test_zero_gradients_that_are_normal() -> None:
     assert zeros(curve(falling(50), lambda _: 0.0, rate=0.0), overflowed=True)
 
 
-def test_gradients_that_became_zero_later_need_more_of_them() -> None:
+def test_later_zero_gradients_need_more_steps() -> None:
     assert not zeros(curve([1.0, *[0.7] * 9], lambda i: 1.0 if i < 1 else 0.0))
     assert zeros(curve([1.0, *[0.7] * 10], lambda i: 1.0 if i < 1 else 0.0))
 
 
-def test_a_loss_scale_in_free_fall() -> None:
+def test_falling_loss_scale_is_reported() -> None:
     steady = [65536.0] * 30
     falls = [32768.0, 16384.0, 8192.0, 4096.0]
     assert judge_falling_scale(steady + falls, GOES_ON) is not None
@@ -317,7 +317,7 @@ def test_a_loss_scale_in_free_fall() -> None:
         (None, None, None),
     ],
 )
-def test_the_engines_own_count_of_skipped_steps(
+def test_skipped_steps_counted_by_the_engine_are_judged(
     first: tuple[float, int] | None, last: tuple[float, int] | None, harm: str | None
 ) -> None:
     """DeepSpeed's ``step=70, skipped=70, lr=[1e-05]``, where no line says that a step overflowed."""

@@ -12,14 +12,14 @@ NAN = math.nan
 
 
 @pytest.mark.parametrize("others", [1, 3])
-def test_it_is_over_though_a_counter_ended_while_it_was_bad(others: int) -> None:
+def test_nan_ends_although_one_counter_ended_with_nan(others: int) -> None:
     watched = NanLosses()
     news = [watched.see("gone", NAN) for _ in range(SEVERAL)]
     news += [watched.see(other, 0.5) for _ in range(3 * GOOD) for other in range(others)]
     assert [each for each in news if each] == ["began", "over"]
 
 
-def test_it_is_not_over_while_a_counter_that_comes_seldom_is_bad() -> None:
+def test_nan_lasts_while_a_rare_counter_is_nan() -> None:
     watched = NanLosses()
     news = [
         watched.see(counter, loss)

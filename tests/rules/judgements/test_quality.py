@@ -74,7 +74,7 @@ def healthy(seed: int) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_simulated_healthy_run_raises_nothing_at_any_moment(seed: int) -> None:
+def test_simulated_healthy_run_has_no_findings(seed: int) -> None:
     run = healthy(seed)
     for seen in range(20, 301, 20):
         assert judged({name: values[:seen] for name, values in run.items()}) == {}, seen
@@ -84,7 +84,7 @@ def test_a_simulated_healthy_run_raises_nothing_at_any_moment(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_reward_at_its_floor_with_an_entropy_that_is_gone_is_a_collapse(seed: int) -> None:
+def test_minimal_reward_without_entropy_is_a_collapse(seed: int) -> None:
     reward = noisy(150, lambda at: 0.3 + 0.4 * at, 0.05, seed) + [0.0] * 25
     entropy = noisy(150, lambda at: 1.0 - 0.4 * at, 0.05, seed) + [0.004] * 25
     assert "fell from" in judged({"reward": reward, "entropy": entropy})[COLLAPSE]
@@ -93,7 +93,7 @@ def test_a_reward_at_its_floor_with_an_entropy_that_is_gone_is_a_collapse(seed: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_collapse_without_both_or_before_it_lasts(seed: int) -> None:
+def test_collapse_needs_both_signs_for_some_time(seed: int) -> None:
     rising = noisy(150, lambda at: 0.3 + 0.4 * at, 0.05, seed)
     usual = noisy(175, lambda at: 1.0 - 0.4 * at, 0.05, seed)
     gone = usual[:150] + [0.004] * 25
@@ -110,7 +110,7 @@ def test_no_collapse_without_both_or_before_it_lasts(seed: int) -> None:
 # ---- all rewards are equal
 
 
-def test_rewards_without_any_spread_teach_nothing() -> None:
+def test_equal_rewards_are_reported() -> None:
     worst = {"reward": [-1.0] * 200, "reward_std": [0.0] * 200}
     assert "In the last 200 steps" in judged(worst)[EQUAL_REWARDS]
     forgotten = {"reward": [0.5] * 8 + [0.0] * 400, "reward_std": [0.1] * 8 + [0.0] * 400}
@@ -146,7 +146,7 @@ def test_rewards_without_any_spread_teach_nothing() -> None:
         ([0.5] * 40 + [0.0] * 20, [0.1] * 20 + [0.0] * 15 + [0.1] * 5 + [0.0] * 20, "as long as before"),
     ],
 )
-def test_healthy_rewards_without_spread(reward: list[float], spread: list[float], why: str) -> None:
+def test_healthy_equal_rewards_are_not_reported(reward: list[float], spread: list[float], why: str) -> None:
     assert judged({"reward": reward, "reward_std": spread}) == {}, why
     advantages = {"advantage_min": [-one for one in spread], "advantage_max": spread}
     assert judged({"reward": reward} | advantages) == {}, why
@@ -156,7 +156,7 @@ def test_healthy_rewards_without_spread(reward: list[float], spread: list[float]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_kl_that_exploded_and_stayed(seed: int) -> None:
+def test_lasting_explosion_of_kl_is_reported(seed: int) -> None:
     usual = [abs(one) for one in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
     ramp = [1.7**at for at in range(12)]
     assert "rose from" in judged({"kl": usual + ramp + [900.0 + at for at in range(10)]})[KL_EXPLOSION]
@@ -164,7 +164,7 @@ def test_a_kl_that_exploded_and_stayed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_healthy_kls(seed: int) -> None:
+def test_healthy_kl_is_not_reported(seed: int) -> None:
     usual = [abs(one) for one in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
     for kl, why in (
         ([*usual, 900.0, *usual], "one spike"),
@@ -181,7 +181,7 @@ def test_healthy_kls(seed: int) -> None:
 # ---- the learning rate does not change
 
 
-def test_a_learning_rate_that_never_moved_is_gone_or_stopped() -> None:
+def test_constant_zero_learning_rate_is_reported() -> None:
     loss = [2.0, 2.1] * 15
     assert "all 30 values" in judged({"learning_rate": [0.0] * 30, "loss": loss})[RATE_FROZEN]
     ended = cosine(60) + [0.0] * 25
@@ -204,12 +204,12 @@ def test_a_learning_rate_that_never_moved_is_gone_or_stopped() -> None:
         ([1e-4 * (1 - (at % 50) / 50) for at in range(200)], "cyclic"),
     ],
 )
-def test_healthy_learning_rates(rates: list[float], why: str) -> None:
+def test_healthy_learning_rates_are_not_reported(rates: list[float], why: str) -> None:
     loss = noisy(len(rates), lambda _: 2.0, 0.05, 1)
     assert judged({"learning_rate": rates, "loss": loss}) == {}, why
 
 
-def test_a_rate_of_zero_is_no_news_at_the_end_or_where_the_loss_falls() -> None:
+def test_zero_rate_at_the_end_is_not_reported() -> None:
     zeros = {"learning_rate": [0.0] * 30, "loss": [2.0, 2.1] * 15}
     assert judged(zeros, ending=True) == {}
     assert judged(zeros, facts=RunFacts(advances=100, complete=True)) == {}
@@ -220,7 +220,7 @@ def test_a_rate_of_zero_is_no_news_at_the_end_or_where_the_loss_falls() -> None:
 # ---- evaluations never change
 
 
-def test_evaluations_that_all_give_one_result() -> None:
+def test_equal_evaluations_are_reported() -> None:
     loss = noisy(100, lambda at: 2.0 - at, 0.05, 1)
     assert "All 5 evaluations" in judged({"eval_loss": [0.69315] * 5, "loss": loss})[EVALUATION_FROZEN]
     both = {"eval_loss": [0.6231] * 8, "eval_accuracy": [0.6838] * 8}
@@ -239,7 +239,7 @@ def test_evaluations_that_all_give_one_result() -> None:
         ("eval_accuracy", [0.68382352941176] * 50, "one class for everything, or few samples"),
     ],
 )
-def test_healthy_evaluations(name: str, values: list[float], why: str) -> None:
+def test_healthy_evaluations_are_not_reported(name: str, values: list[float], why: str) -> None:
     loss = noisy(100, lambda at: 2.0 - at, 0.05, 1)
     assert judged({name: values, "loss": loss}) == {}, why
     falling = {"eval_loss": [0.9 - at / 200 for at in range(50)], "eval_accuracy": [0.68382352941176] * 50}
@@ -259,11 +259,11 @@ def test_healthy_evaluations(name: str, values: list[float], why: str) -> None:
     ],
     ids=["flow", "elbo", "log-likelihood"],
 )
-def test_a_sum_of_log_likelihoods_may_fall_faster_and_faster(loss: list[float]) -> None:
+def test_accelerating_fall_of_a_loss_is_not_reported(loss: list[float]) -> None:
     assert judged({"loss": loss}) == {}
 
 
-def test_evaluations_whose_losses_are_no_numbers() -> None:
+def test_nan_evaluations_are_reported() -> None:
     assert "last 3 evaluations" in judged({"eval_loss": [2.0, *[math.nan] * 3]})["nan-loss"]
     assert judged({"eval_loss": [2.0, math.nan, math.nan]}) == {}
     assert judged({"eval_loss": [*[math.nan] * 5, 2.0]}) == {}
@@ -282,7 +282,7 @@ def diagnose(catalogue: Catalogue, matcher: Matcher) -> Diagnose:
     return ask
 
 
-def test_a_whole_log_of_grpo_whose_rewards_became_all_zero(diagnose: Diagnose) -> None:
+def test_grpo_log_with_zero_rewards_is_diagnosed(diagnose: Diagnose) -> None:
     log = "".join(
         f"{{'loss': 0.0, 'grad_norm': 0.1, 'learning_rate': {1e-6 - 1e-9 * at},"
         f" 'reward': {0.25 if at < 10 else 0.0}, 'reward_std': {0.3 if at < 10 else 0.0},"
@@ -304,12 +304,12 @@ def evaluated(times: int, printed: int) -> str:
     return "".join(lines)
 
 
-def test_evaluations_printed_by_several_ranks_are_one(diagnose: Diagnose) -> None:
+def test_evaluation_printed_by_several_ranks_counts_once(diagnose: Diagnose) -> None:
     assert finding(diagnose(evaluated(5, 1)), "evaluation-frozen").harm == "degrading"
     assert all(one.rule != "evaluation-frozen" for one in diagnose(evaluated(4, 4)).findings)
 
 
-def test_a_log_of_evaluations_only(diagnose: Diagnose) -> None:
+def test_log_of_evaluations_only_is_diagnosed(diagnose: Diagnose) -> None:
     log = "".join(
         f"{{'eval_loss': nan, 'eval_runtime': 171.{at}, 'epoch': {at}.0}}\n" * 2 for at in range(1, 4)
     )

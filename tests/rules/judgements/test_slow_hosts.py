@@ -55,7 +55,7 @@ def slow_from(begin: int, share: float, usual: Seconds, *guilty: int, until: int
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 8, 64])
-def test_a_host_that_takes_longer_is_named_with_what_it_costs(hosts: int) -> None:
+def test_slow_host_is_named_with_its_cost(hosts: int) -> None:
     ((step, slow),) = named_in(slow_from(100, 0.2, noisy(0.02), 1), hosts)
     assert slow is not None
     assert 103 <= step <= 100 + WINDOWS[1]
@@ -65,7 +65,7 @@ def test_a_host_that_takes_longer_is_named_with_what_it_costs(hosts: int) -> Non
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 16])
-def test_the_larger_the_slow_down_the_sooner_it_is_found(hosts: int) -> None:
+def test_larger_slowdown_is_found_sooner(hosts: int) -> None:
     """The slowdown changes the times at one step: it does not make the run noisy."""
     even: Seconds = lambda *_: 0.7  # noqa: E731
     for share in (0.1, 0.3, 1.5, 9.0):
@@ -76,7 +76,7 @@ def test_the_larger_the_slow_down_the_sooner_it_is_found(hosts: int) -> None:
     assert step < 100 + WINDOWS[2]
 
 
-def test_steps_at_the_start_are_not_taken_for_noise() -> None:
+def test_first_steps_do_not_count_as_noise() -> None:
     usual, draw = noisy(0.01), random.Random(2)
     changes = named_in(
         slow_from(60, 0.1, lambda rank, step: usual(rank, step) * (draw.uniform(1, 9) if step < 2 else 1), 1)
@@ -84,31 +84,31 @@ def test_steps_at_the_start_are_not_taken_for_noise() -> None:
     assert changes and changes[0][0] < 60 + WINDOWS[0]
 
 
-def test_a_tenth_is_found_within_ten_steps() -> None:
+def test_slowdown_of_ten_percent_is_found_in_ten_steps() -> None:
     changes = named_in(slow_from(64, 0.1, noisy(0.03), 5), 128, steps=80)
     assert [slow and slow.host for _, slow in changes] == ["n5"]
     assert changes[0][0] < 64 + 10
 
 
-def test_in_noise_of_a_fifth_a_tenth_is_found_after_hundreds_of_steps() -> None:
+def test_slowdown_in_strong_noise_is_found_later() -> None:
     ((step, slow),) = named_in(slow_from(64, 0.1, noisy(0.2), 5), 16, steps=900)
     assert slow is not None and slow.host == "n5"
     assert step > 150
 
 
 @pytest.mark.parametrize(("guilty", "rank"), [((9,), 9), ((8, 9, 10, 11), None), ((8, 9, 10), None)])
-def test_a_late_rank_is_distinguished_from_a_late_host(guilty: tuple[int, ...], rank: int | None) -> None:
+def test_late_rank_is_distinguished_from_a_late_host(guilty: tuple[int, ...], rank: int | None) -> None:
     changes = named_in(slow_from(100, 0.3, noisy(0.02), *guilty), 4, 4, 130)
     assert [(slow.host, slow.rank) for _, slow in changes if slow is not None] == [("n2", rank)]
 
 
-def test_it_is_over_when_the_host_keeps_up_again() -> None:
+def test_slow_host_that_keeps_up_again_is_no_longer_slow() -> None:
     changes = named_in(slow_from(100, 0.3, noisy(0.03), 1, until=200))
     assert [slow is not None for _, slow in changes] == [True, False]
     assert 200 + OVER / 2 - 1 <= changes[1][0] <= 200 + 2 * OVER
 
 
-def test_a_host_that_becomes_a_lot_slower_is_reported_anew() -> None:
+def test_much_slower_host_is_reported_again() -> None:
     usual = noisy(0.02)
     changes = named_in(lambda rank, step: usual(rank, step) * ((1.2, 1.6)[step >= 100] if rank == 1 else 1.0))
     shares = [slow.share for _, slow in changes if slow is not None]
@@ -117,12 +117,12 @@ def test_a_host_that_becomes_a_lot_slower_is_reported_anew() -> None:
 
 @pytest.mark.parametrize("hosts", [2, 3, 32])
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5, 1.0])
-def test_hosts_that_vary_alike_are_none(hosts: int, sigma: float) -> None:
+def test_equally_varying_hosts_are_not_slow(hosts: int, sigma: float) -> None:
     assert named_in(noisy(sigma), hosts, steps=1500) == []
 
 
 @pytest.mark.parametrize("correlation", [0.5, 0.9])
-def test_noise_that_lasts_is_no_slow_host(correlation: float) -> None:
+def test_correlated_noise_is_no_slow_host(correlation: float) -> None:
     draw, state = random.Random(5), [0.0] * 16
 
     def own(rank: int, _: int) -> float:
@@ -133,18 +133,18 @@ def test_noise_that_lasts_is_no_slow_host(correlation: float) -> None:
     assert named_in(own, 16, steps=1500) == []
 
 
-def test_a_run_that_becomes_noisier_has_no_slow_host() -> None:
+def test_increasing_noise_is_no_slow_host() -> None:
     draw = random.Random(7)
     assert named_in(lambda _, step: math.exp(draw.gauss(0, 0.01 if step < 300 else 0.15)), 64) == []
 
 
-def test_a_host_that_is_late_now_and_then_is_none() -> None:
+def test_occasionally_late_host_is_not_slow() -> None:
     """The first rank logs, evaluates or saves every few steps."""
     usual = noisy(0.01)
     assert named_in(lambda rank, step: 30.0 if rank == 0 and step % 4 == 0 else usual(rank, step)) == []
 
 
-def test_a_host_may_be_in_time_in_a_step_of_ten() -> None:
+def test_slow_host_can_be_on_time_in_some_steps() -> None:
     usual = noisy(0.02)
     changes = named_in(
         lambda rank, step: usual(rank, step) * (1.6 if rank == 1 and step >= 100 and step % 10 else 1.0)
@@ -153,17 +153,17 @@ def test_a_host_may_be_in_time_in_a_step_of_ten() -> None:
     assert changes[0][0] <= 100 + WINDOWS[0]
 
 
-def test_what_hardly_costs_anything_is_not_reported() -> None:
+def test_slowdown_without_cost_is_not_reported() -> None:
     assert named_in(slow_from(50, 0.5, noisy(0.02), 1), rest=100.0) == []
 
 
-def test_how_much_it_must_cost_is_a_setting() -> None:
+def test_minimum_cost_is_a_setting() -> None:
     slow = slow_from(50, 0.15, noisy(0.02), 1)  # 0.1 s of 1.1
     assert named_in(slow, least=(0.2, 0.0)) == named_in(slow, least=(0.0, 0.2)) == []
     assert [slow and slow.host for _, slow in named_in(slow, least=(0.05, 0.05))] == ["n1"]
 
 
-def test_it_is_over_when_it_hardly_costs_anything_any_more() -> None:
+def test_slowdown_ends_when_it_costs_little() -> None:
     usual = noisy(0.02)
 
     def own(rank: int, step: int) -> float:
@@ -174,7 +174,7 @@ def test_it_is_over_when_it_hardly_costs_anything_any_more() -> None:
     assert changes[1][0] >= 200
 
 
-def test_hosts_that_do_not_wait_for_each_other_are_not_compared() -> None:
+def test_independent_hosts_are_not_compared() -> None:
     assert named_in(slow_from(50, 0.5, noisy(0.02), 1), together=False) == []
 
 
@@ -191,7 +191,7 @@ def lengths(sigma: float, *, longer: float = 1.0, guilty: int = 1, begin: int = 
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.2])
-def test_a_slow_host_is_found_whatever_the_lengths_of_sequences(sigma: float) -> None:
+def test_slow_host_is_found_with_varying_sequence_lengths(sigma: float) -> None:
     usual, tokens = noisy(0.02), lengths(sigma)
     own = slow_from(100, 0.15, lambda rank, step: usual(rank, step) * tokens(rank, step) / 4096, 1)
     changes = named_in(own, 32, steps=120, tokens=tokens)
@@ -207,13 +207,13 @@ def test_longer_sequences_are_an_imbalance(sigma: float, power: float) -> None:
     assert [(slow.host, slow.kind) for _, slow in changes if slow is not None] == [("n1", "imbalance")]
 
 
-def test_a_slow_host_with_so_little_to_do_that_nobody_waits_is_not_reported() -> None:
+def test_slow_host_with_little_work_is_not_reported() -> None:
     usual, tokens = noisy(0.02), lengths(0.1, longer=0.6)
     own = slow_from(100, 0.15, lambda rank, step: usual(rank, step) * tokens(rank, step) / 4096, 1)
     assert named_in(own, 16, steps=300, tokens=tokens) == []
 
 
-def test_few_tokens_do_not_make_a_host_slow_whose_time_is_fixed() -> None:
+def test_few_tokens_do_not_make_a_host_slow() -> None:
     assert named_in(noisy(0.02), 16, tokens=lengths(0.3, longer=0.7)) == []
 
 
@@ -224,7 +224,7 @@ STAGES = [
 ]
 
 
-def test_a_stage_of_a_pipeline_is_not_slow_for_being_another() -> None:
+def test_pipeline_stages_are_not_compared() -> None:
     usual = noisy(0.02)
 
     def own(rank: int, step: int) -> float:
@@ -236,7 +236,7 @@ def test_a_stage_of_a_pipeline_is_not_slow_for_being_another() -> None:
     assert whole_hosts == [], "no other host does the same work"
 
 
-def test_a_host_that_leaves_is_slow_no_more_and_the_others_are_judged() -> None:
+def test_leaving_host_is_removed() -> None:
     watched, usual = SlowHosts(), noisy(0.01)
     for step in range(60):
         for rank in range(4):
@@ -251,7 +251,7 @@ def test_a_host_that_leaves_is_slow_no_more_and_the_others_are_judged() -> None:
     assert watched.slow is not None and watched.slow.host == "n3"
 
 
-def test_steps_that_a_host_never_reports_are_forgotten_and_it_with_them() -> None:
+def test_incomplete_steps_are_dropped() -> None:
     watched = SlowHosts()
     watched.see("n1", 1, 0, RankStep(0.5, 1.0))
     for step in range(2000):
@@ -264,7 +264,7 @@ def test_steps_that_a_host_never_reports_are_forgotten_and_it_with_them() -> Non
 @pytest.mark.parametrize(
     "own", [RankStep(0.0, 1.0), RankStep(-1.0, 1.0), RankStep(math.nan, 1.0), RankStep(1.0, math.inf)]
 )
-def test_impossible_times_are_left_out(own: RankStep) -> None:
+def test_invalid_times_are_ignored(own: RankStep) -> None:
     watched = SlowHosts()
     for rank in range(3):
         assert not watched.see(f"n{rank}", rank, 1, own)
@@ -272,7 +272,7 @@ def test_impossible_times_are_left_out(own: RankStep) -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=9))
-def test_each_value_is_compared_with_the_median_of_the_others(values: list[float]) -> None:
+def test_deviation_is_relative_to_the_median_of_others(values: list[float]) -> None:
     found = deviations(dict(enumerate(values)))
     for at, value in enumerate(values):
         others = values[:at] + values[at + 1 :]
@@ -281,7 +281,7 @@ def test_each_value_is_compared_with_the_median_of_the_others(values: list[float
 
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(range(6)), st.floats(0.001, 1000), st.integers(0, 5), st.integers(0, 2**20))
-def test_the_order_of_hosts_and_the_unit_of_time_do_not_matter(
+def test_order_of_hosts_and_unit_of_time_are_irrelevant(
     order: list[int], unit: float, guilty: int, seed: int
 ) -> None:
     def verdicts(ranks: list[int], unit: float) -> list[tuple[int, str]]:

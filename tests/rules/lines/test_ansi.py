@@ -21,12 +21,12 @@ def both(text: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("code", PIECES)
-def test_a_code_is_taken_out(code: str) -> None:
+def test_terminal_codes_are_removed(code: str) -> None:
     assert both(f"loss {code}0.5{code}") == (["loss 0.5"], ["loss 0.5"])
 
 
 @settings(deadline=None)
 @given(parts=st.lists(st.sampled_from([*PIECES, *BROKEN, "loss", " 0.5", "显存", "\n"]), max_size=12))
-def test_lines_and_cells_agree(parts: list[str]) -> None:
+def test_lines_and_chunks_agree(parts: list[str]) -> None:
     lines, cells = both("step" + "".join(parts))
     assert lines == cells

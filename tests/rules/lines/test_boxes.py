@@ -48,7 +48,7 @@ def indented(lines: list[str]) -> list[str]:
         ],
     ],
 )
-def test_the_exception_is_found_and_nothing_else(catalogue: Catalogue, lines: list[str]) -> None:
+def test_boxed_exception_is_found(catalogue: Catalogue, lines: list[str]) -> None:
     reading = RunReading(catalogue)
     reading.feed(lines_of(STEPS + "\n".join(lines) + "\n"))
     found = rendered(reading.diagnose())

@@ -31,11 +31,11 @@ def read(record: dict[str, object]) -> list[Line]:
         {"__REALTIME_TIMESTAMP": str(int(AT * 1e6)), "MESSAGE": "hello"},
     ],
 )
-def test_the_text_of_a_record_is_the_line(record: dict[str, object]) -> None:
+def test_text_of_a_record_becomes_the_line(record: dict[str, object]) -> None:
     assert [(line.text, line.time) for line in read(record)] == [("hello", AT)]
 
 
-def test_a_record_names_its_rank_and_holds_a_traceback() -> None:
+def test_rank_and_traceback_of_a_record_are_read() -> None:
     record = {
         "level": "error",
         "rank": 3,
@@ -59,12 +59,12 @@ def test_a_record_names_its_rank_and_holds_a_traceback() -> None:
         {"time": AT, "text": "hello"},
     ],
 )
-def test_what_is_no_log_record_stays_as_it_is(record: dict[str, object]) -> None:
+def test_other_json_is_unchanged(record: dict[str, object]) -> None:
     assert [line.text for line in read(record)] == [json.dumps(record)]
 
 
 @pytest.mark.parametrize("fields", [{"msg": "step failed"}, {}])
-def test_a_bound_step_hides_no_traceback(fields: dict[str, object]) -> None:
+def test_step_field_does_not_hide_a_traceback(fields: dict[str, object]) -> None:
     record = {"level": "ERROR", "step": 20, **fields, "exc_info": "Traceback …\nValueError: no"}
     assert [line.text for line in read(record)] == [*fields.values(), "Traceback …", "ValueError: no"]
 
@@ -85,13 +85,13 @@ def test_a_bound_step_hides_no_traceback(fields: dict[str, object]) -> None:
     ],
     ids=range(10),
 )
-def test_what_is_no_time_costs_the_time_alone(time: str) -> None:
+def test_invalid_time_loses_only_the_time(time: str) -> None:
     found = record_of(f'{{"time": {time}, "msg": "hello"}}')
     assert found is None or found[::3] == (None, "hello")
 
 
 @pytest.mark.parametrize("rank", [True, False, -1, 1_000_000, 10**30, 3.0, "3"])
-def test_what_is_no_rank_names_none(rank: object) -> None:
+def test_invalid_rank_is_ignored(rank: object) -> None:
     (line,) = read({"level": "info", "msg": "hello", "rank": rank})
     assert (line.text, line.rank) == ("hello", None)
 
@@ -123,7 +123,7 @@ VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_s
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1))
-def test_no_record_breaks_reading(record: dict[str, object]) -> None:
+def test_any_record_can_be_read(record: dict[str, object]) -> None:
     data = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
     reader = LineReader("x")
     lines = [*reader.feed(data + b"\nlast\n"), *reader.finish()]

@@ -22,14 +22,14 @@ def docker(text: str, stream: str = "stderr", second: int = 32, **more: object) 
     return json.dumps({"log": text, "stream": stream, **more, "time": stamp}).encode() + b"\n"
 
 
-def test_a_record_gives_time_and_text() -> None:
+def test_record_has_time_and_text() -> None:
     assert read(docker("[rank3]: ValueError: \u505c\n")) == [
         Line("ValueError: 停", "x", 1, 3, NOV_20 + 0.5, zoned=True)
     ]
     assert read(docker("a\n", attrs={"tag": "b"}))[0].text == "a"
 
 
-def test_a_long_line_in_several_records_is_one_line() -> None:
+def test_line_in_several_records_is_joined() -> None:
     data = docker("hal") + docker("other\n", "stdout", 33) + docker("lo\n", second=34)
     assert [(line.text, line.number, line.time) for line in read(data)] == [
         ("other", 2, NOV_20 + 1.5),
@@ -37,7 +37,7 @@ def test_a_long_line_in_several_records_is_one_line() -> None:
     ]
 
 
-def test_redraws_inside_a_record_are_lines() -> None:
+def test_redraws_inside_a_record_are_separate_lines() -> None:
     assert [line.text for line in read(docker("\r1%\r2%\n"))] == ["1%", "2%"]
     assert [line.text for line in read(docker("1%\r", second=31) + docker("2%\r") + docker("3%\r\n"))] == [
         "1%",
@@ -46,11 +46,11 @@ def test_redraws_inside_a_record_are_lines() -> None:
     ]
 
 
-def test_an_unfinished_record_is_given_at_the_end() -> None:
+def test_unfinished_record_is_returned_at_the_end() -> None:
     assert [line.text for line in read(docker("Password: "))] == ["Password: "]
 
 
-def test_the_collectors_copy_of_the_flag_counts() -> None:
+def test_partial_flag_of_the_collector_is_respected() -> None:
     data = docker("hal", _p="P") + docker("lo", _p="F") + docker("next", _p="F")
     assert [line.text for line in read(data)] == ["hallo", "next"]
 
@@ -64,11 +64,11 @@ def test_the_collectors_copy_of_the_flag_counts() -> None:
         '{"log": "a", "stream": "stderr", "time": "2026-11-20T23:56:32Z"',
     ],
 )
-def test_other_objects_are_lines(text: str) -> None:
+def test_other_objects_are_plain_lines(text: str) -> None:
     assert [line.text for line in read(text.encode())] == [text]
 
 
-def test_stamped_copies_of_lines() -> None:
+def test_timestamps_of_copied_lines_are_read() -> None:
     data = (
         b"2026-11-20T23:56:32.500000000Z [rank1]: ValueError: no\n"
         b"2026-11-20T23:56:33.5000000Z ##[group]Run make\n"

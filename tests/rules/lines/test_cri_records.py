@@ -16,16 +16,16 @@ def cri(stream: str, flag: str, text: str, second: int = 32) -> bytes:
     return f"2026-11-20T23:56:{second}.5Z {stream} {flag} {text}\n".encode()
 
 
-def test_container_records_give_time_and_text(read_lines: ReadLines) -> None:
+def test_container_records_have_time_and_text(read_lines: ReadLines) -> None:
     (line,) = read_lines(cri("stderr", "F", "[rank3]: hello"))
     assert line == Line("hello", "train.log", 1, 3, NOV_20 + 0.5, zoned=True)
 
 
-def test_a_records_own_time_wins_over_the_time_of_reading(read_lines: ReadLines) -> None:
+def test_time_of_a_record_has_precedence(read_lines: ReadLines) -> None:
     assert read_lines(cri("stdout", "F", "x"), time=5.0)[0].time == NOV_20 + 0.5
 
 
-def test_an_unfinished_record_is_joined_with_the_next_of_its_stream(read_lines: ReadLines) -> None:
+def test_partial_records_of_a_stream_are_joined(read_lines: ReadLines) -> None:
     data = cri("stdout", "P", "hal") + cri("stderr", "F", "err", 33) + cri("stdout", "F", "lo", 34)
     assert [(line.text, line.number, line.time) for line in read_lines(data)] == [
         ("err", 2, NOV_20 + 1.5),
@@ -33,7 +33,7 @@ def test_an_unfinished_record_is_joined_with_the_next_of_its_stream(read_lines: 
     ]
 
 
-def test_a_line_that_is_no_record_has_nothing_of_the_record_before(read_lines: ReadLines) -> None:
+def test_plain_line_is_not_joined_with_a_record(read_lines: ReadLines) -> None:
     data = cri("stdout", "P", "hal") + b"[x] plain\n" + cri("stdout", "F", "lo", 34)
     assert [(line.text, line.time) for line in read_lines(data)] == [
         ("[x] plain", None),
@@ -41,7 +41,7 @@ def test_a_line_that_is_no_record_has_nothing_of_the_record_before(read_lines: R
     ]
 
 
-def test_redrawn_records_are_lines_of_their_own(read_lines: ReadLines) -> None:
+def test_redrawn_records_are_separate_lines(read_lines: ReadLines) -> None:
     data = cri("stderr", "P", "1%\r") + cri("stderr", "P", "2%\r", 33) + cri("stderr", "F", "3%", 34)
     assert [(line.text, line.number) for line in read_lines(data)] == [("1%", 1), ("2%", 2), ("3%", 3)]
 
@@ -53,5 +53,5 @@ def test_redraws_inside_one_record_share_its_time(read_lines: ReadLines) -> None
     ]
 
 
-def test_an_unfinished_record_at_the_end_is_given(line_texts: LineTexts) -> None:
+def test_unfinished_record_at_the_end_is_returned(line_texts: LineTexts) -> None:
     assert line_texts(cri("stdout", "P", "Password: ")) == ["Password: "]

@@ -32,7 +32,7 @@ DATA = [
 
 
 @pytest.mark.parametrize("line", DATA)
-def test_a_failure_in_training_data_is_ignored(catalogue: Catalogue, line: str) -> None:
+def test_failure_in_training_data_is_ignored(catalogue: Catalogue, line: str) -> None:
     reading = RunReading(catalogue)
     seen = reading.feed(lines_of(f"{STEPS}{line}\n"))
     assert is_training_data(line) and not seen.matches
@@ -52,7 +52,7 @@ LOGGED = [
 
 
 @pytest.mark.parametrize("line", LOGGED)
-def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
+def test_log_record_is_not_training_data(catalogue: Catalogue, line: str) -> None:
     """The name of its first key does not matter: loguru's ``serialize=True`` begins with "text"."""
     reading = RunReading(catalogue)
     reading.feed(lines_of(f"{STEPS}{line}\n"))
@@ -73,5 +73,5 @@ def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
         "sample.py:33: RuntimeError: CUDA error: device-side assert triggered",
     ],
 )
-def test_failures_are_none_of_the_data(line: str) -> None:
+def test_real_failures_are_not_training_data(line: str) -> None:
     assert not is_training_data(line)

@@ -38,7 +38,7 @@ NIGHTS = pytest.mark.parametrize(
 
 @NIGHTS
 @pytest.mark.parametrize("minutes", [5, 15, 19.9], ids=["early", "late", "at the end"])
-def test_a_clock_that_is_set_while_a_run_trains_is_no_stall(
+def test_clock_change_during_training_is_no_stall(
     diagnose: Diagnose, hour: datetime, jump: float, minutes: float
 ) -> None:
     found = diagnose(log(hour - timedelta(minutes=minutes), jump))
@@ -46,7 +46,7 @@ def test_a_clock_that_is_set_while_a_run_trains_is_no_stall(
 
 
 @NIGHTS
-def test_nor_is_one_that_is_set_between_the_last_step_and_the_last_line(
+def test_clock_change_after_the_last_step_is_no_stall(
     diagnose: Diagnose, hour: datetime, jump: float
 ) -> None:
     found = diagnose(log(hour - timedelta(minutes=20, seconds=5), jump, after=[10, 5]))
@@ -55,7 +55,7 @@ def test_nor_is_one_that_is_set_between_the_last_step_and_the_last_line(
 
 @NIGHTS
 @pytest.mark.parametrize("minutes", [15, 25], ids=["while it trains", "while it hangs"])
-def test_a_hang_of_half_an_hour_is_found_in_such_a_night(
+def test_hang_during_a_clock_change_is_found(
     diagnose: Diagnose, hour: datetime, jump: float, minutes: float
 ) -> None:
     found = diagnose(log(hour - timedelta(minutes=minutes), jump, after=[600, 600, 600]))
@@ -86,7 +86,7 @@ def moment(text: str) -> float:
         ("2026-10-24 02:59:50", "2026-10-24 02:00:05", -3585),
     ],
 )
-def test_time_that_passed(earlier: str, later: str, seconds: float) -> None:
+def test_elapsed_time_accounts_for_clock_changes(earlier: str, later: str, seconds: float) -> None:
     assert elapsed(moment(earlier), moment(later)) == seconds
 
 

@@ -61,13 +61,13 @@ ReadLines = Callable[..., list[Line]]
         ("\x1b]0;window title\x07hello", None, "hello"),
     ],
 )  # fmt: skip
-def test_prefixes_are_taken_off_and_ranks_understood(
+def test_prefixes_are_removed_and_ranks_read(
     read_lines: ReadLines, raw: str, rank: int | None, text: str
 ) -> None:
     assert [(line.rank, line.text) for line in read_lines(raw.encode())] == [(rank, text)]
 
 
-def test_srun_labels_are_ranks_once_they_are_sure(read_lines: ReadLines) -> None:
+def test_srun_labels_are_ranks_when_certain(read_lines: ReadLines) -> None:
     data = "".join(f"{n % 4}: line {n}\n" for n in range(20)) + "srun: error\n10: [rank11]: x\n"
     lines = read_lines(data.encode())
     assert [(line.rank, line.text) for line in lines[11:14]] == [
@@ -80,7 +80,7 @@ def test_srun_labels_are_ranks_once_they_are_sure(read_lines: ReadLines) -> None
     assert [line.rank for line in read_lines(padded)[-3:]] == [2, 0, 1]
 
 
-def test_numbered_lists_are_no_labels(read_lines: ReadLines) -> None:
+def test_numbered_lists_are_not_labels(read_lines: ReadLines) -> None:
     listed = "".join(f"{n}: item\n" for n in range(100)).encode()
     assert {line.rank for line in read_lines(listed)} == {None}
     sparse = "".join(f"{n % 2}: item\nprose\n" for n in range(100)).encode()
@@ -89,23 +89,23 @@ def test_numbered_lists_are_no_labels(read_lines: ReadLines) -> None:
     assert {line.rank for line in read_lines(late)} == {None}
 
 
-def test_the_file_tells_the_rank_and_a_prefix_inside_wins(read_lines: ReadLines) -> None:
+def test_prefix_has_precedence_over_the_rank_of_the_file(read_lines: ReadLines) -> None:
     lines = read_lines(b"hello\n[rank2]: there\n", rank=7)
     assert [line.rank for line in lines] == [7, 2]
 
 
-def test_local_ranks_are_those_of_their_host() -> None:
+def test_local_ranks_are_mapped_to_global_ranks() -> None:
     """torchrun labels lines by local ranks, and torch by ranks."""
     host = local_ranks({9, 8})
     lines = LineReader("x", 8, local_ranks=host).feed(b"[default1]:a\n[rank8]: b\n[default1]:[rank9]: c\nd\n")
     assert [(line.rank, line.text) for line in lines] == [(9, "a"), (8, "b"), (9, "c"), (8, "d")]
 
 
-def test_of_some_ranks_of_a_host_the_first_one_says_which_the_others_are() -> None:
+def test_local_ranks_follow_from_the_first_rank() -> None:
     assert local_ranks({10, 11}, 8) == (8, 9, 10, 11)
     assert local_ranks({3}, 0) == local_ranks(set(), 8) == ()
 
 
 @pytest.mark.parametrize("ranks", [set(), {0, 1}, {1, 2}])
-def test_numbers_that_may_be_ranks_are_no_local_ones(ranks: set[int]) -> None:
+def test_ambiguous_numbers_are_not_local_ranks(ranks: set[int]) -> None:
     assert local_ranks(ranks) == ()

@@ -43,7 +43,7 @@ def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str) -> Diagnosis:
         (losses(20) + STAMP.replace("09:16", "10:17"), "2026-05-11T10:17:03.519"),
     ],
 )
-def test_the_time_of_a_line_long_before_is_not_told_as_a_failures_own(
+def test_time_of_a_distant_line_is_not_that_of_the_failure(
     catalogue: Catalogue, matcher: Matcher, between: str, time: str | None
 ) -> None:
     diagnosis = diagnosed(catalogue, matcher, STAMP + between + OOM)
@@ -55,7 +55,7 @@ def test_the_time_of_a_line_long_before_is_not_told_as_a_failures_own(
 
 
 @pytest.mark.parametrize(("steps", "time"), [(2, "2026-05-11T09:16:03.519"), (20, None)])
-def test_a_rank_that_prints_little_is_as_far_as_the_one_that_tells_the_steps(
+def test_step_of_a_quiet_rank_is_that_of_the_run(
     catalogue: Catalogue, matcher: Matcher, steps: int, time: str | None
 ) -> None:
     found = "".join(f"[rank0]: {line}\n" for line in losses(steps).splitlines())
@@ -65,13 +65,13 @@ def test_a_rank_that_prints_little_is_as_far_as_the_one_that_tells_the_steps(
 
 
 @pytest.mark.parametrize("lead", ["(raylet) ", "(raylet, ip=10.0.0.3) ", "(autoscaler +4s) ", ""])
-def test_the_stamp_behind_rays_daemons_is_read(lead: str) -> None:
+def test_timestamp_after_a_prefix_of_ray_is_read(lead: str) -> None:
     line = f"{lead}[2026-05-11 21:38:02,118 E 31420 31420] (raylet) node_manager.cc:3193: 1 Workers"
     assert time_of_line(line) == time_of_line("2026-05-11 21:38:02.118")
 
 
 @pytest.mark.parametrize("clock", ["01:41:11.551", "09:41:11.551"])
-def test_no_step_follows_a_line_below_them_all_whatever_its_clock_says(
+def test_no_step_follows_the_last_line_despite_its_clock(
     catalogue: Catalogue, matcher: Matcher, clock: str
 ) -> None:
     steps = "".join(
@@ -84,9 +84,7 @@ def test_no_step_follows_a_line_below_them_all_whatever_its_clock_says(
     assert (timeout.harm, timeout.note) == ("fatal", "")
 
 
-def test_steps_below_a_line_whose_clock_is_behind_are_counted_by_the_order(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_steps_after_a_line_with_a_late_clock_count(catalogue: Catalogue, matcher: Matcher) -> None:
     rows = [
         f"[2026-05-11 09:16:{at:02d},519] [INFO] [logging.py:1:log] step={at}, lr=[1e-5]\n"
         for at in range(1, 60)
@@ -97,9 +95,7 @@ def test_steps_below_a_line_whose_clock_is_behind_are_counted_by_the_order(
 
 
 @pytest.mark.parametrize("above", [1, 30, 59])
-def test_between_named_ranks_clocks_tell_what_followed_wherever_lines_stand(
-    catalogue: Catalogue, matcher: Matcher, above: int
-) -> None:
+def test_times_order_the_lines_of_named_ranks(catalogue: Catalogue, matcher: Matcher, above: int) -> None:
     rows = [
         f"[rank0]: [2026-05-11 09:{16 + at // 6}:{at % 6 * 10:02d},519] [INFO] [log] step={at}, lr=[1e-5]\n"
         for at in range(1, 60)

@@ -46,7 +46,7 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.lists(st.integers(0, 2000), max_size=8))
 @settings(max_examples=300, deadline=None)
-def test_any_cut_gives_the_same_lines(read_lines: ReadLines, pieces: list[bytes], cuts: list[int]) -> None:
+def test_lines_do_not_depend_on_chunks(read_lines: ReadLines, pieces: list[bytes], cuts: list[int]) -> None:
     data = b"".join(pieces)
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     reader = LineReader("train.log")
@@ -65,7 +65,7 @@ def test_byte_by_byte_gives_the_same_lines(read_lines: ReadLines, pieces: list[b
     assert lines + reader.finish() == read_lines(data)
 
 
-def test_a_partial_last_line_is_held_back_until_it_ends() -> None:
+def test_partial_last_line_is_held_until_its_end() -> None:
     reader = LineReader("train.log")
     assert reader.feed(b"one\ntw") == [Line("one", "train.log", 1)]
     assert reader.feed(b"o") == []
@@ -75,13 +75,13 @@ def test_a_partial_last_line_is_held_back_until_it_ends() -> None:
     assert (reader.lines, reader.bytes) == (3, 12)
 
 
-def test_redrawn_segments_are_lines_of_one_number_and_come_at_once() -> None:
+def test_redrawn_segments_share_a_line_number() -> None:
     reader = LineReader("train.log")
     assert [(line.text, line.number) for line in reader.feed(b"1%\r2%\r")] == [("1%", 1), ("2%", 1)]
     assert [(line.text, line.number) for line in reader.feed(b"\n\nend\n")] == [("end", 3)]
 
 
-def test_text_glued_to_a_progress_bar_is_a_line_of_its_own(read_lines: ReadLines) -> None:
+def test_text_after_a_progress_bar_is_a_separate_line(read_lines: ReadLines) -> None:
     bar = "  3%|▎         | 3/100 [00:03<01:37,  1.00s/it]"
     glued = f"{bar}Traceback (most recent call last):\n{bar}[rank1]: ValueError: no\n".encode()
     assert [(line.text, line.rank) for line in read_lines(glued)] == [
@@ -104,13 +104,13 @@ def test_text_glued_to_a_progress_bar_is_a_line_of_its_own(read_lines: ReadLines
         ("a ratio of 3: : 4", "a ratio of 3: : 4"),
     ],
 )
-def test_one_exception_that_processes_wrote_at_once_is_one(
+def test_exception_written_by_several_processes_is_one(
     written: str, read: str, read_lines: ReadLines
 ) -> None:
     assert [line.text for line in read_lines(f"{written}\n".encode())] == [read]
 
 
-def test_what_two_ranks_wrote_into_one_line_is_parted(read_lines: ReadLines) -> None:
+def test_line_written_by_two_ranks_is_split(read_lines: ReadLines) -> None:
     data = b'[rank0]:   File "train.py", li[rank1]: ValueError: no\nhello[default2]:there\n'
     found = read_lines(data + b"byeTraceback (most recent call last):\n")
     assert [(line.text, line.rank) for line in found] == [
@@ -124,14 +124,12 @@ def test_what_two_ranks_wrote_into_one_line_is_parted(read_lines: ReadLines) -> 
 
 
 @pytest.mark.parametrize("prefix", ["[default4]:", "[rank4]:", "[default4]:[rank4]:", "[default4]: "])
-def test_a_traceback_right_behind_a_launchers_prefix_is_of_its_rank(
-    prefix: str, read_lines: ReadLines
-) -> None:
+def test_traceback_after_a_prefix_belongs_to_its_rank(prefix: str, read_lines: ReadLines) -> None:
     found = read_lines(f"{prefix}Traceback (most recent call last):\n".encode())
     assert [(line.text, line.rank) for line in found] == [("Traceback (most recent call last):", 4)]
 
 
-def test_a_message_behind_a_bar_with_a_postfix_is_a_line_of_its_own(line_texts: LineTexts) -> None:
+def test_message_after_a_bar_with_a_postfix_is_separate(line_texts: LineTexts) -> None:
     bar = "Epoch 1: 100%|██████████| 150/150 [00:04<00:00, 30.55it/s, train_loss=2.22e-6]"
     message = "`Trainer.fit` stopped: `max_epochs=2` reached."
     assert line_texts(f"{bar}{message}\r{bar}".encode()) == [bar, message, bar]
@@ -141,14 +139,14 @@ def test_a_message_behind_a_bar_with_a_postfix_is_a_line_of_its_own(line_texts: 
     assert line_texts(beside.encode()) == [beside]
 
 
-def test_a_bar_with_a_postfix_stays_whole(line_texts: LineTexts) -> None:
+def test_bar_with_a_postfix_is_not_split(line_texts: LineTexts) -> None:
     bar = "Epoch 0:  12%|█▏        | 12/100 [00:10<01:00,  1.20it/s, loss=0.5, v_num=0]"
     assert line_texts(bar.encode()) == [bar]
     behind = f"{bar}examples are packed"
     assert line_texts(behind.encode()) == [behind]
 
 
-def test_a_bar_that_does_not_advance_is_read_once() -> None:
+def test_unchanged_bar_is_read_once() -> None:
     reader = LineReader("train.log")
     assert reader.feed(b"\r 29/100", 10.0) == []
     assert [line.text for line in reader.feed(b"\r 30/100", 11.0)] == [" 29/100"]
@@ -162,7 +160,7 @@ def test_a_bar_that_does_not_advance_is_read_once() -> None:
     assert reader.finish(70.0) == []
 
 
-def test_an_unfinished_ordinary_line_waits_for_its_end_and_keeps_its_time() -> None:
+def test_unfinished_line_keeps_its_time() -> None:
     reader = LineReader("train.log")
     reader.feed(b"one\nloading", 10.0)
     assert reader.idle(99.0) == []

@@ -17,7 +17,7 @@ ReadLines = Callable[..., list[Line]]
 
 @pytest.mark.parametrize("excess", [-1, 0, 1, 70_000])
 @pytest.mark.parametrize("step", [1000, 65_536, 10**9])
-def test_a_long_line_is_cut_the_same_way_however_it_comes(excess: int, step: int) -> None:
+def test_long_line_is_truncated_the_same_for_any_chunks(excess: int, step: int) -> None:
     data = b"a" * (MAX_LINE + excess) + b"\nnext\n"
     reader = LineReader("train.log")
     lines = [line for at in range(0, len(data), step) for line in reader.feed(data[at : at + step])]
@@ -28,7 +28,7 @@ def test_a_long_line_is_cut_the_same_way_however_it_comes(excess: int, step: int
 
 
 @pytest.mark.parametrize("step", [100, 65_535, 65_537, 10**9])
-def test_the_end_of_a_long_line_is_kept_whatever_stands_before_it(step: int) -> None:
+def test_end_of_a_long_line_is_kept(step: int) -> None:
     numbers = " ".join(map(str, range(200_000)))
     data = f"[rank3]: weights {numbers} ValueError: no such thing\nnext\n".encode()
     reader = LineReader("train.log")
@@ -39,7 +39,7 @@ def test_the_end_of_a_long_line_is_kept_whatever_stands_before_it(step: int) -> 
     assert (lines[1].rank, lines[1].number, len(lines)) == (3, 1, 3)
 
 
-def test_a_record_that_is_long_in_its_parts_keeps_its_end(read_lines: ReadLines) -> None:
+def test_end_of_a_long_record_is_kept(read_lines: ReadLines) -> None:
     part = "2026-11-20T10:00:00.5Z stderr P " + "x" * 16_000 + "\n"
     lines = read_lines((part * 9 + "2026-11-20T10:00:01.5Z stderr F ValueError: no\n").encode())
     assert [len(line.text) for line in lines] == [HEAD, len(GOES_ON) + TAIL]
@@ -47,14 +47,14 @@ def test_a_record_that_is_long_in_its_parts_keeps_its_end(read_lines: ReadLines)
     assert {line.number for line in lines} == {1}
 
 
-def test_a_long_line_that_begins_in_a_portion_of_others_is_cut_too() -> None:
+def test_long_line_after_other_lines_is_truncated() -> None:
     reader = LineReader("train.log")
     assert len(reader.feed(b"short\n" + b"a" * (MAX_LINE + 5))) == 1
     assert [len(line.text) for line in reader.feed(b"\n")] == [HEAD, len(GOES_ON) + TAIL]
     assert reader.cut == 1
 
 
-def test_a_gigabyte_line_does_not_grow_in_memory() -> None:
+def test_memory_for_a_gigabyte_line_is_bounded() -> None:
     reader = LineReader("train.log")
     for _ in range(64):
         assert reader.feed(b"x" * 65_536) == []
@@ -62,14 +62,14 @@ def test_a_gigabyte_line_does_not_grow_in_memory() -> None:
     assert sum(len(line.text) for line in reader.feed(b"\n")) == MAX_LINE + len(GOES_ON)
 
 
-def test_a_line_cut_inside_a_character_loses_only_that_character(read_lines: ReadLines) -> None:
+def test_truncation_loses_at_most_one_character(read_lines: ReadLines) -> None:
     for before in (b"", b"x", b"xx"):
         head, tail = read_lines(before + "停".encode() * MAX_LINE + b"\n")
         assert set(head.text.lstrip("x")) == {"停"}
         assert set(tail.text.removeprefix(GOES_ON)) == {"停"}
 
 
-def test_a_launchers_command_may_be_long(catalogue: Catalogue) -> None:
+def test_long_command_of_a_launcher_is_read_quickly(catalogue: Catalogue) -> None:
     """Counting the characters took half a second per line; the end of the line is sufficient."""
     command = "['/usr/bin/python', '-u', 'train.py', " + "'--data', '/data/part.py', " * 100 + "'--fast']"
     text = f"CalledProcessError: Command '{command}' returned non-zero exit status 7."

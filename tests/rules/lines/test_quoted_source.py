@@ -45,11 +45,11 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_source_that_is_shown_fires_nothing(name: str) -> None:
+def test_quoted_source_code_fires_no_rule(name: str) -> None:
     assert fired(SHOWN[name]) == []
 
 
-def test_the_message_itself_fires_whatever_the_source_says() -> None:
+def test_message_near_source_code_fires() -> None:
     message = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity"
     )
@@ -58,14 +58,14 @@ def test_the_message_itself_fires_whatever_the_source_says() -> None:
     assert fired(group) == ["cuda-oom"]
 
 
-def test_a_message_in_a_traceback_that_another_writer_tore_apart_still_fires() -> None:
+def test_message_in_an_interleaved_traceback_fires() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    run()\nwandb: syncing\n'
     message = "  OSError: [Errno 28] No space left on device: 'checkpoint-100/optimizer.pt'\n"
     assert fired(text + message) == ["disk-full-checkpoint"]
 
 
 @pytest.mark.parametrize("header", ["", "            Traceback (most recent call last):\n"])
-def test_a_message_as_deep_as_its_frames_still_fires(header: str) -> None:
+def test_indented_message_fires(header: str) -> None:
     frame = '            File "a.py", line 3, in f\n                run()\n'
     message = "            OSError: [Errno 28] No space left on device: 'checkpoint-100/optimizer.pt'\n"
     assert fired(header + frame + message) == ["disk-full-checkpoint"]
@@ -80,11 +80,11 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_the_statement_that_failed_counts_where_its_exception_says_nothing(name: str) -> None:
+def test_failed_statement_counts_without_a_message(name: str) -> None:
     assert fired(STATEMENTS[name]) == ["zero3-active-sub-modules-assert"]
 
 
-def test_the_neighbours_of_the_statement_that_failed_do_not_count() -> None:
+def test_lines_around_the_failed_statement_do_not_count() -> None:
     assert fired(STATEMENTS["box"].replace("❱", " ")) == []
 
 

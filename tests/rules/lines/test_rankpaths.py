@@ -30,11 +30,11 @@ from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
         ("sft-1234567-3.out", None),  # by itself not sure
     ],
 )
-def test_names(path: str, rank: int | None) -> None:
+def test_rank_is_read_from_file_names(path: str, rank: int | None) -> None:
     assert rank_of_path(path) == rank
 
 
-def test_the_tasks_of_one_slurm_job() -> None:
+def test_slurm_tasks_of_one_job_are_ranks() -> None:
     tasks = [f"logs/sft-1234567-{task}.{kind}" for task in range(4) for kind in ("out", "err")]
     assert ranks_of_tasks([*tasks, "logs/other.log"]) == {path: int(path[-5]) for path in tasks}
 
@@ -50,7 +50,7 @@ def test_the_tasks_of_one_slurm_job() -> None:
     ],
     ids=["one", "no zero", "array", "date", "rotated"],
 )
-def test_what_is_not_sure(paths: list[str]) -> None:
+def test_ambiguous_file_names_have_no_rank(paths: list[str]) -> None:
     assert ranks_of_tasks(paths) == {}
 
 

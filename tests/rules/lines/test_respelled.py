@@ -31,7 +31,7 @@ def read(text: str) -> list[str]:
         ("Memory Error：显存 23 GB", "Memory Error：显存 23 GB"),
     ],
 )
-def test_a_full_width_colon_behind_an_exceptions_name(text: str, shown: str) -> None:
+def test_full_width_colon_after_an_exception_name(text: str, shown: str) -> None:
     assert read(text) == [shown]
 
 
@@ -52,11 +52,11 @@ def test_a_full_width_colon_behind_an_exceptions_name(text: str, shown: str) -> 
         ("训练 ✓ 100%|██████████|", "训练 ✓ 100%|██████████|"),
     ],
 )
-def test_quotes_blanks_and_entities_of_a_page(text: str, shown: str) -> None:
+def test_typographic_characters_and_entities_are_replaced(text: str, shown: str) -> None:
     assert read(text) == [shown]
 
 
-def test_an_exception_in_a_string_is_read_as_lines() -> None:
+def test_exception_in_a_string_is_split_into_lines() -> None:
     double = QUOTED.replace('"', '\\"')
     assert read("{'message': '" + QUOTED.replace("'", "\\'") + "'}") == TRACEBACK
     assert read('> {"detail": "' + double + '"}') == TRACEBACK
@@ -75,9 +75,9 @@ def test_an_exception_in_a_string_is_read_as_lines() -> None:
         "{'message': 'C:\\new\\ValueError: x'}",
     ],
 )
-def test_other_strings_stay_as_they_are(text: str) -> None:
+def test_other_strings_are_unchanged(text: str) -> None:
     assert read(text) == [text]
 
 
-def test_the_lines_of_a_string_are_bounded() -> None:
+def test_number_of_lines_of_a_string_is_bounded() -> None:
     assert len(exception_lines("{'message': 'ValueError: x" + "\\ny" * 10_000 + "'}")) == MAX_PIECES + 1

@@ -40,11 +40,11 @@ NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
         "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-20T23:56:32 DUE TO TIME LIMIT ***",
     ],
 )
-def test_stamps_with_a_date(text: str) -> None:
+def test_timestamps_with_a_date_are_read(text: str) -> None:
     assert time_of_line(text) == NOV_20
 
 
-def test_the_end_of_a_job_has_the_time_that_slurm_tells_behind_it(read_lines: ReadLines) -> None:
+def test_time_in_a_slurm_message_is_read(read_lines: ReadLines) -> None:
     cancelled = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T23:56:32 ***"
     data = f"[2026-11-20 16:00:00] step 1\n{cancelled}\nsrun: error: n1: x\n".encode()
     assert [line.time for line in read_lines(data)] == [NOV_20 - 28592, NOV_20, NOV_20]
@@ -62,12 +62,12 @@ def test_the_end_of_a_job_has_the_time_that_slurm_tells_behind_it(read_lines: Re
         "[23:56:32] INFO     x",
     ],
 )
-def test_stamps_without_a_year_take_it_from_their_neighbours(text: str) -> None:
+def test_year_of_a_timestamp_comes_from_neighbouring_lines(text: str) -> None:
     assert time_of_line(text) is None
     assert time_of_line(text, NOV_20 + 3600) == NOV_20
 
 
-def test_the_year_turns_between_two_lines() -> None:
+def test_new_year_between_two_lines_is_handled() -> None:
     new_year = 1798761600.0  # 2027-01-01
     assert time_of_line("W1231 23:59:59.000000 1 x.cpp:1] x", new_year + 5) == new_year - 1
     assert time_of_line("23:59:59 x", new_year + 5) == new_year - 1
@@ -85,16 +85,16 @@ def test_the_year_turns_between_two_lines() -> None:
         "[05:10<01:00, 1.2s/it]",
     ],
 )
-def test_what_is_no_stamp(text: str) -> None:
+def test_other_text_is_no_timestamp(text: str) -> None:
     assert time_of_line(text, NOV_20) is None
 
 
-def test_a_readers_lines_give_each_other_the_year_over_all_ranks() -> None:
+def test_year_is_shared_between_ranks() -> None:
     data = b"[W1120 23:56:30.0 a.cpp:1] x\n[2026-11-20 23:56:31] x\n[rank2]:[E1120 23:56:32.0 a.cpp:1] x\n"
     assert [line.time for line in LineReader("x").feed(data)] == [None, NOV_20 - 1, NOV_20]
 
 
-def test_a_journals_stamp_is_taken_off_and_read() -> None:
+def test_timestamp_of_journald_is_removed_and_read() -> None:
     data = (
         b"2026-11-20T23:56:31+0000 node7 python[4711]: step 1\n"
         b"Nov 20 23:56:32 node7 kernel: Out of memory: Killed process 4711 (python)\n"
@@ -114,7 +114,7 @@ def test_a_journals_stamp_is_taken_off_and_read() -> None:
         ("2026-11-20T10:00:00.5Z stderr F x\n2026-11-20T10:00:01.5Z stderr F plain\n", True),
     ],
 )
-def test_a_time_has_a_zone_only_where_the_log_names_one(text: str, zoned: bool) -> None:
+def test_time_has_a_zone_only_if_the_log_has_one(text: str, zoned: bool) -> None:
     reader = LineReader("x")
     lines = reader.feed(text.encode())
     assert [line.zoned for line in lines] == [zoned, zoned]
@@ -141,14 +141,12 @@ def test_a_time_has_a_zone_only_where_the_log_names_one(text: str, zoned: bool) 
         ("step 5 at 2026-11-20 23:56:32", None),
     ],
 )
-def test_a_leading_timestamp_gives_the_time_and_stays(
-    read_lines: ReadLines, raw: str, time: float | None
-) -> None:
+def test_leading_timestamp_is_read_and_kept(read_lines: ReadLines, raw: str, time: float | None) -> None:
     (line,) = read_lines(raw.encode())
     assert (line.time, line.text) == (pytest.approx(time), raw)
 
 
-def test_lines_without_a_time_inherit_their_ranks_last_one(read_lines: ReadLines) -> None:
+def test_lines_without_a_time_inherit_the_last_of_their_rank(read_lines: ReadLines) -> None:
     data = (
         b"before\n[2026-11-20 23:56:32] a\nb\n[rank1]: c\n[rank1]: [2026-11-20 23:56:40] d\n[rank1]: e\nf\n"
     )
@@ -163,6 +161,6 @@ def test_lines_without_a_time_inherit_their_ranks_last_one(read_lines: ReadLines
     ]
 
 
-def test_live_lines_have_the_time_of_reading(read_lines: ReadLines) -> None:
+def test_live_lines_have_the_time_of_their_reading(read_lines: ReadLines) -> None:
     """A logger's timestamp has no time zone; the clock that measures other lines has one."""
     assert [line.time for line in read_lines(b"x\n[2026-11-20 23:56:32] y\n", time=5.0)] == [5.0, 5.0]

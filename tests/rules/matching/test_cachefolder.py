@@ -14,7 +14,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_what_is_written_is_private_and_comes_back(tmp_path: Path) -> None:
+def test_cache_files_are_private(tmp_path: Path) -> None:
     path = tmp_path / "user" / "cache" / "file"
     before = os.umask(0)
     try:
@@ -29,7 +29,7 @@ def test_what_is_written_is_private_and_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("permission", [0o020, 0o002])
 @pytest.mark.parametrize("folder", [False, True])
-def test_what_others_may_write_is_not_read(tmp_path: Path, permission: int, folder: bool) -> None:
+def test_cache_writable_by_others_is_not_read(tmp_path: Path, permission: int, folder: bool) -> None:
     path = tmp_path / "cache" / "file"
     disk_cache.write(path, b"content")
     open_to_others = path.parent if folder else path
@@ -39,14 +39,14 @@ def test_what_others_may_write_is_not_read(tmp_path: Path, permission: int, fold
     assert disk_cache.read(path) == b"content"
 
 
-def test_what_another_user_wrote_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_another_user_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cache" / "file"
     disk_cache.write(path, b"content")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert disk_cache.read(path) is None
 
 
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_links_and_folders_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"content")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "folder").mkdir()
@@ -56,7 +56,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     assert disk_cache.read(tmp_path / "nowhere" / "file") is None
 
 
-def test_nothing_stays_behind_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -71,7 +71,7 @@ def test_nothing_stays_behind_when_writing_fails(tmp_path: Path, monkeypatch: py
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_only_the_newest_files_are_left(tmp_path: Path) -> None:
+def test_only_the_newest_files_are_kept(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.made").write_bytes(b"")
         os.utime(tmp_path / f"{number}.made", (number, number))

@@ -51,7 +51,7 @@ def test_patterns_are_compiled_once(tmp_path: Path, compiled: list[tuple[str, ..
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\0" * 5000, None])
-def test_a_broken_file_is_made_again(
+def test_corrupt_file_is_recreated(
     tmp_path: Path, compiled: list[tuple[str, ...]], content: bytes | None
 ) -> None:
     DatabaseStore(tmp_path).compiled(PATTERNS)
@@ -64,15 +64,13 @@ def test_a_broken_file_is_made_again(
     assert file.read_bytes() == whole
 
 
-def test_a_folder_that_cannot_be_written_is_no_failure(
-    tmp_path: Path, compiled: list[tuple[str, ...]]
-) -> None:
+def test_unwritable_cache_is_no_error(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     assert found(DatabaseStore(blocked).compiled(PATTERNS), b"step 1") == {1}
 
 
-def test_what_others_may_write_is_compiled_again(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
+def test_database_writable_by_others_is_recompiled(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
     DatabaseStore(tmp_path).compiled(PATTERNS)
     (file,) = tmp_path.glob("*.hsdb")
     file.chmod(0o666)
@@ -105,7 +103,7 @@ def another_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "change", [another_version, another_form, other_flags, another_hyperscan, another_processor]
 )
-def test_the_name_says_all_that_the_database_depends_on(
+def test_file_name_depends_on_all_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     DatabaseStore(tmp_path).compiled(PATTERNS)
@@ -115,9 +113,7 @@ def test_the_name_says_all_that_the_database_depends_on(
     assert len(list(tmp_path.glob("*.hsdb"))) == 2
 
 
-def test_fixed_texts_are_found_anew_by_another_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_literals_are_recomputed_for_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     literals_of = literal_index.literals_of
     monkeypatch.setattr(literal_index, "literals_of", lambda one: looked.append(one) or literals_of(one))
@@ -137,7 +133,7 @@ def test_fixed_texts_are_found_anew_by_another_version(
     assert looked == [*PATTERNS] * 3
 
 
-def test_fixed_texts_are_kept_of_the_last_few_lists(tmp_path: Path) -> None:
+def test_number_of_cached_literal_lists_is_bounded(tmp_path: Path) -> None:
     for number in range(6):
         LiteralIndex((f"list number {number}",), DatabaseStore(tmp_path))
     assert len(list(tmp_path.glob("literals-*.msgpack"))) == 4

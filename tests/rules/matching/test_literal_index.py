@@ -20,7 +20,7 @@ from stallwatch_rules.pages.patterns import compile_re2
         ("a{3,}ccident", {"ccident"}),
     ],
 )
-def test_the_best_text_is_taken(pattern: str, texts: set[str]) -> None:
+def test_best_literal_is_selected(pattern: str, texts: set[str]) -> None:
     cover = literals_of(pattern)
     assert cover is not None and {text.text for text in cover} == texts
 
@@ -36,17 +36,17 @@ def test_the_best_text_is_taken(pattern: str, texts: set[str]) -> None:
         r"\pN broken",  # google-re2's own syntax
     ],
 )
-def test_what_has_no_text_of_its_own(pattern: str) -> None:
+def test_pattern_without_a_literal_has_none(pattern: str) -> None:
     assert literals_of(pattern) is None
 
 
-def test_case_is_ignored_where_the_pattern_says_so() -> None:
+def test_literal_is_caseless_if_the_pattern_is() -> None:
     assert literals_of("(?i)Out Of Memory") == {Literal("Out Of Memory", caseless=True)}
     assert literals_of("(?i:bus error) core dumped to disk") == {Literal(" core dumped to disk")}
     assert literals_of("x(?i:bus failure) of") == {Literal("bus failure", caseless=True)}
 
 
-def test_a_long_text_is_cut_where_it_ends_least_commonly() -> None:
+def test_long_literal_is_cut_at_its_rarest_end() -> None:
     whole = "thermal throttling of the xQzJk_device is in the training"
     (text,) = literals_of(whole) or ()
     assert whole.startswith(text.text)
@@ -55,7 +55,7 @@ def test_a_long_text_is_cut_where_it_ends_least_commonly() -> None:
     assert Literal("显存不足，无法分配更多的显存").cut() == Literal("显存不足，无法分配更多的显存")
 
 
-def test_every_sample_that_a_pattern_matches_holds_a_text_of_its_cover(catalogue: Catalogue) -> None:
+def test_every_matching_sample_contains_a_literal(catalogue: Catalogue) -> None:
     checked = 0
     for page in scanned_rules(catalogue.pages.values()):
         reader = LineReader("")

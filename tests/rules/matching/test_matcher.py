@@ -60,7 +60,7 @@ def matcher_of(engine: str, pages_of: Callable[..., list[RulePage]]) -> MakeMatc
     return make
 
 
-def test_matches_come_in_the_lines_order_with_their_captures(matcher_of: MakeMatcher) -> None:
+def test_matches_are_in_line_order_with_captures(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(
         b_rule=[r"tried (?P<size>\d+) (?P<unit>[KMG]iB)( again (?P<times>\d+))?"], a_rule=["tried", "MiB"]
     )
@@ -72,7 +72,7 @@ def test_matches_come_in_the_lines_order_with_their_captures(matcher_of: MakeMat
     ]
 
 
-def test_captures_of_all_patterns_of_a_rule_are_put_together_the_first_one_wins(
+def test_captures_of_all_patterns_of_a_rule_are_merged(
     matcher_of: MakeMatcher,
 ) -> None:
     matcher = matcher_of(rule=[r"x=(?P<x>\d)", r"x=(?P<x>\d\d) y=(?P<y>\d)"])
@@ -92,7 +92,7 @@ def test_captures_of_all_patterns_of_a_rule_are_put_together_the_first_one_wins(
         ("(?i)Error", ["an error"], ["terror?no"[:3]]),
     ],
 )
-def test_a_pattern_is_about_one_line(
+def test_pattern_matches_within_one_line(
     matcher_of: MakeMatcher, pattern: str, fires: list[str], quiet: list[str]
 ) -> None:
     # Each line that must not fire is between halves that would make it fire if lines ran together.
@@ -101,7 +101,7 @@ def test_a_pattern_is_about_one_line(
     assert found == list(range(len(fires)))
 
 
-def test_unless_is_about_the_same_line(matcher_of: MakeMatcher) -> None:
+def test_unless_applies_to_the_same_line(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(rule={"patterns": ["failed"], "unless": ["retry", "^ok"]})
     texts = ["failed", "failed, will retry", "ok failed", "retry", "failed"]
     assert [index for index, _, _ in matcher.match(lines(*texts))] == [0, 4]
@@ -134,7 +134,7 @@ class TestRequires:
         return [rule for _, rule, _ in matcher.match_stream(among)]
 
 
-def test_a_text_is_matched_with_its_line_numbers(matcher_of: MakeMatcher) -> None:
+def test_matches_in_a_text_have_line_numbers(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(rule=[r"^failed (?P<n>\d)"])
     assert matcher.match_text("x\n\n[rank3]: failed 1\r\nfailed 2") == [
         (3, "rule", {"n": "1"}),
@@ -142,21 +142,21 @@ def test_a_text_is_matched_with_its_line_numbers(matcher_of: MakeMatcher) -> Non
     ]
 
 
-def test_only_the_head_of_a_long_line_is_looked_at(matcher_of: MakeMatcher) -> None:
+def test_only_the_start_of_a_long_line_is_matched(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(rule=["needle"], end=["needl$"])
     head = "x" * (MAX_CHARACTERS - len("needle"))
     assert matcher.match(lines(head + "needle")) == [(0, "rule", {})]
     assert matcher.match(lines(head + "xneedle")) == [(0, "end", {})]
 
 
-def test_a_capture_is_bounded(matcher_of: MakeMatcher) -> None:
+def test_captures_are_bounded(matcher_of: MakeMatcher) -> None:
     ((_, _, captures),) = matcher_of(rule=["message: (?P<message>.+)"]).match(
         lines("message: " + "显" * 5000)
     )
     assert captures == {"message": "显" * MAX_CAPTURE}
 
 
-def test_undecodable_bytes_in_a_line_are_no_obstacle(matcher_of: MakeMatcher) -> None:
+def test_undecodable_bytes_do_not_prevent_matches(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(rule=["bad (?P<what>.) byte"])
     assert matcher.match(lines("bad \udcff byte", "bad 显 byte")) == [
         (0, "rule", {"what": "?"}),
@@ -164,12 +164,12 @@ def test_undecodable_bytes_in_a_line_are_no_obstacle(matcher_of: MakeMatcher) ->
     ]
 
 
-def test_retired_rules_keep_silent(matcher_of: MakeMatcher) -> None:
+def test_retired_rules_do_not_match(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(old={"patterns": ["failed"], "status": "retired"}, new=["failed"])
     assert matcher.match(lines("failed")) == [(0, "new", {})]
 
 
-def test_a_catalogue_without_patterns_matches_nothing() -> None:
+def test_empty_catalogue_matches_nothing() -> None:
     matcher = Matcher(Catalogue.of([]))
     assert (matcher.engine, matcher.match(lines("x")), matcher.match([])) == ("none", [], [])
 
@@ -196,11 +196,11 @@ def test_a_catalogue_without_patterns_matches_nothing() -> None:
         (r"x\\d+", r"x\\d"),
     ],
 )
-def test_hyperscan_is_given_a_wider_pattern_that_costs_less(pattern: str, looked_for: str) -> None:
+def test_hyperscan_gets_a_cheaper_wider_pattern(pattern: str, looked_for: str) -> None:
     assert widened_pattern(pattern) == looked_for
 
 
-def test_one_matcher_serves_several_threads(matcher_of: MakeMatcher) -> None:
+def test_matcher_can_be_used_by_several_threads(matcher_of: MakeMatcher) -> None:
     matcher = matcher_of(rule=[r"rank (?P<rank>\d+) failed"])
     results: dict[int, list[Hit]] = {}
     together = threading.Barrier(4)

@@ -23,13 +23,13 @@ def pages(tmp_path: Path) -> Path:
     return tmp_path / "pages"
 
 
-def test_the_packaged_pages_load_without_a_problem() -> None:
+def test_packaged_pages_load_without_problems() -> None:
     catalogue = load_catalogue()
     assert [str(problem) for problem in catalogue.problems] == []
     assert len(catalogue.pages) >= 20
 
 
-def test_every_packaged_page_shows_at_least_two_lines_that_must_not_match() -> None:
+def test_every_packaged_page_has_two_quiet_samples() -> None:
     too_few = [
         page.id
         for page in load_catalogue().pages.values()
@@ -38,7 +38,7 @@ def test_every_packaged_page_shows_at_least_two_lines_that_must_not_match() -> N
     assert too_few == []
 
 
-def test_code_asks_for_rules_by_tags() -> None:
+def test_code_refers_to_rules_by_tags() -> None:
     """Code names only rules that it raises itself; a tag selects all others."""
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert len(files) > 400
@@ -51,14 +51,14 @@ def test_code_asks_for_rules_by_tags() -> None:
     assert len(texts & load_catalogue().pages.keys()) <= MOST_NAMED
 
 
-def test_extra_pages_join_the_packaged_ones(write_page: WritePage, pages: Path) -> None:
+def test_custom_pages_are_added_to_the_packaged_ones(write_page: WritePage, pages: Path) -> None:
     write_page("my-rule")
     catalogue = load_catalogue([pages])
     assert catalogue.pages["my-rule"].title == "No room"
     assert set(catalogue.pages) == {*load_catalogue().pages, "my-rule"}
 
 
-def test_a_broken_page_is_reported_and_the_others_load(write_page: WritePage, pages: Path) -> None:
+def test_invalid_page_is_reported_and_the_others_load(write_page: WritePage, pages: Path) -> None:
     write_page("good")
     bad = write_page("bad", role="villain", harm="none")
     catalogue = load_catalogue([pages])
@@ -67,7 +67,7 @@ def test_a_broken_page_is_reported_and_the_others_load(write_page: WritePage, pa
     assert [(problem.path, problem.line) for problem in catalogue.problems] == [(str(bad), 6), (str(bad), 7)]
 
 
-def test_a_second_page_of_the_same_id_is_a_problem(write_page: WritePage, pages: Path) -> None:
+def test_duplicate_page_id_is_reported(write_page: WritePage, pages: Path) -> None:
     first = write_page("twice", family="a-family", title="first")
     second = write_page("twice", family="b-family", title="second")
     catalogue = load_catalogue([pages])
@@ -81,33 +81,33 @@ def test_a_second_page_of_the_same_id_is_a_problem(write_page: WritePage, pages:
     ("explained", "message"),
     [("missing-rule", "unknown rule 'missing-rule'"), ("my-rule", "cannot explain itself")],
 )
-def test_consequences_must_exist(write_page: WritePage, pages: Path, explained: str, message: str) -> None:
+def test_explained_rules_must_exist(write_page: WritePage, pages: Path, explained: str, message: str) -> None:
     path = write_page("my-rule", explains=[explained])
     (problem,) = load_catalogue([pages]).problems
     assert message in problem.message
     assert path.read_text().split("\n")[problem.line - 1].startswith("explains:")
 
 
-def test_a_missing_folder_is_a_problem(tmp_path: Path) -> None:
+def test_missing_folder_is_reported(tmp_path: Path) -> None:
     (problem,) = load_catalogue([tmp_path / "nowhere"]).problems
     assert "nowhere" in problem.path
 
 
-def test_a_page_that_is_not_utf8_is_a_problem_with_its_line(write_page: WritePage, pages: Path) -> None:
+def test_invalid_utf8_is_reported_with_its_line(write_page: WritePage, pages: Path) -> None:
     path = write_page("broken")
     path.write_bytes(path.read_bytes().replace("空间不足".encode(), b"\xff\xfe"))
     (problem,) = load_catalogue([pages]).problems
     assert (problem.message, problem.line) == ("not UTF-8 text", 4)
 
 
-def test_notes_beside_the_pages_are_not_pages(write_page: WritePage, pages: Path) -> None:
+def test_other_files_in_the_folder_are_not_pages(write_page: WritePage, pages: Path) -> None:
     write_page("good")
     for name in ("README.md", "_draft.md", ".hidden.md", "notes.txt"):
         (pages / "memory" / name).write_text("not a page")
     assert load_catalogue([pages]).problems == []
 
 
-def test_an_edited_page_is_read_again(write_page: WritePage, pages: Path) -> None:
+def test_edited_page_is_reloaded(write_page: WritePage, pages: Path) -> None:
     write_page("edited", title="before")
     before = load_catalogue([pages])
     write_page("edited", title="after!")
@@ -115,7 +115,7 @@ def test_an_edited_page_is_read_again(write_page: WritePage, pages: Path) -> Non
     assert load_catalogue([pages]).pages["edited"].title == "after!"
 
 
-def test_the_digest_follows_the_patterns_only(write_page: WritePage, pages: Path) -> None:
+def test_digest_depends_only_on_patterns(write_page: WritePage, pages: Path) -> None:
     write_page("my-rule", patterns=["one"])
     first = load_catalogue([pages]).digest
     write_page("my-rule", patterns=["one"], title="Other words")
@@ -124,7 +124,7 @@ def test_the_digest_follows_the_patterns_only(write_page: WritePage, pages: Path
     assert load_catalogue([pages]).digest != first
 
 
-def test_a_pattern_that_only_hyperscan_refuses_costs_its_page_alone(
+def test_pattern_refused_by_hyperscan_affects_only_its_page(
     write_page: WritePage, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("hyperscan")
@@ -143,7 +143,7 @@ def test_a_pattern_that_only_hyperscan_refuses_costs_its_page_alone(
     assert "hyperscan" in catalogue.problems[0].message
 
 
-def test_rules_that_explain_each_other_are_a_problem(write_page: WritePage, pages: Path) -> None:
+def test_mutual_explanations_are_reported(write_page: WritePage, pages: Path) -> None:
     write_page("first", patterns=["one"], explains=["second"])
     write_page("second", patterns=["two"], explains=["third", "fourth"])
     path = write_page("third", patterns=["three"], explains=["first"])

@@ -59,11 +59,11 @@ def shown(page: RulePage, evidence: Evidence | None) -> list[str]:
          ["Lower it.", "Set num_labels.", "Always this."]),
     ],
 )  # fmt: skip
-def test_only_the_fixes_that_fit_are_shown(page: RulePage, evidence: Evidence, fixes: list[str]) -> None:
+def test_only_applicable_fixes_are_shown(page: RulePage, evidence: Evidence, fixes: list[str]) -> None:
     assert shown(page, evidence) == fixes
 
 
-def test_without_a_run_conditions_become_words_and_come_last(page: RulePage) -> None:
+def test_conditions_become_text_without_a_run(page: RulePage) -> None:
     texts = shown(page, None)
     assert texts[:2] == ["Lower it.", "Always this."]
     assert texts[2] == "If tried is more than total: Chunk it."
@@ -76,12 +76,12 @@ def test_without_a_run_conditions_become_words_and_come_last(page: RulePage) -> 
 @pytest.mark.parametrize(
     "braces", ["{in nowhere}", "{log ~ (}", "{tried >}", "{finished, else}", "{finished;}"]
 )
-def test_conditions_that_are_not_known_are_refused(braces: str) -> None:
+def test_unknown_conditions_are_refused(braces: str) -> None:
     with pytest.raises(ValueError, match=r"\{.*\}"):
         parse_fix(f"{braces} text")
 
 
-def test_amounts_have_units_of_memory() -> None:
+def test_amounts_of_memory_are_parsed() -> None:
     assert parse_amount("2.00 GiB") == 2 * 1024**3 and parse_amount("512 MB") == 512 * 1024**2
     assert parse_amount("1,024") == 1024 and parse_amount("12 bytes") == 12
     assert parse_amount("plenty") is None and parse_amount("") is None
@@ -99,7 +99,7 @@ def test_amounts_have_units_of_memory() -> None:
         ("step 3/100 loss 1.5", ""),
     ],
 )
-def test_the_framework_is_recognised_by_what_it_prints(text: str, framework: str) -> None:
+def test_framework_is_recognized_by_its_output(text: str, framework: str) -> None:
     assert framework_of(text) == framework
     assert framework in FRAMEWORKS or not framework
 
@@ -119,11 +119,11 @@ def test_the_framework_is_recognised_by_what_it_prints(text: str, framework: str
         ("/data/lightning/detect.py", ""),
     ],
 )
-def test_the_framework_is_recognised_by_its_installed_code_only(path: str, framework: str) -> None:
+def test_framework_is_recognized_by_installed_code(path: str, framework: str) -> None:
     assert framework_of("", [path]) == framework
 
 
-def test_the_failing_traceback_comes_first_and_an_engine_last() -> None:
+def test_traceback_determines_the_framework() -> None:
     packages = "/opt/lib/site-packages/"
     diffusers, vllm = packages + "diffusers/models/unet.py", packages + "vllm/v1/worker.py"
     trainer = packages + "trl/trainer/grpo_trainer.py"
@@ -142,7 +142,9 @@ def fixes(catalogue: Catalogue, matcher: Matcher, text: str) -> list[str]:
     return [render(fix) for fix in primary.fixes]
 
 
-def test_out_of_memory_names_the_frameworks_own_option(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_fix_for_out_of_memory_names_the_option_of_the_framework(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
     oom = raised(OOM.format(tried="2.00 GiB"))
     by_framework = {
         "per_device_train_batch_size": "".join(
@@ -165,16 +167,12 @@ def test_out_of_memory_names_the_frameworks_own_option(catalogue: Catalogue, mat
     assert megatron.count("ecompute activations") == 1
 
 
-def test_a_request_larger_than_the_card_is_no_matter_of_the_batch(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_huge_allocation_is_not_blamed_on_the_batch_size(catalogue: Catalogue, matcher: Matcher) -> None:
     found = fixes(catalogue, matcher, steps(1, 5) + raised(OOM.format(tried="96.00 GiB")))
     assert "square" in found[0] and not any("batch size per GPU" in fix for fix in found)
 
 
-def test_a_classifiers_head_of_another_size_is_about_num_labels(
-    catalogue: Catalogue, matcher: Matcher
-) -> None:
+def test_classifier_size_mismatch_suggests_num_labels(catalogue: Catalogue, matcher: Matcher) -> None:
     error = "RuntimeError: Error(s) in loading state_dict for BertForSequenceClassification:\n"
     mismatch = (
         "\tsize mismatch for {}: copying a param with shape torch.Size([2, 768]) from checkpoint,"
@@ -184,7 +182,7 @@ def test_a_classifiers_head_of_another_size_is_about_num_labels(
     assert "num_labels" not in fixes(catalogue, matcher, raised(error + mismatch.format("pooler.weight")))[0]
 
 
-def test_after_training_only_the_upload_failed(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_failure_after_training_concerns_only_the_upload(catalogue: Catalogue, matcher: Matcher) -> None:
     error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
     assert "only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
     assert "only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))

@@ -60,7 +60,7 @@ def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (r"\${error} is not set", [r"\${error} is not set"]),
     ],
 )
-def test_fragments_are_put_in(few: Path, written: str, expanded: list[str]) -> None:
+def test_fragments_are_expanded(few: Path, written: str, expanded: list[str]) -> None:
     assert expand(written, {}) == expanded
 
 
@@ -72,13 +72,13 @@ def test_fragments_are_put_in(few: Path, written: str, expanded: list[str]) -> N
         ("${first} x", "the fragment in '${second}' uses itself", "write out one of the two"),
     ],
 )
-def test_what_cannot_be_put_in_is_refused(few: Path, written: str, message: str, remedy: str) -> None:
+def test_invalid_fragment_reference_is_refused(few: Path, written: str, message: str, remedy: str) -> None:
     with pytest.raises(FragmentError) as refused:
         expand(written, {})
     assert (refused.value.fault.message, refused.value.fault.remedy) == (message, remedy)
 
 
-def test_every_pattern_of_a_page_may_use_them(few: Path, page_text: PageText) -> None:
+def test_every_pattern_of_a_page_can_use_fragments(few: Path, page_text: PageText) -> None:
     page = parse_page(
         page_text(
             patterns=["${error}: out of room"],
@@ -98,7 +98,7 @@ def test_every_pattern_of_a_page_may_use_them(few: Path, page_text: PageText) ->
     assert page.said_by[0].never == r"save in \w+"
 
 
-def test_a_page_names_its_own(few: Path, page_text: PageText) -> None:
+def test_signal_page_uses_its_own_fragments(few: Path, page_text: PageText) -> None:
     (few / "more.yaml").write_text("end: {about: how it ended, any_of: ['${word} end', '${word} stop']}")
     shared_fragments.cache_clear()
     text = page_text(fragments={"word": "bad", "place": "here"}, patterns=["${end}"])
@@ -112,7 +112,7 @@ def test_a_page_names_its_own(few: Path, page_text: PageText) -> None:
         parse_page(page_text(fragments={"word": 4}), PATH)
 
 
-def test_an_unknown_fragment_is_reported_with_its_line(few: Path, page_text: PageText) -> None:
+def test_unknown_fragment_is_reported_with_its_line(few: Path, page_text: PageText) -> None:
     text = page_text(unless=["${plaice}"])
     with pytest.raises(PageError) as refused:
         parse_page(text, PATH)
@@ -122,7 +122,7 @@ def test_an_unknown_fragment_is_reported_with_its_line(few: Path, page_text: Pag
     )
 
 
-def test_kept_pages_are_read_again_if_a_fragment_changed(
+def test_cached_pages_are_reloaded_after_a_fragment_change(
     few: Path, tmp_path: Path, page_text: PageText, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "rules" / "memory" / "my-rule.md"
@@ -139,7 +139,7 @@ def test_kept_pages_are_read_again_if_a_fragment_changed(
 
 
 @pytest.mark.parametrize("name", shared_fragments())
-def test_the_packaged_fragments_are_sound(name: str) -> None:
+def test_packaged_fragments_are_valid(name: str) -> None:
     fragment = shared_fragments()[name]
     assert fragment.about
     assert bool(fragment.pattern) != bool(fragment.any_of)

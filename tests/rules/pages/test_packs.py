@@ -29,13 +29,13 @@ the attic is full of books
 
 
 @pytest.mark.parametrize("name", packs())
-def test_the_packs_are_sound(name: str) -> None:
+def test_packs_are_valid(name: str) -> None:
     catalogue = load_catalogue([folder_of_pack(name)])
     assert [str(problem) for problem in check_catalogue(catalogue)] == []
     assert any(page.extensions for page in catalogue.pages.values())
 
 
-def test_wordings_of_other_frameworks_are_found_with_their_pack_only() -> None:
+def test_other_frameworks_need_their_pack() -> None:
     assert Matcher(load_catalogue()).match_text(MXNET) == []
     with_pack = Matcher(load_catalogue([folder_of_pack("other-frameworks")]))
     assert {rule for _, rule, _ in with_pack.match_text(MXNET)} == {"cuda-oom"}
@@ -48,7 +48,7 @@ def _extend(pages: Path, rule: str, kind: str = "fires") -> Path:
     return path
 
 
-def test_a_page_of_ones_own_may_extend_another(write_page: WritePage, tmp_path: Path) -> None:
+def test_custom_page_can_extend_another(write_page: WritePage, tmp_path: Path) -> None:
     write_page("no-room")
     path = _extend(tmp_path / "more", "no-room")
     page = load_catalogue([tmp_path / "more", tmp_path / "pages"]).pages["no-room"]
@@ -56,7 +56,7 @@ def test_a_page_of_ones_own_may_extend_another(write_page: WritePage, tmp_path: 
     assert [part.path for part in page.parts][1:] == [str(path)]
 
 
-def test_an_extension_is_checked_by_its_own_samples(write_page: WritePage, tmp_path: Path) -> None:
+def test_extension_is_checked_with_its_samples(write_page: WritePage, tmp_path: Path) -> None:
     write_page("no-room")
     path = _extend(tmp_path / "more", "no-room", kind="quiet")
     problems = load_catalogue([tmp_path / "more", tmp_path / "pages"]).problems
@@ -68,20 +68,18 @@ def test_an_extension_is_checked_by_its_own_samples(write_page: WritePage, tmp_p
     assert [(problem.path, problem.line) for problem in found] == [(str(path), 13), (str(path), 9)]
 
 
-def test_an_extension_of_no_page_is_a_problem(tmp_path: Path) -> None:
+def test_extension_of_a_missing_page_is_reported(tmp_path: Path) -> None:
     path = _extend(tmp_path / "more", "no-such-rule")
     (problem,) = load_catalogue([tmp_path / "more"]).problems
     assert (problem.path, problem.message) == (str(path), "extends the unknown rule 'no-such-rule'")
 
 
-def test_a_missing_pack_is_a_problem() -> None:
+def test_missing_pack_is_reported() -> None:
     (problem,) = load_catalogue([folder_of_pack("no-such-pack")]).problems
     assert "no such folder of rule pages" in problem.message
 
 
-def test_a_faulty_extension_is_reported_and_the_page_that_it_extends_stays(
-    write_page: WritePage, tmp_path: Path
-) -> None:
+def test_invalid_extension_does_not_affect_its_page(write_page: WritePage, tmp_path: Path) -> None:
     write_page("no-room")
     path = _extend(tmp_path / "more", "no-room")
     path.write_text(

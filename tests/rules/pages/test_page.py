@@ -24,7 +24,7 @@ def line_with(text: str, needle: str) -> int:
     return next(number for number, line in enumerate(text.split("\n"), 1) if needle in line)
 
 
-def test_a_page_keeps_its_whole_content(page_text: PageText) -> None:
+def test_whole_content_of_a_page_is_read(page_text: PageText) -> None:
     page = parse_page(
         page_text(
             requires=["using the big model"],
@@ -49,14 +49,14 @@ def test_a_page_keeps_its_whole_content(page_text: PageText) -> None:
     assert page.fires == ["out of room", "first\n  out of room\nthird"]
 
 
-def test_samples_know_their_lines(page_text: PageText) -> None:
+def test_samples_have_line_numbers(page_text: PageText) -> None:
     text = page_text()
     page = parse_page(text, PATH)
     assert page.fires_at == [line_with(text, "```log fires")]
     assert page.quiet_at == [line_with(text, "```log quiet")]
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -> None:
+def test_windows_line_ends_and_byte_order_mark_are_accepted(page_text: PageText) -> None:
     text = page_text(fires=("a\nout of room",))
     assert parse_page("\ufeff" + text.replace("\n", "\r\n"), PATH) == parse_page(text, PATH)
 
@@ -91,7 +91,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"raised_in": [{"file": "a/b.py", "function": "f"}]}, "raised_in:", "unknown key 'function' in"),
     ],
 )  # fmt: skip
-def test_a_fault_in_the_front_matter_is_reported_with_its_line(
+def test_fault_in_the_front_matter_is_reported_with_its_line(
     page_text: PageText, front: dict[str, object], needle: str, message: str
 ) -> None:
     text = page_text(**front)
@@ -106,11 +106,11 @@ def test_a_fault_in_the_front_matter_is_reported_with_its_line(
 @pytest.mark.parametrize(
     "key", ["id", "title", "title_zh", "family", "role", "harm", "status", "since", "patterns"]
 )
-def test_every_required_key_is_missed(page_text: PageText, key: str) -> None:
+def test_missing_required_key_is_reported(page_text: PageText, key: str) -> None:
     assert f"{key} is missing" in [problem.message for problem in problems(page_text(**{key: None}))]
 
 
-def test_one_reading_tells_several_faults_in_line_order(page_text: PageText) -> None:
+def test_several_faults_are_reported_in_line_order(page_text: PageText) -> None:
     text = page_text(role="villain", harm="bad", color="red").replace("## Why", "## Reasons")
     found = problems(text)
     assert [problem.line for problem in found] == sorted(problem.line for problem in found)
@@ -127,7 +127,9 @@ def test_one_reading_tells_several_faults_in_line_order(page_text: PageText) -> 
         ("role:", "id: x\nrole:", "id: x", "id is given twice"),
     ],
 )
-def test_broken_front_matter(page_text: PageText, old: str, new: str, line_of: str, message: str) -> None:
+def test_invalid_front_matter_is_reported(
+    page_text: PageText, old: str, new: str, line_of: str, message: str
+) -> None:
     text = page_text().replace(old, new, 1)
     (problem,) = problems(text)
     assert message in problem.message
@@ -137,7 +139,7 @@ def test_broken_front_matter(page_text: PageText, old: str, new: str, line_of: s
 @pytest.mark.parametrize(
     "text", ["", "---", "---\n---", "---\n- a\n---\n", "---\n3\n---\n", "# Title\n", "---\n&a [*a]\n---\n"]
 )
-def test_a_text_that_is_no_page_is_refused_not_crashed_on(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     assert problems(text)
 
 
@@ -152,7 +154,7 @@ def test_a_text_that_is_no_page_is_refused_not_crashed_on(text: str) -> None:
         ("### 处理", "### 处理"),
     ],
 )
-def test_every_required_section_is_missed(page_text: PageText, heading: str, section: str) -> None:
+def test_missing_required_section_is_reported(page_text: PageText, heading: str, section: str) -> None:
     found = problems(page_text().replace(heading + "\n", "\n"))
     assert f"the section '{section}' is missing" in [problem.message for problem in found]
 
@@ -168,7 +170,7 @@ def test_every_required_section_is_missed(page_text: PageText, heading: str, sec
         ("## Why\n", "## Fix\n1. x\n## Why\n", "## Fix", "comes twice"),
     ],
 )
-def test_a_fault_in_the_body_is_reported_with_its_line(
+def test_fault_in_the_body_is_reported_with_its_line(
     page_text: PageText, old: str, new: str, line_of: str, message: str
 ) -> None:
     text = page_text().replace(old, new, 1)
@@ -179,7 +181,7 @@ def test_a_fault_in_the_body_is_reported_with_its_line(
 
 
 @pytest.mark.parametrize("kind", ["fires", "quiet"])
-def test_a_page_without_both_kinds_of_samples_does_not_load(page_text: PageText, kind: str) -> None:
+def test_page_needs_both_kinds_of_samples(page_text: PageText, kind: str) -> None:
     (problem,) = problems(page_text(**{kind: ()}))
     assert f"```log {kind}" in problem.remedy
 
@@ -203,7 +205,7 @@ def test_a_page_without_both_kinds_of_samples_does_not_load(page_text: PageText,
         "",
     ],
 )
-def test_a_pattern_that_cannot_be_searched_cheaply_is_refused(page_text: PageText, pattern: str) -> None:
+def test_expensive_pattern_is_refused(page_text: PageText, pattern: str) -> None:
     (problem,) = problems(page_text(patterns=[pattern]))
     assert problem.message.startswith("patterns[0]")
 
@@ -220,7 +222,7 @@ def test_a_pattern_that_cannot_be_searched_cheaply_is_refused(page_text: PageTex
         "显存(?P<x>不足)",
     ],
 )
-def test_a_pattern_that_can_is_taken(page_text: PageText, pattern: str) -> None:
+def test_cheap_pattern_is_accepted(page_text: PageText, pattern: str) -> None:
     assert parse_page(page_text(patterns=[pattern]), PATH).patterns == [pattern]
 
 

@@ -262,7 +262,9 @@ CONTESTS = {
 
 
 @pytest.mark.parametrize(("expected", "log"), CONTESTS.values(), ids=CONTESTS.keys())
-def test_the_cause_wins(expected: str, log: list[str], catalogue: Catalogue, matcher: Matcher) -> None:
+def test_cause_is_primary_among_several_pages(
+    expected: str, log: list[str], catalogue: Catalogue, matcher: Matcher
+) -> None:
     reader = LineReader("train.log")
     reading = RunReading(catalogue, matcher)
     reading.feed(reader.feed("".join(f"{line}\n" for line in log).encode()) + reader.finish())
@@ -271,7 +273,7 @@ def test_the_cause_wins(expected: str, log: list[str], catalogue: Catalogue, mat
     assert primary.rule == expected
 
 
-def test_an_exception_before_a_cancelled_step_is_the_failure(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_exception_before_a_cancelled_step_is_the_failure(catalogue: Catalogue, matcher: Matcher) -> None:
     log = (
         "Traceback (most recent call last):\n"
         '  File "train.py", line 11, in main\n'

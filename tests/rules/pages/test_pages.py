@@ -113,18 +113,18 @@ def fired(line: str) -> set[str]:
 @pytest.mark.parametrize(
     ("role", "rule"), [(role, rule) for role, rules in ROLES.items() for rule in rules.split()]
 )
-def test_the_class_has_a_page_of_this_role(role: str, rule: str) -> None:
+def test_failure_class_has_a_page_with_its_role(role: str, rule: str) -> None:
     assert CATALOGUE.pages[rule].role == role
 
 
 @pytest.mark.parametrize("line", NOISE.strip().splitlines())
-def test_a_healthy_run_s_line_does_no_harm(line: str) -> None:
+def test_lines_of_healthy_runs_fire_no_harmful_rule(line: str) -> None:
     harmful = {rule for rule in fired(line) if CATALOGUE.pages[rule].role != "notice"}
     assert harmful == set()
 
 
 @pytest.mark.parametrize("line", SOURCE.strip("\n").splitlines())
-def test_source_code_fires_nothing(line: str) -> None:
+def test_source_code_fires_no_rule(line: str) -> None:
     assert fired(line) == set()
 
 
@@ -196,7 +196,7 @@ def test_source_code_fires_nothing(line: str) -> None:
         ),
     ],
 )
-def test_the_numbers_worth_showing_are_captured(rule: str, line: str, captures: dict[str, str]) -> None:
+def test_important_values_are_captured(rule: str, line: str, captures: dict[str, str]) -> None:
     assert [found for _, name, found in MATCHER.match_text(line) if name == rule] == [captures]
 
 
@@ -205,7 +205,7 @@ BOTH = {"deepspeed-launcher-exit-code", "torchrun-child-failed"}
 
 
 @pytest.mark.parametrize("rule", MATCHED)
-def test_a_page_s_samples_name_one_failure(rule: str) -> None:
+def test_samples_of_a_page_fire_only_its_rule(rule: str) -> None:
     page = CATALOGUE.pages[rule]
     for sample in page.fires:
         others = fired(sample) - {rule} - set(page.explains)
@@ -215,7 +215,7 @@ def test_a_page_s_samples_name_one_failure(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_page_is_written_for_readers(rule: str) -> None:
+def test_pages_have_all_texts(rule: str) -> None:
     page = CATALOGUE.pages[rule]
     assert page.sections.harmless
     assert page.references
@@ -227,7 +227,7 @@ def test_a_page_is_written_for_readers(rule: str) -> None:
         assert not re.search(r".\{[a-z][\w-]*[<>=!]", fix), f"a version condition stands in the middle: {fix}"
 
 
-def test_explanations_do_not_go_round_in_circles() -> None:
+def test_explanations_are_acyclic() -> None:
     done: set[str] = set()
 
     def visit(page: RulePage, above: tuple[str, ...]) -> None:
@@ -241,7 +241,7 @@ def test_explanations_do_not_go_round_in_circles() -> None:
         visit(CATALOGUE.pages[rule], ())
 
 
-def test_the_example_of_the_documentation_is_a_sound_page() -> None:
+def test_documented_example_page_is_valid() -> None:
     text = (Path(__file__).parents[3] / "docs/rules.md").read_text(encoding="utf-8")
     example = re.search(r"^````markdown\n(.*?)\n````$", text, re.DOTALL | re.MULTILINE)
     assert example

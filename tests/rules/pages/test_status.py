@@ -17,13 +17,13 @@ PROOFS: dict[str, list[str]] = json.loads(PROVING["FILE"].read_text(encoding="ut
 LEAST_STABLE = 120
 
 
-def test_stable_are_the_pages_that_have_a_proof(catalogue: Catalogue) -> None:
+def test_stable_pages_are_those_with_a_proof(catalogue: Catalogue) -> None:
     stable = {page.id for page in catalogue.pages.values() if page.status == "stable"}
     assert stable == set(PROOFS), "run tests/rules/proving.py, as its docstring says"
     assert len(stable) >= LEAST_STABLE
 
 
-def test_a_wording_was_found_in_a_package_that_the_page_names(catalogue: Catalogue) -> None:
+def test_proof_is_from_a_package_named_by_the_page(catalogue: Catalogue) -> None:
     for rule, found in PROOFS.items():
         named = [one.package for one in catalogue.pages[rule].emitted_by]
         for package in (one.split()[1] for one in found if one.startswith("wording: ")):
@@ -31,18 +31,18 @@ def test_a_wording_was_found_in_a_package_that_the_page_names(catalogue: Catalog
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_the_rules_that_a_log_proves_fire_in_it(log: str, catalogue: Catalogue) -> None:
+def test_proven_rules_fire_in_their_log(log: str, catalogue: Catalogue) -> None:
     proven = {rule for rule, found in PROOFS.items() if f"log: {log}" in found}
     assert proven <= PROVING["seen_in"]([LOGS[log]], catalogue)
 
 
-def test_a_judged_rule_is_proven_by_a_log(catalogue: Catalogue) -> None:
+def test_judged_rules_are_proven_by_logs(catalogue: Catalogue) -> None:
     for rule, found in PROOFS.items():
         if catalogue.pages[rule].judged:
             assert any(one.startswith("log: ") for one in found), rule
 
 
-def test_only_what_was_found_is_a_proof(catalogue: Catalogue) -> None:
+def test_only_found_texts_are_proofs(catalogue: Catalogue) -> None:
     place = "/opt/lib/python3.11/site-packages/torch/cuda/__init__.py"
     vendored = place.replace("cuda", "_vendor")
     exact = "CUDA out of memory\\. Tried to allocate 2"

@@ -35,7 +35,7 @@ PageText = Callable[..., str]
         (r"(unclosed", []),
     ],
 )
-def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...]]) -> None:
+def test_fixed_texts_of_a_pattern_are_extracted(pattern: str, expected: list[tuple[str, ...]]) -> None:
     assert sorted(branches(pattern)) == sorted(expected)
 
 
@@ -58,7 +58,9 @@ def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...
         (("has no attribute 'ds_rank",), []),
     ],
 )
-def test_what_python_and_loggers_add_is_not_looked_for(branch: tuple[str, ...], expected: list[str]) -> None:
+def test_prefixes_of_python_and_loggers_are_not_searched(
+    branch: tuple[str, ...], expected: list[str]
+) -> None:
     assert pieces_of(branch) == expected
 
 
@@ -74,7 +76,7 @@ def test_what_python_and_loggers_add_is_not_looked_for(branch: tuple[str, ...], 
         ("unrelated", "anything at all", False),
     ],
 )
-def test_a_string_with_values_put_in(template: str, piece: str, expected: bool) -> None:
+def test_template_covers_formatted_text(template: str, piece: str, expected: bool) -> None:
     assert covers(template, piece) is expected
 
 
@@ -89,7 +91,7 @@ def search(page_text: PageText, *said: str | Template, version: str = "1.0", **f
     return looked.results["no-room"]
 
 
-def test_found_with_its_place(page_text: PageText) -> None:
+def test_found_text_has_its_location(page_text: PageText) -> None:
     patterns = ["never there at all", "is quite out of room"]
     said = ("something", "the hold is quite out of room today")
     found = search(page_text, *said, patterns=patterns, fires=[patterns[1]])
@@ -97,12 +99,12 @@ def test_found_with_its_place(page_text: PageText) -> None:
     assert found.pattern == "is quite out of room"
 
 
-def test_missing_unless_every_piece_is_there(page_text: PageText) -> None:
+def test_text_is_missing_unless_every_part_is_found(page_text: PageText) -> None:
     assert search(page_text, "the hold holds", **RUM).state == "missing"
     assert search(page_text, "the hold holds \0 of crates of rum", **RUM).state == "found"
 
 
-def test_the_pieces_of_a_message_stand_near_each_other(page_text: PageText) -> None:
+def test_parts_of_a_message_must_be_near_each_other(page_text: PageText) -> None:
     pieces = Template("the hold holds", 7), Template("of crates of rum", 7 + NEAR)
     assert search(page_text, *pieces, **RUM).state == "found"
     assert search(page_text, pieces[0], Template("of crates of rum", 8 + NEAR), **RUM).state == "missing"
@@ -113,7 +115,7 @@ def test_the_pieces_of_a_message_stand_near_each_other(page_text: PageText) -> N
     assert looked.results["no-room"].state == "missing", "each in a file of its own"
 
 
-def test_a_file_that_holds_all_text_promises_the_most(page_text: PageText) -> None:
+def test_file_with_all_texts_is_searched_first(page_text: PageText) -> None:
     looked = Search(
         [parse_page(page_text(emitted_by=[{"package": "cargo"}], **RUM), "memory/no-room.md")], "cargo"
     )
@@ -124,7 +126,7 @@ def test_a_file_that_holds_all_text_promises_the_most(page_text: PageText) -> No
     assert looked.promise(whole) == 0, "nothing is looked for any more"
 
 
-def test_a_name_is_no_text(page_text: PageText) -> None:
+def test_name_counts_only_for_names(page_text: PageText) -> None:
     missing = {"patterns": ["has no attribute 'crane_of_hold"], "fires": ["has no attribute 'crane_of_hold'"]}
     assert search(page_text, Template("crane_of_hold", 7, name=True), **missing).state == "found"
     assert search(page_text, Template("crane_of_hold_2", 7, name=True), **missing).state == "missing"
@@ -132,7 +134,7 @@ def test_a_name_is_no_text(page_text: PageText) -> None:
     assert search(page_text, rum, **RUM).state == "missing"
 
 
-def test_a_text_too_short_to_be_told_from_others_is_not_looked_for(page_text: PageText) -> None:
+def test_short_text_is_not_searched(page_text: PageText) -> None:
     short = search(page_text, "out of room", patterns=["out of room"])
     assert (short.state, short.reason) == ("skipped", "its patterns hold no text that is long enough")
 

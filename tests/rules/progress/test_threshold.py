@@ -21,13 +21,13 @@ def drawn(spread: float, count: int, seed: int = 1) -> list[float]:
     return [10.0 * draw.lognormvariate(0, spread) for _ in range(count)]
 
 
-def test_even_steps_are_given_three_times_their_99th_percentile() -> None:
+def test_threshold_of_even_steps_is_three_times_their_99th_percentile() -> None:
     waits = drawn(0.05, 1000)
     p99 = sorted(waits)[989]
     assert threshold_after(waits, cap=1800.0, factor=3.0, floor=30.0) == pytest.approx(3 * p99)
 
 
-def test_the_more_steps_vary_the_longer_it_waits_and_never_longer_than_for_an_unknown_rhythm() -> None:
+def test_threshold_grows_with_variance_up_to_a_limit() -> None:
     spreads = (0.05, 0.3, 0.6, 1.0)
     limits = [threshold_after(drawn(spread, 1000), cap=1800.0, factor=3.0, floor=30.0) for spread in spreads]
     assert limits == sorted(limits)
@@ -35,7 +35,7 @@ def test_the_more_steps_vary_the_longer_it_waits_and_never_longer_than_for_an_un
 
 
 @pytest.mark.parametrize("count", [5, 8, 20, 99, 300, 700, 2000])
-def test_even_steps_are_given_no_more_however_few_or_many_they_are(count: int) -> None:
+def test_threshold_of_even_steps_is_independent_of_their_number(count: int) -> None:
     for seed in range(20):
         waits = drawn(0.03, count, seed)
         p99 = sorted(waits)[math.ceil(0.99 * count) - 1]
@@ -51,7 +51,7 @@ def quantile(tail: str, share: float) -> float:
 
 @pytest.mark.parametrize("count", [5, 20, 100, 300])
 @pytest.mark.parametrize("tail", ["lognormal", "Pareto", "Weibull"])
-def test_of_few_steps_the_99th_percentile_is_taken_from_their_spread(tail: str, count: int) -> None:
+def test_percentile_of_few_steps_follows_from_their_variance(tail: str, count: int) -> None:
     """In most runs it is no lower than that of the distribution; the sample's own is, in many more."""
     too_low = own_too_low = 0
     for seed in range(100):
@@ -64,18 +64,18 @@ def test_of_few_steps_the_99th_percentile_is_taken_from_their_spread(tail: str, 
     assert too_low < own_too_low
 
 
-def test_steps_that_look_even_at_one_end_only_are_not_even() -> None:
+def test_skewed_steps_are_not_even() -> None:
     assert upper_percentile_limit([9.0, 9.5, 9.9, 10.0, 10.2]) == 0.0
     assert upper_percentile_limit([1.5, 6.0, 9.9, 10.0, 10.2]) > 20.0
 
 
-def test_fast_steps_stay_below_the_floor() -> None:
+def test_threshold_of_fast_steps_is_the_floor() -> None:
     assert threshold_after(drawn(0.3, 20)[:20], cap=1800.0, factor=3.0, floor=30.0) > 30
     assert threshold_after([wait / 40 for wait in drawn(0.3, 20)], cap=1800.0, factor=3.0, floor=30.0) < 30
 
 
 @pytest.mark.parametrize("count", [20, 240, 599])
-def test_from_few_steps_no_more_than_twice_the_plain_rule_is_concluded(count: int) -> None:
+def test_threshold_of_few_steps_is_bounded(count: int) -> None:
     """A hang of a young run is reported within about a minute, not after half an hour."""
     waits = [wait / 10 for wait in drawn(0.6, count)]  # around a second, like the recorded stall of the demo
     p99 = sorted(waits)[math.ceil(0.99 * count) - 1]
@@ -83,7 +83,7 @@ def test_from_few_steps_no_more_than_twice_the_plain_rule_is_concluded(count: in
 
 
 @pytest.mark.parametrize("index", [2.0, 3.0, 4.0])
-def test_the_tail_of_a_pareto_distribution_is_carried_on(index: float) -> None:
+def test_tail_of_a_pareto_distribution_is_extrapolated(index: float) -> None:
     """In nine of ten runs, less than one step in a hundred thousand is slower than the limit."""
     draw = random.Random(7)
     beyond = []
@@ -93,7 +93,7 @@ def test_the_tail_of_a_pareto_distribution_is_carried_on(index: float) -> None:
     assert sorted(beyond)[36] < 1e-5
 
 
-def test_waits_that_are_all_alike_have_no_tail() -> None:
+def test_equal_waits_have_no_tail() -> None:
     assert longest_rare_wait([2.0] * 500) == 2.0
 
 
@@ -101,7 +101,7 @@ def known(waits: PhaseWaits) -> float:
     return max(30.0, waits.threshold(floor=30.0, cap=1800.0, factor=3.0, steps=True))
 
 
-def test_pauses_that_end_by_themselves_become_a_habit() -> None:
+def test_repeated_pauses_raise_the_threshold() -> None:
     waits = PhaseWaits()
     for seconds in (200.0, 200.0, 210.0):
         waits.paused(seconds)
@@ -110,7 +110,7 @@ def test_pauses_that_end_by_themselves_become_a_habit() -> None:
     assert known(waits) == 630.0  # and steps do not wash it away
 
 
-def test_a_pause_that_was_survived_may_come_again_and_be_half_as_long_again() -> None:
+def test_pause_can_recur_with_more_duration() -> None:
     waits = PhaseWaits()
     for _ in range(400):
         waits.learn(1.0, over=False)

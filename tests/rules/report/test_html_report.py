@@ -43,7 +43,7 @@ def stalled(root: Path) -> Diagnosis:
     return rendered(diagnose_paths([root / "tests/recordings/zero3-stall"], Options(load_catalogue())))[0]
 
 
-def test_a_real_stall_with_its_charts(stalled: Diagnosis) -> None:
+def test_report_of_a_stall_has_charts(stalled: Diagnosis) -> None:
     page = to_html(stalled)
     seen = Seen(page)
     assert "gloo-collective-timeout" in page and "rank 1 step 240/480" in page
@@ -53,14 +53,14 @@ def test_a_real_stall_with_its_charts(stalled: Diagnosis) -> None:
     assert "指标曲线" in to_html(stalled, "zh")
 
 
-def test_it_loads_and_runs_nothing(stalled: Diagnosis) -> None:
+def test_report_loads_and_runs_nothing(stalled: Diagnosis) -> None:
     seen = Seen(to_html(stalled))
     assert not {"script", "link", "img", "iframe", "object", "form"} & set(seen.tags)
     assert not [name for name, _ in seen.attributes if name in ("src", "srcset") or name.startswith("on")]
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in seen.attributes
 
 
-def test_log_text_stays_text() -> None:
+def test_log_text_is_escaped() -> None:
     place = Place(0, HOSTILE, 3, None, 1, HOSTILE)
     primary = Primary(
         "r",
@@ -91,16 +91,16 @@ def test_log_text_stays_text() -> None:
     assert not [value for name, value in seen.attributes if name == "href" and not value.startswith("http")]
 
 
-def test_the_json_report_leaves_the_series_to_samples(stalled: Diagnosis) -> None:
+def test_json_report_contains_no_series(stalled: Diagnosis) -> None:
     assert stalled.series and b'"series"' not in to_json(stalled)
 
 
-def test_series_are_of_one_length_and_bounded(stalled: Diagnosis) -> None:
+def test_series_have_one_length_and_are_bounded(stalled: Diagnosis) -> None:
     assert {one.name for one in stalled.series} == {"loss", "step_seconds"}
     assert all(len(one.steps) == len(one.values) <= MOST_POINTS for one in stalled.series)
 
 
-def test_numbers_over_the_steps_of_a_log(tmp_path: Path) -> None:
+def test_series_cover_the_steps_of_a_log(tmp_path: Path) -> None:
     lines = [
         f"{{'loss': {'nan' if n == 900 else 2 / n}, 'grad_norm': 1.5, 'epoch': {n / 100}}}"
         for n in range(1, 1001)
@@ -120,18 +120,18 @@ def test_thinning_keeps_both_ends() -> None:
     assert kept == list(range(0, 1001, 100))
 
 
-def test_a_gap_is_drawn_as_one() -> None:
+def test_gap_is_drawn() -> None:
     chart = line_chart([Series("loss", None, [1, 2, 3, 4], [1.0, 2.0, None, 3.0])], "a & b", "step", mark=2)
     assert chart.count("<polyline") == 2 and chart.count('class="gap"') == 1
     assert 'aria-label="a &amp; b"' in chart and 'class="mark"' in chart
 
 
 @pytest.mark.parametrize("values", [[None, None], []])
-def test_nothing_to_draw_is_no_chart(values: list[float | None]) -> None:
+def test_empty_series_has_no_chart(values: list[float | None]) -> None:
     assert line_chart([Series("loss", 0, [float(n) for n in range(len(values))], values)], "t", "x") == ""
 
 
-def test_a_flat_line_has_room_around_it() -> None:
+def test_flat_line_has_margins() -> None:
     chart = line_chart([Series("loss", 0, [1, 2], [0.0, 0.0])], "t", "step")
     places = {float(point.split(",")[1]) for point in re.findall(r'points="([^"]+)"', chart)[0].split()}
     assert len(places) == 1 and 20 < places.pop() < 190
@@ -141,6 +141,6 @@ def test_a_flat_line_has_room_around_it() -> None:
     ("low", "high", "ticks"),
     [(0, 10, [0, 5, 10]), (0, 1, [0, 0.5, 1]), (3, 3, [3]), (-1e-6, 1e-6, [-1e-6, -5e-7, 0, 5e-7, 1e-6])],
 )
-def test_ticks_are_round(low: float, high: float, ticks: list[float]) -> None:
+def test_ticks_are_round_numbers(low: float, high: float, ticks: list[float]) -> None:
     found = steps_between(low, high, 4)
     assert found == pytest.approx(ticks) and all(math.isfinite(tick) for tick in found)

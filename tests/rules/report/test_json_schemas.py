@@ -118,18 +118,18 @@ def objects(found: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("title", OBJECTS)
-def test_every_key_is_described(title: str) -> None:
+def test_every_key_is_documented(title: str) -> None:
     found = at(report(), *OBJECTS[title])
     keys = {*found, "then"} if title == "Text" else {*found}
     assert described(title) == keys
 
 
-def test_every_object_is_one_of_those() -> None:
+def test_every_object_is_documented() -> None:
     known = [described(title) for title in OBJECTS] + [{"id", "params", "text"}]
     assert all({*one} in known for one in objects(report()))
 
 
-def test_a_text_has_its_message_beside_its_words() -> None:
+def test_text_has_its_message_id_and_parameters() -> None:
     found = report()
     assert found["primary"]["title"] == {
         "id": "text",
@@ -147,7 +147,7 @@ def test_a_text_has_its_message_beside_its_words() -> None:
     assert json.loads(to_json(Diagnosis("finished"), schema=2))["ending"] is None
 
 
-def test_no_secret_is_in_it_and_paths_can_be_found_again() -> None:
+def test_report_contains_no_secret() -> None:
     found = report()
     assert "hf_abc" not in json.dumps(found)
     for place in ("primary", "findings", "starts"):
@@ -156,7 +156,7 @@ def test_no_secret_is_in_it_and_paths_can_be_found_again() -> None:
     assert found["jobs"][0]["files"] == ["/home/ada/run.log"]
 
 
-def test_schema_1_stays_as_it_is() -> None:
+def test_schema_1_is_unchanged() -> None:
     found = json.loads(to_json(WHOLE, jobs=[JOB]))
     assert [*found][:3] == ["verdict", "primary", "findings"] and found["schema"] == 1
     assert not {"starts", "interrupted_by", "series", "explained"} & {*found}

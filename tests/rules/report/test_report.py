@@ -80,7 +80,7 @@ def flat(text: str) -> str:
 # ---- terminal
 
 
-def test_the_verdict_comes_first_and_everything_is_there() -> None:
+def test_verdict_comes_first_and_the_report_is_complete() -> None:
     text = printed(diagnosis())
     assert text.split()[0] == "FAILED"
     for part in (
@@ -99,24 +99,24 @@ def test_the_verdict_comes_first_and_everything_is_there() -> None:
         assert part in flat(text), part
 
 
-def test_it_fits_80_columns_without_blanks_at_the_ends() -> None:
+def test_report_fits_80_columns() -> None:
     for line in printed(diagnosis()).splitlines():
         assert len(line) <= 80
         assert line == line.rstrip()
 
 
-def test_log_text_is_no_markup() -> None:
+def test_log_text_is_not_interpreted_as_markup() -> None:
     assert flat(HOSTILE) in flat(printed(diagnosis(), width=200))
 
 
-def test_a_hanging_indent_for_long_fixes() -> None:
+def test_long_fixes_have_a_hanging_indent() -> None:
     lines = printed(diagnosis()).splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith("  3. "))
     assert lines[start + 1].startswith("     Offload.")
 
 
 @pytest.mark.parametrize("width", range(40, 110))
-def test_no_character_of_a_chinese_fix_is_lost_in_wrapping(width: int) -> None:
+def test_wrapping_keeps_every_chinese_character(width: int) -> None:
     fix = "先看日志：运行 `tool -v`，结束残留的进程；确认每个 worker 用自己的卡（`use_card(local_worker)`）。"
     found = diagnosis()
     assert found.primary is not None
@@ -124,13 +124,13 @@ def test_no_character_of_a_chinese_fix_is_lost_in_wrapping(width: int) -> None:
     assert fix.replace(" ", "") in "".join(printed(found, "zh", width).split())
 
 
-def test_escape_codes_reach_no_terminal() -> None:
+def test_escape_codes_are_removed() -> None:
     found = diagnosis(notes=["\x1b[31mred\x1b]0;title\x07"])
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", printed(found))
     assert "red]0;title" in printed(found)
 
 
-def test_healthy_and_unknown_have_words_too() -> None:
+def test_healthy_and_unknown_verdicts_have_labels() -> None:
     healthy = printed(diagnosis(verdict="healthy", primary=None, findings=[], unknown=[], notes=[]))
     assert healthy.startswith(" HEALTHY")
     assert "Cause" not in healthy
@@ -140,7 +140,7 @@ def test_healthy_and_unknown_have_words_too() -> None:
     assert "ends before the exception" in flat(printed(diagnosis(unknown=[cut])))
 
 
-def test_chinese() -> None:
+def test_report_can_be_chinese() -> None:
     text = printed(diagnosis(), "zh")
     assert text.split()[0] == "失败"
     assert "置信度 95%" in text
@@ -183,7 +183,7 @@ def test_log_text_cannot_leave_its_fence() -> None:
 
 
 @pytest.mark.parametrize("line", ["`", "```", "a ````` b", "~~~", "    indented"])
-def test_any_line_survives_the_fence(line: str) -> None:
+def test_any_line_is_kept_in_the_fence(line: str) -> None:
     found = diagnosis()
     assert found.primary is not None
     found.primary.evidence = [line, "behind"]
@@ -193,7 +193,7 @@ def test_any_line_survives_the_fence(line: str) -> None:
 # ---- JSON
 
 
-def test_json_is_the_contract() -> None:
+def test_json_has_the_documented_fields() -> None:
     found = json.loads(to_json(diagnosis()))
     assert found["schema"] == 1
     assert found["primary"]["rule"] == "cuda-oom"
@@ -203,7 +203,7 @@ def test_json_is_the_contract() -> None:
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
-def test_json_has_no_number_that_is_none(loss: float) -> None:
+def test_json_has_no_invalid_numbers(loss: float) -> None:
     text = to_json(diagnosis(progress=Progress(0, 1, 2, loss)))
 
     def refuse(word: str) -> None:
@@ -212,7 +212,7 @@ def test_json_has_no_number_that_is_none(loss: float) -> None:
     assert json.loads(text, parse_constant=refuse)["progress"]["last_loss"] is None
 
 
-def test_json_holds_no_secret() -> None:
+def test_json_contains_no_secret() -> None:
     token = "hf_" + "Ab3" * 12
     found = diagnosis(notes=[f"token {token}"], environment={"torch": token})
     assert token.encode() not in to_json(found)
@@ -220,7 +220,7 @@ def test_json_holds_no_secret() -> None:
     assert token not in printed(found, width=300)
 
 
-def test_the_file_stays_the_path_that_its_reader_gave() -> None:
+def test_file_is_the_given_path() -> None:
     place = Place(1, "/home/alice/logs/rank1.log", 2, None, None, "File /home/alice/train.py")
     found = diagnosis(
         primary=None, findings=[Finding("no-room", "No room", "cause", "fatal", 1, [1], place, place)]
@@ -242,7 +242,7 @@ def unfamiliar(language: str = "en") -> tuple[str, str, dict[str, object]]:
     return out.getvalue(), to_markdown(made, language), json.loads(to_json(made))
 
 
-def test_new_lines_and_near_pages_in_every_form() -> None:
+def test_new_lines_and_similar_pages_are_in_every_format() -> None:
     terminal, markdown, record = unfamiliar()
     for text in (terminal, markdown):
         assert "New before the end" in text
@@ -263,7 +263,7 @@ def test_new_lines_and_near_pages_in_every_form() -> None:
 # ---- the digest of ranks
 
 
-def test_which_ranks_ended_in_what_stands_in_every_report() -> None:
+def test_digest_of_ranks_is_in_every_format() -> None:
     digest = ["rank 7: The GPU ran out of memory", "ranks 0–6, 8: A [timeout], 6 min 52 s later"]
     found = diagnosis(digest=digest)
     text = printed(found)
@@ -276,7 +276,7 @@ def test_which_ranks_ended_in_what_stands_in_every_report() -> None:
     assert "各 rank" in printed(found, "zh")
 
 
-def test_an_unknown_failure_is_named_in_the_banner() -> None:
+def test_unknown_failure_is_in_the_headline() -> None:
     found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
     first = printed(found, width=300).splitlines()[0]
     assert first.startswith(" FAILED, CAUSE UNKNOWN   ValueError: [bold red]x[/bold red]")
@@ -286,14 +286,14 @@ def test_an_unknown_failure_is_named_in_the_banner() -> None:
     assert "<script>" not in heading
 
 
-def test_an_unknown_failure_ends_with_the_way_to_a_page_of_it() -> None:
+def test_unknown_failure_suggests_a_rule_page() -> None:
     found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
     assert "stallwatch rules new --from LOG" in printed(found, width=300).splitlines()[-1]
     assert "stallwatch rules new --from LOG" in printed(found, "zh", width=300).splitlines()[-1]
     assert "rules new" not in printed(diagnosis())
 
 
-def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
+def test_shortened_exception_keeps_its_location() -> None:
     place = Place(None, "a.log", 3, None, None, "")
     frames = ["/home/me/train.py:8 in <module>", "/usr/lib/python3/site-packages/torch/x.py:1 in f"]
     one = UnknownException("ValueError", "bad batch\nat index 77", [], 1, place, frames)
@@ -306,7 +306,7 @@ def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
     assert exception_in_short(None) == exception_in_short(UnknownException("", "", [], 1, place, [])) == ""
 
 
-def test_a_run_that_was_stopped_by_hand_says_so() -> None:
+def test_interrupted_run_is_labelled() -> None:
     known = {"verdict": "interrupted", "interrupted_by": "user"}
     found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
     assert "INTERRUPTED   The run was interrupted (Ctrl-C, SIGINT)" in printed(found).splitlines()[0]
@@ -314,7 +314,7 @@ def test_a_run_that_was_stopped_by_hand_says_so() -> None:
     assert "已中断   训练被中断" in printed(found, "zh").splitlines()[0]
 
 
-def test_the_brief_report() -> None:
+def test_brief_report_is_short() -> None:
     lines = to_brief(diagnosis()).splitlines()
     assert lines[0] == "FAILED: The GPU ran out of memory"
     assert "cuda-oom · cause, fatal, confidence 95% · rank 7 · logs/rank7.log:1204" in lines[1]

@@ -34,19 +34,19 @@ def read(text: str, size: int = 10_000) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-def test_a_table_that_was_copied_from_a_notebook(size: int) -> None:
+def test_table_copied_from_a_notebook_is_read(size: int) -> None:
     assert read(TABS, size)[0] == (4, 10, 1.2345, None, 0.25)
     assert read(TABS, size)[1][:4] == (5, 20, 1200.5, 2.5)
     assert len(read(TABS, size)) == 2
 
 
-def test_a_table_in_markdown() -> None:
+def test_markdown_table_is_read() -> None:
     rows = read(BARS)
     assert [row[:2] for row in rows] == [(3, 1), (4, 2)]
     assert [str(row[2]) for row in rows] == ["0.5", "nan"]
 
 
-def test_an_epochs_table_has_no_steps() -> None:
+def test_table_of_epochs_has_no_steps() -> None:
     assert read("Epoch\tTraining Loss\tValidation Loss\n1\t0.5\t0.25") == [(2, None, 0.5, 0.25, None)]
 
 
@@ -59,5 +59,5 @@ def test_an_epochs_table_has_no_steps() -> None:
         "Step\tTraining Loss\nsaved 1\t0.5",
     ],
 )
-def test_other_columns_hold_no_losses(text: str) -> None:
+def test_other_columns_are_not_losses(text: str) -> None:
     assert read(text) == []

@@ -40,13 +40,13 @@ MIB, GIB = 1024.0**2, 1024.0**3
         ("loss 1.0", {}),
     ],
 )
-def test_a_name_counts_by_itself(text: str, values: dict[str, float]) -> None:
+def test_separate_name_is_recognized(text: str, values: dict[str, float]) -> None:
     found: dict[str, float] = {}
     rates(text, found)
     assert found == values
 
 
-def test_memory_of_another_name_is_not_the_device_s() -> None:
+def test_other_memory_names_are_not_device_memory() -> None:
     found = {"memory_allocated_bytes": 3 * GIB, "memory_peak_bytes": 4 * GIB}
     assert memory("x=1, MemAllocated=3GB, MaxMemAllocated=4GB") == found
     assert memory("HostMemAllocated=3GB") == {}
@@ -72,5 +72,5 @@ def test_memory_of_another_name_is_not_the_device_s() -> None:
         ("2h 3m 4s", 7384),
     ],
 )
-def test_durations(text: str, seconds: float | None) -> None:
+def test_durations_are_parsed(text: str, seconds: float | None) -> None:
     assert duration(text) == seconds

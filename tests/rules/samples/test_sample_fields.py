@@ -105,7 +105,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("text", "step", "values"), LINES, ids=[line[0][:50] for line in LINES])
-def test_fields(text: str, step: int | None, values: dict[str, float]) -> None:
+def test_fields_are_extracted(text: str, step: int | None, values: dict[str, float]) -> None:
     found = extract(Line(text.removeprefix("[rank0]:"), "train.log", 1))
     assert found is not None
     assert found.step == step
@@ -125,10 +125,10 @@ def test_fields(text: str, step: int | None, values: dict[str, float]) -> None:
         "the tokens/s of this GPU: 5000",
     ],
 )
-def test_no_fields(text: str) -> None:
+def test_other_lines_have_no_fields(text: str) -> None:
     assert extract(Line(text, "train.log", 1)) is None
 
 
-def test_every_name_is_in_lower_case_and_means_one_field() -> None:
+def test_field_names_are_lower_case_and_unique() -> None:
     assert all(name == name.lower() and not name.startswith("train/") for name in FIELDS)
     assert "val_loss" in FIELDS and FIELDS["val_loss"][0] != "loss"

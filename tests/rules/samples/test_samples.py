@@ -210,7 +210,9 @@ METRICS = [
 
 
 @pytest.mark.parametrize(("text", "step", "total", "values"), METRICS, ids=[m[0][:60] for m in METRICS])
-def test_metric_lines(text: str, step: int | None, total: int | None, values: dict[str, float]) -> None:
+def test_metric_lines_are_read(
+    text: str, step: int | None, total: int | None, values: dict[str, float]
+) -> None:
     found = sample(text)
     assert found is not None
     assert (found.step, found.total_steps) == (step, total)
@@ -226,7 +228,7 @@ def read(line: str) -> Entry | None:
     return as_entry(extract(found))
 
 
-def test_a_template_is_learnt_from_one_line() -> None:
+def test_template_is_learned_from_one_line() -> None:
     template = learn_line(b"[2026-11-20 10:00:00,000] step 1/900 loss 2.0000 lr 1e-4", rank=2)
     assert template is not None
     stamp = b"[2026-11-20 10:00:07,500] "
@@ -244,7 +246,7 @@ def test_a_template_is_learnt_from_one_line() -> None:
 
 
 @pytest.mark.parametrize("text", [text for text, *_ in METRICS if "%" not in text])
-def test_a_template_reads_what_its_lines_say(text: str) -> None:
+def test_template_reads_the_values_of_its_lines(text: str) -> None:
     template = learn_line(text.encode(), None)  # a line without one is read by itself
     rnd = random.Random(1)
     for _ in range(40 if template is not None else 0):
@@ -261,7 +263,7 @@ def with_other_digits(text: str, rnd: random.Random) -> str:
 
 
 @pytest.mark.parametrize("text", [text for text, *_ in METRICS])
-def test_a_text_read_by_a_template_has_the_same_numbers(text: str) -> None:
+def test_template_reading_equals_line_reading(text: str) -> None:
     read, rnd = TemplateReader(from_text), random.Random(1)
     for _ in range(150):  # at first, no template is known
         other = with_other_digits(text, rnd)
@@ -270,7 +272,7 @@ def test_a_text_read_by_a_template_has_the_same_numbers(text: str) -> None:
 
 @pytest.mark.parametrize("odd", ["9223372036854775807", "1e-400", "0.00000000000000000000001"])
 @pytest.mark.parametrize("text", ["step {}/200 loss 0.5", "step 3/{} loss 0.5", "step 3/200 loss {}"])
-def test_a_template_that_was_learned_from_an_odd_number_takes_no_number_away(text: str, odd: str) -> None:
+def test_template_from_an_unusual_number_loses_no_value(text: str, odd: str) -> None:
     read = TemplateReader(from_text)
     for _ in range(40):  # the template is learned from this text
         assert repr(read(text.format(odd))) == repr(from_text(text.format(odd)))
@@ -279,7 +281,7 @@ def test_a_template_that_was_learned_from_an_odd_number_takes_no_number_away(tex
         assert repr(read(other)) == repr(from_text(other)), other
 
 
-def test_texts_with_a_template_are_not_parsed_again() -> None:
+def test_lines_with_a_template_are_not_parsed_again() -> None:
     parsed: list[str] = []
     read = TemplateReader(lambda text: parsed.append(text) or from_text(text))
     for step in range(1000):
