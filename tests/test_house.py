@@ -35,7 +35,7 @@ def test_every_package_is_built_installed_and_checked(root: Path) -> None:
 
 
 @pytest.mark.parametrize("dockerfile", ["exporter/Dockerfile", "dashboard/Dockerfile"])
-def test_an_image_copies_all_that_the_wheel_is_built_from(root: Path, dockerfile: str) -> None:
+def test_image_copies_all_sources_of_the_wheel(root: Path, dockerfile: str) -> None:
     copied = re.findall(r"^COPY (.+) \S+$", (root / dockerfile).read_text(), flags=re.MULTILINE)
     sources = {word for line in copied for word in line.split()}
     assert set(packaged(root)) <= sources
@@ -48,7 +48,7 @@ def test_ci_runs_the_commands_of_the_readme(root: Path) -> None:
     assert all(command in readme for command in commands)
 
 
-def test_all_tests_are_run_but_by_the_quick_command(root: Path) -> None:
+def test_only_the_quick_command_excludes_tests(root: Path) -> None:
     recipes = dict(re.findall(r"^([\w-]+): .*\n\t(.+)$", (root / "Makefile").read_text(), flags=re.MULTILINE))
     assert " -m 'not slow and" in recipes["test-quick"]
     assert not re.search(r"not |--ignore|--deselect|-k ", recipes["test"])
@@ -61,7 +61,7 @@ def test_all_tests_are_run_but_by_the_quick_command(root: Path) -> None:
     assert names and gone == []
 
 
-def test_the_compose_file_mounts_what_exists(root: Path) -> None:
+def test_compose_file_mounts_existing_files(root: Path) -> None:
     services = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
     mounts = [mount.split(":")[0] for service in services.values() for mount in service.get("volumes", [])]
     assert [mount for mount in mounts if mount.startswith("./") and not (root / mount).exists()] == []
@@ -72,7 +72,7 @@ def pages(root: Path) -> list[Path]:
     return [root / name for name in listed.stdout.splitlines() if "stallwatch_rules/" not in name]
 
 
-def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
+def test_links_between_pages_are_valid(root: Path) -> None:
     broken = [
         f"{page.relative_to(root)}: {target}"
         for page in pages(root)
@@ -82,7 +82,7 @@ def test_every_link_between_pages_leads_somewhere(root: Path) -> None:
     assert broken == []
 
 
-def test_no_python_file_outgrows_one_subject(root: Path) -> None:
+def test_python_files_are_at_most_600_lines(root: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True)
     names = [name for name in listed.stdout.splitlines() if not name.startswith("tests/")]
     lengths = {name: len((root / name).read_text().splitlines()) for name in names}

@@ -18,7 +18,7 @@ print(subprocess.Popen(sleeping, stdout=null, stderr=null, start_new_session=Tru
 """
 
 
-def test_an_orphan_in_a_session_of_its_own_is_found_and_others_are_left_alone(tmp_path: Path) -> None:
+def test_orphan_in_its_own_session_is_found(tmp_path: Path) -> None:
     def orphan(value: str) -> psutil.Process:
         env = {**os.environ, "STARTED_BY_TEST": value}
         started = subprocess.run([sys.executable, "-c", ORPHAN], env=env, capture_output=True, check=True)

@@ -71,7 +71,7 @@ def upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
         ("zh", "显存", "LoRA in place of full fine-tuning"),
     ],
 )
-def test_its_incidents_are_shown_in_either_language(
+def test_incidents_of_0_1_are_shown_in_either_language(
     tmp_path: Path, catalogue: Catalogue, language: str, title: str, fix: str
 ) -> None:
     file = _database(tmp_path)
@@ -82,7 +82,7 @@ def test_its_incidents_are_shown_in_either_language(
     assert "CUDA out of memory. Tried to allocate 2.00 GiB" in message.text
 
 
-def test_its_run_folder_gets_the_verdict_that_it_had() -> None:
+def test_run_folder_of_0_1_keeps_its_verdict() -> None:
     kept = msgspec.json.decode((RUN / "diagnosis.json").read_bytes(), type=Diagnosis)
     found = stallwatch.diagnose(RUN)
     assert kept.primary is not None and found.primary is not None
@@ -98,7 +98,7 @@ def test_its_run_folder_gets_the_verdict_that_it_had() -> None:
 # ---------------------------------------------------------------- its state folder
 
 
-def test_its_runs_are_listed_with_how_they_ended(upgraded: Call) -> None:
+def test_runs_of_0_1_are_listed_with_their_endings(upgraded: Call) -> None:
     result = upgraded("runs")
     states = {row[0]: row[1] for line in result.stdout.splitlines() if (row := line.split("\t"))}
     assert states == {
@@ -111,7 +111,7 @@ def test_its_runs_are_listed_with_how_they_ended(upgraded: Call) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_its_incidents_acknowledgements_notes_and_silences_survive(upgraded: Call, tmp_path: Path) -> None:
+def test_incidents_and_actions_of_0_1_survive(upgraded: Call, tmp_path: Path) -> None:
     listed = upgraded("alerts", "list", "--all")
     assert (listed.exit_code, listed.stderr) == (0, "")
     rows = {line.split()[0]: line for line in listed.stdout.splitlines()}
@@ -128,7 +128,7 @@ def test_its_incidents_acknowledgements_notes_and_silences_survive(upgraded: Cal
     assert notes == [("waits for the storage",), ("storage is back",)]
 
 
-def test_its_waiting_messages_are_those_of_the_chats_that_the_file_names(upgraded: Call) -> None:
+def test_waiting_messages_of_0_1_survive(upgraded: Call) -> None:
     from stallwatch.config.loading import load
     from stallwatch_alerts.notice import fingerprint
 
@@ -145,12 +145,12 @@ def test_its_waiting_messages_are_those_of_the_chats_that_the_file_names(upgrade
 @pytest.mark.parametrize(
     ("run", "verdict"), [("good", "finished"), ("night-1", "stalled"), ("tailed", "failed")]
 )
-def test_its_run_folders_are_diagnosed(upgraded: Call, run: str, verdict: str) -> None:
+def test_run_folders_of_0_1_are_diagnosed(upgraded: Call, run: str, verdict: str) -> None:
     result = upgraded("diagnose", "--json=2", str(Path.cwd().parent / "home" / "runs" / run))
     assert json.loads(result.stdout)["verdict"] == verdict
 
 
-def test_a_followed_file_is_read_from_where_it_stopped(upgraded: Call, tmp_path: Path) -> None:
+def test_followed_file_of_0_1_is_continued(upgraded: Call, tmp_path: Path) -> None:
     from stallwatch_exporter.runs.runfolder import read_record
     from stallwatch_exporter.tailing.follow import POSITIONS
     from stallwatch_exporter.tailing.tail import Position
@@ -171,7 +171,7 @@ def test_a_followed_file_is_read_from_where_it_stopped(upgraded: Call, tmp_path:
 # ---------------------------------------------------------------- its configuration
 
 
-def test_every_key_of_its_configuration_is_in_force(upgraded: Call) -> None:
+def test_configuration_keys_of_0_1_are_valid(upgraded: Call) -> None:
     from stallwatch.config.loading import load, tomllib
 
     config = load()
@@ -184,12 +184,12 @@ def test_every_key_of_its_configuration_is_in_force(upgraded: Call) -> None:
     assert (shown.exit_code, shown.stderr) == (0, "")
 
 
-def test_a_rule_page_that_it_drafted_is_used(upgraded: Call) -> None:
+def test_rule_page_drafted_by_0_1_is_used(upgraded: Call) -> None:
     result = upgraded("diagnose", "--json", "tail.log")
     assert (json.loads(result.stdout)["primary"]["rule"], result.stderr) == ("mixer-blend-error", "")
 
 
-def test_a_rule_that_is_in_a_pack_now_is_named_with_the_pack(upgraded: Call) -> None:
+def test_rule_moved_to_a_pack_is_named_with_the_pack(upgraded: Call) -> None:
     with Path("stallwatch.toml").open("a") as file:
         file.write('\n[[alerts.routes]]\nrules = ["jax-processes-lost"]\nurls = []\n')
     shown = upgraded("config", "show")
@@ -225,7 +225,7 @@ _CHANGED = {
 }
 
 
-def test_each_public_name_is_there_or_among_the_changed_ones(root: Path) -> None:
+def test_public_names_of_0_1_exist_or_are_listed_as_changed(root: Path) -> None:
     """A name that is missing here needs a row in `changed_names.json`, or its old name to work again."""
     now = _public_names().public_names(root)
     missing = {
@@ -243,7 +243,7 @@ def test_each_public_name_is_there_or_among_the_changed_ones(root: Path) -> None
     assert not unexplained
 
 
-def test_each_rule_names_the_release_that_brought_it(catalogue: Catalogue) -> None:
+def test_each_rule_has_its_release(catalogue: Catalogue) -> None:
     known = json.loads((KEPT / "names.json").read_text())["rule"]
     release = tuple(map(int, stallwatch.__version__.split(".")[:2]))
     for page in catalogue.pages.values():
@@ -251,14 +251,14 @@ def test_each_rule_names_the_release_that_brought_it(catalogue: Catalogue) -> No
         assert (since == (0, 1)) if page.id in known else ((0, 1) < since <= release), page.path
 
 
-def test_a_command_that_left_is_named_with_what_replaces_it(upgraded: Call) -> None:
+def test_removed_command_names_its_replacement(upgraded: Call) -> None:
     result = upgraded("rules", "verify", "--package", "deepspeed")
     assert result.exit_code == 2
     assert "stallwatch rules verify is python tools/verify_rules.py since 0.2" in result.stderr
     assert "tools" not in upgraded("rules", "verified").stderr
 
 
-def test_an_old_name_in_python_works_with_a_warning() -> None:
+def test_old_python_name_works_with_a_warning() -> None:
     from stallwatch_lint.versions import conflicts_among
 
     with pytest.warns(FutureWarning, match=r"unfit is stallwatch_lint\.versions\.conflicts_among since 0\.2"):
@@ -268,14 +268,14 @@ def test_an_old_name_in_python_works_with_a_warning() -> None:
         from stallwatch_rules.checks.versions import fit  # noqa: F401
 
 
-def test_the_upgrade_page_has_every_changed_name(root: Path) -> None:
+def test_upgrade_page_lists_every_changed_name(root: Path) -> None:
     page = (root / "docs" / "upgrade.md").read_text()
     rows = re.findall(r"^\| `(.+?)` \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
     shown = [(old, new.strip("`"), advice) for old, new, advice in rows]
     assert shown == [(row.old, row.new, row.advice) for row in changed_names()]
 
 
-def test_schema_1_has_every_key_that_its_report_had() -> None:
+def test_schema_1_has_every_key_of_0_1() -> None:
     def keys(value: object, path: str = "") -> Iterator[str]:
         if isinstance(value, dict):
             for name, inner in value.items():
@@ -293,7 +293,7 @@ def test_schema_1_has_every_key_that_its_report_had() -> None:
 # ---------------------------------------------------------------- its Prometheus rules
 
 
-def test_what_its_prometheus_rules_query_is_still_exported(root: Path) -> None:
+def test_metrics_of_the_rules_of_0_1_are_exported(root: Path) -> None:
     recorded, queried = set(), set()
     for file in (KEPT / "rules" / "prometheus").glob("*.yml"):
         for group in yaml.safe_load(file.read_text())["groups"]:

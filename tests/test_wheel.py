@@ -69,14 +69,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_it_is_of_this_release(wheel: Path, installed: Run) -> None:
+def test_wheel_has_the_current_version(wheel: Path, installed: Run) -> None:
     assert wheel.name.startswith(f"stallwatch-{stallwatch.__version__}-")
     assert installed("stallwatch", "--version").stdout == f"stallwatch {stallwatch.__version__}\n"
     where = installed("python", "-c", "import stallwatch_rules; print(stallwatch_rules.__file__)")
     assert "/venv/lib/" in where.stdout
 
 
-def test_it_holds_every_file_of_the_packages(wheel: Path, root: Path) -> None:
+def test_wheel_contains_every_file_of_the_packages(wheel: Path, root: Path) -> None:
     """Also those that a new folder or kind of file brings."""
     names = set(zipfile.ZipFile(wheel).namelist())
     tracked = subprocess.run(
@@ -92,7 +92,7 @@ def test_it_holds_every_file_of_the_packages(wheel: Path, root: Path) -> None:
     assert len(wanted) > 500 and not wanted - names
 
 
-def test_its_commands_run_without_the_checkout(installed: Run, tmp_path: Path) -> None:
+def test_commands_of_the_wheel_run_without_the_checkout(installed: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(
         "{'loss': 1.5, 'step': 10}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
@@ -114,13 +114,13 @@ def test_its_commands_run_without_the_checkout(installed: Run, tmp_path: Path) -
     assert (ran.returncode, "finished" in installed("stallwatch", "runs").stdout) == (0, True)
 
 
-def test_its_demo_replays_the_packaged_recording(installed: Run) -> None:
+def test_demo_of_the_wheel_replays_its_recording(installed: Run) -> None:
     shown = installed("stallwatch", "demo", "--port", "0", "--speed", "16", "--exit-when-done")
     assert shown.returncode == 0, shown.stderr
     assert "rule gloo-collective-timeout" in shown.stdout + shown.stderr
 
 
-def test_the_pages_of_its_dashboard_are_there(installed: Run) -> None:
+def test_wheel_contains_the_dashboard_pages(installed: Run) -> None:
     drawn = installed(
         "python",
         "-c",

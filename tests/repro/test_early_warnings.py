@@ -32,7 +32,7 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
     return Watched(tmp_path / "home", catalogue)
 
 
-def test_a_model_that_trains_in_evaluation_mode_is_reported(watched: Watched) -> None:
+def test_training_in_evaluation_mode_is_reported(watched: Watched) -> None:
     """DeepSpeed 0.15.4 and later print nothing about it, and the run ends well."""
     assert watched.run("backward_in_eval_mode.py", "--hold", str(watched.hold), ranks=2) == 0
     opened = watched.told[0]
@@ -53,7 +53,7 @@ def test_a_model_that_trains_in_evaluation_mode_is_reported(watched: Watched) ->
     ],
     ids=["sum", "sum-unused", "no-model", "unwrapped"],
 )
-def test_what_fails_is_told_just_before_and_diagnosed_without_a_log(
+def test_failure_is_announced_and_diagnosed_without_a_log(
     hidden_run: Callable[..., Watched], program: str, options: tuple[str, ...], rule: str, place: str
 ) -> None:
     watched = hidden_run(program, *options)
@@ -69,7 +69,7 @@ def test_what_fails_is_told_just_before_and_diagnosed_without_a_log(
     assert (last.kind, last.rule, last.outcome) == ("ended", rule, "crashed")
 
 
-def test_a_trainer_that_saves_the_bare_policy_is_told_before_its_first_step(watched: Watched) -> None:
+def test_trainer_that_saves_the_bare_policy_is_reported_at_the_start(watched: Watched) -> None:
     assert watched.run("saving_trainer.py", "--swap", "--hold", str(watched.hold)) == 1
     opened = watched.told[0]
     assert (opened.rule, opened.severity, opened.status) == (SAVE, "warning", "open")
@@ -80,7 +80,7 @@ def test_a_trainer_that_saves_the_bare_policy_is_told_before_its_first_step(watc
     assert opened.opened_at < raised["time"]
 
 
-def test_a_standstill_after_silent_invalidations_names_the_modules(watched: Watched) -> None:
+def test_stall_after_silent_invalidations_names_the_modules(watched: Watched) -> None:
     """The log contains neither steps nor DeepSpeed's messages."""
     options = ("--steps", "40", "--hold", str(watched.hold))
     floors = {"stall_floor_seconds": 3.0, "stall_start_seconds": 90.0}
@@ -94,7 +94,7 @@ def test_a_standstill_after_silent_invalidations_names_the_modules(watched: Watc
     assert stall.count == 10 and stall.step == 40
 
 
-def test_zero3_that_does_not_gather_weights_is_told_before_its_first_checkpoint(watched: Watched) -> None:
+def test_missing_gather_of_weights_is_reported_before_a_checkpoint(watched: Watched) -> None:
     assert watched.run("saving_trainer.py", "--not-gathered", "--hold", str(watched.hold)) == 0
     opened = watched.told[0]
     assert (opened.rule, opened.severity) == (NOT_GATHERED, "warning")
@@ -113,7 +113,7 @@ def test_zero3_that_does_not_gather_weights_is_told_before_its_first_checkpoint(
     ],
     ids=["modes", "healthy", "changing-order", "quiet"],
 )
-def test_healthy_runs_are_not_warned_of(
+def test_healthy_runs_cause_no_warnings(
     probed_run: Callable[..., Probed], program: str, options: tuple[str, ...]
 ) -> None:
     run = probed_run(program, *options)
@@ -126,7 +126,7 @@ def test_healthy_runs_are_not_warned_of(
         assert reader.faults == 0
 
 
-def test_a_healthy_trainer_reports_its_checkpoints_only(tmp_path: Path) -> None:
+def test_healthy_trainer_reports_only_its_checkpoints(tmp_path: Path) -> None:
     run = probed(tmp_path / "run", "saving_trainer.py", "--empty", ranks=1)
     assert run.code == 0, printed(run.logs)
     written = {(Path(event["path"]).name, event["by"]) for event in run.events("checkpoint")}

@@ -43,7 +43,7 @@ def metrics_of(home: Path) -> dict[str, float]:
     }
 
 
-def test_steps_and_invalidations_of_a_run_that_tells_neither(
+def test_steps_and_invalidations_of_a_silent_run_are_counted(
     tmp_path: Path,
     catalogue: Catalogue,
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +93,7 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
     assert (named[0]["expected_name"], named[0]["got_name"]) == ("blocks.0 (Block)", "blocks.2 (Block)")
 
 
-def test_the_count_is_the_number_of_messages_where_they_are_switched_on(
+def test_count_equals_the_number_of_printed_messages(
     probed_run: Callable[..., Probed],
 ) -> None:
     """DeepSpeed prints its messages on request, one for each invalidation."""

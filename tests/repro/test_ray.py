@@ -103,7 +103,7 @@ def blamed(home: Path) -> list[str]:
     return found
 
 
-def test_a_hang_in_an_actor_names_the_actor(tmp_path: Path, cluster: tuple[str, dict[str, str]]) -> None:
+def test_hang_in_an_actor_names_the_actor(tmp_path: Path, cluster: tuple[str, dict[str, str]]) -> None:
     address, environ = cluster
     (driver := tmp_path / "driver.py").write_text(DRIVER)
     home = tmp_path / "home"

@@ -54,7 +54,7 @@ def check(name: str, paths: list[Path], *, lines: bool = False) -> None:
         assert diagnosis.primary and diagnosis.primary.rank == expected["rank"]
 
 
-def test_all_recordings_are_here() -> None:
+def test_all_recordings_exist() -> None:
     from scenarios import SCENARIOS
 
     assert sorted(scenario.name for scenario in SCENARIOS) == NAMES
@@ -65,19 +65,19 @@ def test_all_recordings_are_here() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_folder_is_diagnosed(name: str) -> None:
+def test_recorded_folder_is_diagnosed(name: str) -> None:
     check(name, [RECORDINGS / name])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_interleaved_file_is_diagnosed_alike(name: str, tmp_path: Path) -> None:
+def test_interleaved_recording_gives_the_same_diagnosis(name: str, tmp_path: Path) -> None:
     file = tmp_path / "train.log"
     file.write_bytes(interleaved(RECORDINGS / name))
     check(name, [file], lines=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recordings_are_small_and_name_no_machine(name: str) -> None:
+def test_recordings_are_small_and_do_not_name_the_machine(name: str) -> None:
     files = [path for path in (RECORDINGS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 1_000_000
     for path in files:
@@ -86,7 +86,7 @@ def test_recordings_are_small_and_name_no_machine(name: str) -> None:
             assert word not in text, f"{path}: {word}"
 
 
-def test_the_stall_shows_all_three_phases() -> None:
+def test_recorded_stall_has_all_three_phases() -> None:
     """The demo promises healthy steps, more and more invalidations, then a silence that a timeout ends."""
     folder = RECORDINGS / "zero3-stall"
     assert {path.name for path in recorded_files(folder)} == {"rank0.log", "rank1.log", "output.log"}

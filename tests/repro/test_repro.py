@@ -31,7 +31,7 @@ def require(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", CURRENT, ids=lambda scenario: scenario.name)
-def test_it_still_fails_like_this_and_is_told_why(
+def test_reproduction_fails_and_is_diagnosed(
     scenario: Scenario,
     probed_run: Callable[..., Probed],
     hidden_run: Callable[..., Watched],
@@ -46,7 +46,7 @@ def test_it_still_fails_like_this_and_is_told_why(
     judge(scenario, run.code, run.logs, catalogue)
 
 
-def test_it_fails_so_without_a_probe_and_with_all_of_torch(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_reproduction_fails_without_a_probe(tmp_path: Path, catalogue: Catalogue) -> None:
     """The other tests use a probe and no compiler (see ``tiny``); this one has both differences."""
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "zero3-dummy-loss")
     require(scenario)
@@ -67,7 +67,7 @@ def judge(scenario: Scenario, code: int | None, logs: Path, catalogue: Catalogue
     assert (diagnosis.primary and diagnosis.primary.rule) == scenario.primary
 
 
-def test_a_rank_without_data_really_hangs_the_others() -> None:
+def test_rank_without_data_hangs_the_others() -> None:
     """A short version of the demo's program trains, invalidates, and ends only by the timeout."""
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "zero3-stall")
     require(scenario)

@@ -29,14 +29,18 @@ Searched = dict[str, Future[tuple[str, list[str]]]]
 def searched(request: pytest.FixtureRequest) -> Iterator[Searched]:
     """Search the packages in parallel, the longest search first, and yield the results."""
     asked = {item.name for item in request.session.items}
-    wanted = [package for package in INSTALLED if f"test_installed[{package}]" in asked]
+    wanted = [
+        package
+        for package in INSTALLED
+        if f"test_installed_packages_print_the_expected_texts[{package}]" in asked
+    ]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         yield {package: pool.submit(missing_of_installed, package) for package in wanted}
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("package", INSTALLED)
-def test_installed(package: str, searched: Searched) -> None:
+def test_installed_packages_print_the_expected_texts(package: str, searched: Searched) -> None:
     try:
         version, gone = searched[package].result()
     except SourceError as error:

@@ -47,7 +47,7 @@ for _ in range(200):
 """
 
 
-def test_threads_that_use_a_record_for_the_first_time_at_once_do_not_crash() -> None:
+def test_concurrent_first_use_of_a_record_does_not_crash() -> None:
     """With plain ``msgspec.convert``, a thread uses incomplete types: SIGSEGV."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -81,7 +81,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), decoding.convert({"a":
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
-def test_a_process_forks_while_a_thread_prepares_a_record() -> None:
+def test_fork_during_preparation_of_a_record_is_safe() -> None:
     """The child had the lock without the thread that would release it, and waited without end."""
     done = subprocess.run([sys.executable, "-c", _FORKING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "7 8\n", "")
@@ -121,12 +121,12 @@ def _decoding_records(tree: ast.AST) -> Iterator[ast.AST]:
         ("from msgspec.structs import replace", False),
     ],
 )
-def test_ways_to_decode_records_are_found(code: str, is_found: bool) -> None:
+def test_unsafe_decoders_are_found(code: str, is_found: bool) -> None:
     assert bool([*_decoding_records(ast.parse(code))]) == is_found
 
 
 @pytest.mark.parametrize("package", PRODUCT)
-def test_no_other_way_decodes_records_after_the_import(package: str) -> None:
+def test_records_are_decoded_only_by_the_safe_function(package: str) -> None:
     found = [
         f"{path}:{node.lineno}"
         for path in sorted((ROOT / package).rglob("*.py"))

@@ -18,7 +18,7 @@ def _a_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_of_a_file_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     replace(path, b"mine", 0o644)
     status = path.stat()
@@ -29,9 +29,7 @@ def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("mode", "given"), [(0o600, 0o600), (0o644, 0o644), (None, 0o640)])
-def test_a_replaced_file_has_its_mode_or_that_of_the_umask(
-    tmp_path: Path, mode: int | None, given: int
-) -> None:
+def test_replaced_file_keeps_its_mode(tmp_path: Path, mode: int | None, given: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     path.chmod(0o666)
@@ -40,7 +38,7 @@ def test_a_replaced_file_has_its_mode_or_that_of_the_umask(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_others_can_read_is_opened_only_if_that_is_allowed(tmp_path: Path) -> None:
+def test_readable_by_others_is_refused_unless_allowed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     replace(path, b"mine", 0o644)
     with open_private(path) as file:

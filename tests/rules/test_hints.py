@@ -34,12 +34,12 @@ NO_WARNINGS = [
 
 
 @pytest.mark.parametrize("text", WARNINGS)
-def test_warnings_count(text: str) -> None:
+def test_warnings_are_counted(text: str) -> None:
     assert warnings(text) == 1
 
 
 @pytest.mark.parametrize("text", NO_WARNINGS)
-def test_other_lines_do_not(text: str) -> None:
+def test_other_lines_are_not_counted(text: str) -> None:
     assert warnings(text) == 0
 
 

@@ -24,14 +24,14 @@ def fields(template: str) -> set[str]:
     return names - {"count"}
 
 
-def test_every_language_has_every_area() -> None:
+def test_every_language_has_every_file() -> None:
     assert AREAS
     for language in LANGUAGES:
         assert sorted(path.stem for path in (FOLDER / language).glob("*.json")) == AREAS
 
 
 @pytest.mark.parametrize("area", AREAS)
-def test_the_languages_have_the_same_messages_with_the_same_fields(area: str) -> None:
+def test_languages_have_the_same_messages_and_parameters(area: str) -> None:
     english, chinese = (templates(language, area) for language in LANGUAGES)
     assert list(english) == list(chinese)
     assert {key: fields(text) for key, text in english.items()} == {
@@ -40,7 +40,7 @@ def test_the_languages_have_the_same_messages_with_the_same_fields(area: str) ->
 
 
 @pytest.mark.parametrize("area", AREAS)
-def test_no_english_message_shows_its_id(area: str) -> None:
+def test_english_messages_are_complete(area: str) -> None:
     english = templates("en", area)
     assert [key for key, text in english.items() if "-" in text and key.endswith(text)] == []
 
@@ -50,7 +50,7 @@ class Record(msgspec.Struct):
     lines: list[Text]
 
 
-def test_a_stored_message_is_shown_in_either_language_with_newer_values() -> None:
+def test_stored_message_is_shown_in_either_language() -> None:
     note = message("diagnosis.stands", silence="4.9 s", threshold="5.0 s") + message(
         "diagnosis.last-came-then"
     )
@@ -67,18 +67,18 @@ def test_a_stored_message_is_shown_in_either_language_with_newer_values() -> Non
     assert not has("a sentence", "diagnosis.stands")
 
 
-def test_one_has_a_template_of_its_own() -> None:
+def test_singular_has_its_own_template() -> None:
     assert say("diagnosis.overflow-start", count=1).startswith("One overflow")
     assert say("diagnosis.overflow-start", count=2).startswith("2 overflows")
 
 
-def test_a_message_may_be_a_value_of_another_one() -> None:
+def test_message_can_be_a_parameter_of_another() -> None:
     named = message("diagnosis.look-there", told=bilingual("See the log.", "请看日志。"))
     assert render(named) == "Look there first: See the log."
     assert render(named, "zh") == "请先查这里：请看日志。"
 
 
-def test_lists_counts_and_capitals_follow_the_language(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_counts_and_capitals_are_localized(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {
         "en": {"x": "{who:capital} {count:waits|wait} in {calls:brackets}; {calls:semicolons,capital}"},
         "zh": {"x": "{who}{count:|都}停在{calls:brackets}，{calls:commas}"},
@@ -90,13 +90,13 @@ def test_lists_counts_and_capitals_follow_the_language(monkeypatch: pytest.Monke
     assert say("test.x", who="rank 1", count=2, calls=[]).startswith("Rank 1 wait in ;")
 
 
-def test_no_space_is_left_between_two_chinese_characters() -> None:
+def test_no_space_between_chinese_characters() -> None:
     params = {"ranks": "rank 5", "hosts": Message("stacks.many-hosts", {"count": 12})}
     assert render(Message("stacks.holds-up-on", params), "zh") == "卡在 12 台主机上的 rank 5"
     params["hosts"] = "节点 三"  # a value keeps its own spaces
     assert render(Message("stacks.holds-up-on", params), "zh") == "卡在节点 三上的 rank 5"
 
 
-def test_an_unknown_message_is_an_error() -> None:
+def test_unknown_message_is_an_error() -> None:
     with pytest.raises(KeyError):
         render(Message("diagnosis.nothing"))

@@ -8,7 +8,7 @@ from stallwatch_rules.diagnosis.confidence import CAPS, LEAST, LESS, MOST, Rival
 from stallwatch_rules.records import Role
 
 
-def test_one_cause_and_nothing_else_is_nearly_sure() -> None:
+def test_single_cause_is_nearly_certain() -> None:
     assert confidence("cause") >= 0.9
 
 
@@ -28,16 +28,16 @@ Known = tuple[Role, Rivals, str]  # the fact is empty if there is none
         (("cause", "none", ""), ("cause", "none", "unknown-beside")),
     ],
 )
-def test_what_is_surer(surer: Known, less_sure: Known) -> None:
+def test_confidence_increases_with_evidence(surer: Known, less_sure: Known) -> None:
     one, other = (confidence(role, rivals, [fact]) for role, rivals, fact in (surer, less_sure))
     assert one > other
 
 
 @pytest.mark.parametrize("fact", [*CAPS, *LESS])
-def test_no_fact_makes_it_surer(fact: str) -> None:
+def test_doubts_do_not_increase_confidence(fact: str) -> None:
     assert confidence("cause", facts=[fact]) <= confidence("cause")
 
 
-def test_it_stays_within_its_bounds() -> None:
+def test_confidence_stays_within_its_bounds() -> None:
     assert confidence("wrapper", facts=[*CAPS, *LESS]) == LEAST
     assert confidence("cause") <= MOST

@@ -64,7 +64,7 @@ def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
         ),
     ],
 )
-def test_words_count_where_the_calls_are_the_page_s(
+def test_text_counts_only_with_the_frames_of_the_page(
     catalogue: Catalogue, rule: str, error: str, its: tuple[str, str], others: tuple[str, str]
 ) -> None:
     assert rule_of(catalogue, error, its) == rule
@@ -83,9 +83,7 @@ def test_words_count_where_the_calls_are_the_page_s(
         ("AttributeError: Caught AttributeError in pin memory thread for device 0.", "pin_memory"),
     ],
 )
-def test_what_the_thread_that_pins_raises_is_not_always_of_memory(
-    catalogue: Catalogue, error: str, name: str
-) -> None:
+def test_pin_memory_errors_are_not_always_out_of_memory(catalogue: Catalogue, error: str, name: str) -> None:
     call = (f"{PACKAGES}torch/utils/data/_utils/pin_memory.py", name)
     assert rule_of(catalogue, error, call) == ""
     assert rule_of(catalogue, "RuntimeError: CUDA error: invalid argument", (call[0], "pin_memory")) == (
@@ -93,7 +91,7 @@ def test_what_the_thread_that_pins_raises_is_not_always_of_memory(
     )
 
 
-def test_output_to_a_terminal_that_is_gone(catalogue: Catalogue) -> None:
+def test_lost_terminal_is_recognized(catalogue: Catalogue) -> None:
     error = "OSError: [Errno 5] Input/output error"
     assert rule_of(catalogue, error, (f"{PACKAGES}tqdm/utils.py", "inner")) == "sighup-terminal-closed"
     assert rule_of(catalogue, error, ("/home/li/data.py", "read")) == "storage-failed"
@@ -128,7 +126,7 @@ SHOWN = {
 @pytest.mark.parametrize("at", range(6))
 @pytest.mark.parametrize("shown", SHOWN)
 @pytest.mark.parametrize(("source", "rule"), [(LOADS, "resume-checkpoint-failed"), (CONFIGURES, "")])
-def test_the_statement_tells_where_the_function_s_name_does_not(
+def test_failing_statement_identifies_the_location(
     catalogue: Catalogue, shown: str, source: str, rule: str, at: int
 ) -> None:
     error = "[rank3]: KeyError: 'optimizer'" if shown == "rank" else "KeyError: 'optimizer'"
@@ -141,6 +139,6 @@ def test_the_statement_tells_where_the_function_s_name_does_not(
     assert (primary.rule if primary is not None and primary.confidence > 0.6 else "") == rule
 
 
-def test_the_words_themselves_in_the_statement_tell_nothing(catalogue: Catalogue) -> None:
+def test_text_in_a_statement_is_no_evidence(catalogue: Catalogue) -> None:
     calls = ("/home/li/cards.py", "parse"), ("/home/li/cards.py", "value\n    return row['RANK']")
     assert rule_of(catalogue, "KeyError: 'RANK'", *calls) == ""

@@ -106,13 +106,13 @@ def diagnosed(known: Catalogue, text: str, now: float | None = None) -> Diagnosi
 
 
 @pytest.mark.parametrize("text", FAILED)
-def test_a_log_of_nothing_but_a_failed_start_is_a_failed_run(known: Catalogue, text: str) -> None:
+def test_log_of_only_a_failed_start_is_a_failure(known: Catalogue, text: str) -> None:
     found = diagnosed(known, text)
     assert (found.verdict, primary(found)) == ("failed", FAILED[text])
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_a_program_goes_on_after_failed_no_start(known: Catalogue, text: str) -> None:
+def test_survived_startup_error_is_no_failure(known: Catalogue, text: str) -> None:
     found = diagnosed(known, text)
     assert found.verdict in QUIET and found.primary is None
 
@@ -126,7 +126,7 @@ def test_what_a_program_goes_on_after_failed_no_start(known: Catalogue, text: st
         (NOT_FOUND, 0, ""),
     ],
 )
-def test_the_exit_code_tells_more_of_a_start(known: Catalogue, text: str, code: int, rule: str) -> None:
+def test_exit_code_decides_about_a_start(known: Catalogue, text: str, code: int, rule: str) -> None:
     reading = RunReading(known)
     reading.feed(lines_of(text))
     found = reading.diagnose(Ending("failed" if code else "finished", code))
@@ -135,7 +135,9 @@ def test_the_exit_code_tells_more_of_a_start(known: Catalogue, text: str, code: 
 
 
 @pytest.mark.parametrize(("later", "code", "rule"), [(0.1, 3, ""), (-60.0, 3, NAME), (0.1, 127, NAME)])
-def test_output_and_errors_may_be_apart(known: Catalogue, later: float, code: int, rule: str) -> None:
+def test_output_and_errors_can_be_in_separate_streams(
+    known: Catalogue, later: float, code: int, rule: str
+) -> None:
     reading = RunReading(known)
     reading.feed([Line(NOT_FOUND.strip(), "stderr", 1, None, 1_790_000_000.0)])
     reading.feed([Line("Reading the corpus", "stdout", 1, None, 1_790_000_000.0 + later)])
@@ -144,13 +146,13 @@ def test_output_and_errors_may_be_apart(known: Catalogue, later: float, code: in
 
 
 @pytest.mark.parametrize("text", CRASHES)
-def test_programs_in_other_languages_crash_in_their_own_words(known: Catalogue, text: str) -> None:
+def test_crashes_of_programs_in_other_languages_are_recognized(known: Catalogue, text: str) -> None:
     found = diagnosed(known, steps(1, 9) + text)
     assert (found.verdict, found.unknown[0].exception) == ("unknown-failure", CRASHES[text])
 
 
 @pytest.mark.parametrize("text", [HELP, NOT_FOUND, MODULE + HELP])
-def test_a_start_script_may_go_on(known: Catalogue, text: str) -> None:
+def test_start_script_can_continue_after_an_error(known: Catalogue, text: str) -> None:
     trained = diagnosed(known, text + steps(1, 20))
     after = diagnosed(known, steps(1, 20, total=20) + NOT_FOUND)
     loading = diagnosed(known, text + "".join(f"loading shard {n} of 80\n" for n in range(80)))
@@ -159,13 +161,13 @@ def test_a_start_script_may_go_on(known: Catalogue, text: str) -> None:
         assert found.verdict in QUIET and found.primary is None
 
 
-def test_a_failure_that_follows_is_the_cause(known: Catalogue) -> None:
+def test_later_failure_is_the_cause(known: Catalogue) -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     assert primary(diagnosed(known, MODULE + raised(error))) == "cuda-oom"
     assert diagnosed(known, MODULE + raised("OddError: 7")).verdict == "unknown-failure"
 
 
-def test_code_that_a_model_wrote_may_be_broken(known: Catalogue) -> None:
+def test_broken_generated_code_is_no_failure(known: Catalogue) -> None:
     assert diagnosed(known, steps(1, 9) + BLOCK + steps(10, 20)).verdict == "unfinished"
     imported = (
         f'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    import b\n{BLOCK}'

@@ -23,7 +23,7 @@ def hang(silence: float, *, pace: float = 2.0, count: int = 20) -> list[tuple[fl
     return [*rows, (pace * count + silence, "the health check still finds the process alive")]
 
 
-def test_a_silence_longer_than_the_runs_rhythm(diagnose: Diagnose) -> None:
+def test_silence_longer_than_usual_is_a_stall(diagnose: Diagnose) -> None:
     diagnosis = diagnose(stamped(hang(3000)))
     assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "silent-hang-no-error")
     assert diagnosis.progress.stalled_after_step == 20
@@ -33,20 +33,20 @@ def test_a_silence_longer_than_the_runs_rhythm(diagnose: Diagnose) -> None:
     assert diagnose(stamped(hang(90, pace=60))).verdict == "unfinished", "slow steps are this run's rhythm"
 
 
-def test_a_silence_like_one_before_is_no_news(diagnose: Diagnose) -> None:
+def test_silence_like_an_earlier_one_is_no_stall(diagnose: Diagnose) -> None:
     rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 400)]
     rows += [(2.0 * step + 600, f"step {step} loss 1.5") for step in range(400, 800)]
     rows.append((2.0 * 800 + 1200, "evaluating"))
     assert diagnose(stamped(rows)).verdict == "unfinished"
 
 
-def test_a_run_that_prints_after_a_silence_did_not_hang(diagnose: Diagnose) -> None:
+def test_run_that_prints_after_a_silence_did_not_hang(diagnose: Diagnose) -> None:
     rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 30)]
     rows += [(1500 + line, f"answer {line}: 0.5") for line in range(9)]
     assert diagnose(stamped(rows)).verdict == "unfinished"
 
 
-def test_stalled_as_told_live(diagnose: Diagnose) -> None:
+def test_stall_reported_live_is_used(diagnose: Diagnose) -> None:
     text = stamped(hang(1)[:-1])
     diagnosis = diagnose(text, stalled=True, now=START.timestamp() + 500, threshold=60.0)
     assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "silent-hang-no-error")
@@ -54,7 +54,7 @@ def test_stalled_as_told_live(diagnose: Diagnose) -> None:
     assert diagnose(text, now=START.timestamp() + 50, threshold=60.0).verdict == "healthy"
 
 
-def test_an_actor_that_died_before_its_learner_stalled_is_named(diagnose: Diagnose) -> None:
+def test_actor_that_died_before_a_stall_is_named(diagnose: Diagnose) -> None:
     died = [(60.0, line) for line in raised("RuntimeError: no environment", "/w/actor.py").splitlines()]
     logs = {"actor.log": stamped(died), "learner.log": stamped(hang(600, count=50))}
     note = finding(diagnose(logs), "silent-hang-no-error").note
@@ -63,12 +63,12 @@ def test_an_actor_that_died_before_its_learner_stalled_is_named(diagnose: Diagno
     assert "RuntimeError" not in finding(diagnose(long_ago), "silent-hang-no-error").note
 
 
-def test_a_known_cause_explains_a_stall(diagnose: Diagnose) -> None:
+def test_known_cause_explains_a_stall(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 20) + raised(OOM), stalled=True, threshold=60.0)
     assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "cuda-oom")
 
 
-def test_trace_cache_messages_while_steps_advance(diagnose: Diagnose) -> None:
+def test_trace_cache_messages_during_steps_are_harmless(diagnose: Diagnose) -> None:
     rows, clock = [], 0.0
     for step in range(1, 41):
         clock += 0.4 if step % 2 else 0.5
@@ -83,7 +83,7 @@ def test_trace_cache_messages_while_steps_advance(diagnose: Diagnose) -> None:
     assert "0.5 s" in found.note
 
 
-def test_messages_and_steps_in_different_files_meet_by_time(diagnose: Diagnose) -> None:
+def test_messages_and_steps_of_different_files_are_matched_by_time(diagnose: Diagnose) -> None:
     steps_of = [(float(step), f"step {step}/500 loss 1.5") for step in range(1, 41)]
     messages = [(step - 0.5, TRACE) for step in range(2, 41, 2)]
     logs = {"rank0.stdout.log": stamped(messages), "rank0.stderr.log": stamped(steps_of)}
@@ -108,13 +108,13 @@ def slowing(count: int = 60) -> list[tuple[float, str]]:
     return rows
 
 
-def test_trace_cache_messages_while_steps_become_slower(diagnose: Diagnose) -> None:
+def test_trace_cache_messages_with_slower_steps_are_degrading(diagnose: Diagnose) -> None:
     diagnosis = diagnose(stamped(slowing()))
     assert (diagnosis.verdict, primary(diagnosis)) == ("degraded", "zero3-trace-cache-invalidated")
     assert [one.rule for one in diagnosis.findings][1] == "step-time-degraded"
 
 
-def test_trace_cache_messages_and_then_no_step(diagnose: Diagnose) -> None:
+def test_trace_cache_messages_before_a_stall_are_fatal(diagnose: Diagnose) -> None:
     rows = slowing()
     live = diagnose(stamped(rows), stalled=True, threshold=30.0, now=START.timestamp() + 500)
     assert (live.verdict, primary(live)) == ("stalled", "zero3-trace-cache-invalidated")
@@ -136,13 +136,13 @@ def test_trace_cache_messages_long_before_a_stall_are_not_its_cause(diagnose: Di
     assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "harmless"
 
 
-def test_a_bare_trace_cache_line_is_never_a_failure(diagnose: Diagnose) -> None:
+def test_single_trace_cache_line_is_no_failure(diagnose: Diagnose) -> None:
     diagnosis = diagnose(f"{TRACE}\n")
     assert (diagnosis.verdict, diagnosis.primary) == ("no-evidence", None)
     assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "by-progress"
 
 
-def test_slow_bars_without_a_loss_that_somebody_stopped_degrade_nothing(diagnose: Diagnose) -> None:
+def test_interrupted_slow_bar_without_losses_is_harmless(diagnose: Diagnose) -> None:
     def stopped(loss: str) -> Diagnosis:
         paces = ["20.0it/s"] * 80 + ["1.5s/it"] * 80
         bars = (
@@ -156,7 +156,7 @@ def test_slow_bars_without_a_loss_that_somebody_stopped_degrade_nothing(diagnose
     assert primary(stopped(", loss=1.5")) == "step-time-degraded"
 
 
-def test_slow_steps_of_a_run_that_reached_its_end_degrade_nothing(diagnose: Diagnose) -> None:
+def test_slow_steps_of_a_finished_run_are_harmless(diagnose: Diagnose) -> None:
     rows = [(step * 1.0 if step <= 40 else 40 + (step - 40) * 3.0, step) for step in range(1, 81)]
     half = stamped([(at, f"step {step}/200 loss 1.5") for at, step in rows])
     assert (diagnose(half).verdict, primary(diagnose(half))) == ("degraded", "step-time-degraded")
@@ -177,7 +177,7 @@ def test_overflows_at_the_start_are_calibration(diagnose: Diagnose) -> None:
     assert diagnose(text + steps(1, 90)).verdict == "unfinished"
 
 
-def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
+def test_overflows_on_every_step_are_fatal(diagnose: Diagnose) -> None:
     text = steps(1, 60) + "".join(overflow(64 >> n, 32 >> n) + steps(61 + n, 61 + n) for n in range(5))
     assert primary(diagnose(text)) == "fp16-overflow-every-step"
     assert primary(diagnose(steps(1, 60) + overflow(1, 1))) == "fp16-overflow-every-step"
@@ -191,7 +191,7 @@ def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
         ("tokens/s", 1.6, "degraded"),  # which may be a mean since the start, that hides it
     ],
 )
-def test_longer_steps_that_hold_more_tokens_are_no_slower(
+def test_longer_steps_with_more_tokens_are_not_slower(
     name: str, tokens: float, verdict: str, diagnose: Diagnose
 ) -> None:
     """verl's rollouts grow while a model learns to reason: its steps take longer, and do as much a second."""
@@ -212,6 +212,6 @@ def test_longer_steps_that_hold_more_tokens_are_no_slower(
         ("step={0}, skipped={0}, loss=2.5", "unfinished"),
     ],
 )
-def test_only_the_engines_count_is_one_of_steps(row: str, verdict: str, diagnose: Diagnose) -> None:
+def test_only_the_count_of_the_engine_counts_steps(row: str, verdict: str, diagnose: Diagnose) -> None:
     text = "\n".join(row.format(step, 900) for step in range(1, 60))
     assert diagnose(text).verdict == verdict

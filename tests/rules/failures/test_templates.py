@@ -24,12 +24,12 @@ def shown(table: TemplateTable) -> list[tuple[str, int, int, int]]:
     return sorted((e.first.text, e.count, e.first.number, e.last.number) for e in entries)
 
 
-def test_lines_of_one_wording_are_one_entry() -> None:
+def test_lines_with_one_template_are_one_entry() -> None:
     table = filled(["queue 3 is slow", "all is well here", "queue 17 is slow", "queue 7f is slow"])
     assert shown(table) == [("all is well here", 1, 2, 2), ("queue 3 is slow", 3, 1, 4)]
 
 
-def test_a_count_replaces_lines_that_are_not_shown() -> None:
+def test_omitted_lines_are_counted() -> None:
     table = filled(["queue 3 is slow"])
     assert table.again(Line("queue 9 is slow", "run.log", 900), 899, count=500)
     assert not table.again(Line("something else entirely", "run.log", 901), 900)
@@ -40,7 +40,7 @@ def word(number: int) -> str:
     return "".join(chr(ord("g") + int(digit)) for digit in f"{number:04}")
 
 
-def test_a_table_stays_bounded_and_what_it_dropped_is_not_new() -> None:
+def test_table_of_templates_is_bounded() -> None:
     texts = [f"message about {word(number)}" for number in range(3 * MAX_TEMPLATES)]
     table = filled(texts)
     assert len(table.entries) <= MAX_TEMPLATES
@@ -49,7 +49,7 @@ def test_a_table_stays_bounded_and_what_it_dropped_is_not_new() -> None:
     assert table.entries[skeleton(texts[0])].advances == -1, "it was there before any step"
 
 
-def test_endless_lines_are_cut() -> None:
+def test_long_lines_are_truncated() -> None:
     table = filled(["an endless line " + "of many words " * 10_000])
     (entry,) = table.entries.values()
     assert len(entry.first.text) <= 400
@@ -61,7 +61,7 @@ MESSAGES = st.sampled_from([f"{word(n)} lost {d}" for n in range(6) for d in (3,
 
 
 @given(texts=st.lists(MESSAGES), cut=st.integers(0, 20))
-def test_two_halves_make_the_whole(texts: list[str], cut: int) -> None:
+def test_merged_tables_equal_one_table(texts: list[str], cut: int) -> None:
     first, second = filled(texts[:cut]), filled(texts[cut:], start=min(cut, len(texts)))
     first.merge(second)
     assert first == filled(texts)
@@ -80,7 +80,7 @@ def test_two_halves_make_the_whole(texts: list[str], cut: int) -> None:
         ("读取文件失败", "error"),
     ],
 )
-def test_the_level_of_a_line(text: str, level: str) -> None:
+def test_level_of_a_line_is_recognized(text: str, level: str) -> None:
     assert level_of(text) == level
 
 
@@ -97,7 +97,7 @@ def test_the_level_of_a_line(text: str, level: str) -> None:
         "    raise Oops(x)",
     ],
 )
-def test_what_is_no_message(text: str) -> None:
+def test_lines_without_a_message_are_ignored(text: str) -> None:
     assert not looks_like_message(text)
 
 
@@ -114,10 +114,10 @@ def test_what_is_no_message(text: str) -> None:
         ("bad [repeated 7x across cluster]", "bad"),
     ],
 )
-def test_masks(text: str, expected: str) -> None:
+def test_variable_parts_are_masked(text: str, expected: str) -> None:
     assert masked(text) == expected
 
 
-def test_rays_count_of_folded_lines() -> None:
+def test_folded_lines_of_ray_are_counted() -> None:
     assert repeats("bad [repeated 7x across cluster] (see docs)") == ("bad", 7)
     assert repeats("bad") == ("bad", 1)

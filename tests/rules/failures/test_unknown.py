@@ -44,7 +44,7 @@ ValueError: expected 3 channels, got 4
 """
 
 
-def test_the_final_exception_and_its_frames() -> None:
+def test_final_exception_and_frames_are_read() -> None:
     (raised,) = read(PLAIN)
     assert (raised.kind, raised.exception) == ("failure", "ValueError")
     assert raised.message == "expected 3 channels, got 4"
@@ -56,7 +56,7 @@ def test_the_final_exception_and_its_frames() -> None:
     ]
 
 
-def test_an_exception_whose_class_is_inside_a_function() -> None:
+def test_exception_of_a_local_class_is_read() -> None:
     (raised,) = read(PLAIN.replace("ValueError:", "train.<locals>.OddBatch:"))
     assert raised.exception == "train.<locals>.OddBatch"
     assert raised.message == "expected 3 channels, got 4"
@@ -64,7 +64,7 @@ def test_an_exception_whose_class_is_inside_a_function() -> None:
     assert raised.root.startswith("train.<locals>.BatchError: ")
 
 
-def test_a_chain_is_one_failure_that_knows_its_root() -> None:
+def test_chained_exceptions_are_one_failure_with_its_root() -> None:
     text = """\
 Traceback (most recent call last):
   File "a.py", line 1, in f
@@ -89,7 +89,7 @@ app.errors.Fatal: gave up
     assert (raised.exception, raised.message, raised.root) == ("app.errors.Fatal", "gave up", "KeyError: 'x'")
 
 
-def test_an_exception_of_a_worker_quoted_in_another() -> None:
+def test_quoted_exception_of_a_worker_is_read() -> None:
     text = """\
 Traceback (most recent call last):
   File "train.py", line 5, in <module>
@@ -112,19 +112,19 @@ ValueError: bad row
         "Exception in thread Thread-4:\nTraceback (most recent call last):",
     ],
 )
-def test_what_stands_before_the_header_does_not_matter(header: str) -> None:
+def test_text_before_the_header_is_ignored(header: str) -> None:
     text = f'{header}\n  File "a.py", line 1, in f\n    x()\nOSError: [Errno 5] Input/output error\n'
     assert summary(text) == [("failure", "OSError", "[Errno 5] Input/output error")]
 
 
-def test_an_excerpt_that_was_indented_as_a_whole() -> None:
+def test_indented_excerpt_is_read() -> None:
     text = "".join(f"    {line}\n" for line in PLAIN.splitlines())
     (raised,) = read(text)
     assert (raised.exception, raised.message) == ("ValueError", "expected 3 channels, got 4")
     assert len(raised.frames) == 4
 
 
-def test_a_record_whose_first_line_lost_its_indentation() -> None:
+def test_record_with_an_unindented_first_line_is_read() -> None:
     text = "".join(f"  {line}\n" for line in PLAIN.splitlines())
     (raised,) = read("traceback : " + text.lstrip())
     assert (raised.exception, raised.message) == ("ValueError", "expected 3 channels, got 4")
@@ -145,18 +145,18 @@ OSError: [Errno 5] Input/output error
 """
 
 
-def test_a_notebooks_traceback() -> None:
+def test_notebook_traceback_is_read() -> None:
     (raised,) = read(NOTEBOOK)
     assert (raised.exception, raised.message) == ("OSError", "[Errno 5] Input/output error")
     assert [(frame.name, frame.line) for frame in raised.frames] == [("read", 0), ("", 1)]
 
 
-def test_a_notebooks_traceback_whose_end_is_missing_has_its_name() -> None:
+def test_truncated_notebook_traceback_has_its_exception() -> None:
     (raised,) = read(NOTEBOOK.rpartition("OSError")[0])
     assert (raised.kind, raised.exception, raised.message) == ("failure", "OSError", "")
 
 
-def test_a_logger_that_prefixes_every_line() -> None:
+def test_traceback_with_prefixed_lines_is_read() -> None:
     lead = "ERROR 10-25 13:08:43 [core.py:708] "
     text = "".join(
         lead + line + "\n"
@@ -170,7 +170,7 @@ def test_a_logger_that_prefixes_every_line() -> None:
     assert summary(text) == [("failure", "zmq.error.Again", "resource busy")]
 
 
-def test_a_rich_traceback() -> None:
+def test_rich_traceback_is_read() -> None:
     text = """\
 ╭─────────────── Traceback (most recent call last) ───────────────╮
 │ /home/ada/train.py:41 in main                                    │
@@ -184,12 +184,12 @@ TypeError: run() takes 0 positional arguments
     assert [str(frame) for frame in raised.frames] == ["/home/ada/train.py:41 in main"]
 
 
-def test_a_message_on_the_next_line() -> None:
+def test_message_on_the_next_line_is_read() -> None:
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nBuildError:\nno compiler found\n'
     assert summary(text) == [("failure", "BuildError", "no compiler found")]
 
 
-def test_a_message_continues_in_indented_lines() -> None:
+def test_indented_lines_continue_a_message() -> None:
     text = """\
 Traceback (most recent call last):
   File "/home/ada/train.py", line 90, in <module>
@@ -204,7 +204,7 @@ RuntimeError: Error(s) in loading state_dict for Net:
     assert summary(text) == [("failure", "RuntimeError", f"{first} {second}")]
 
 
-def test_asides_and_interrupts_are_no_failures() -> None:
+def test_ignored_exceptions_and_interrupts_are_no_failures() -> None:
     text = """\
 Exception ignored in: <function Op.__del__ at 0x7f12>
 Traceback (most recent call last):
@@ -217,7 +217,7 @@ KeyboardInterrupt
     assert [one.kind for one in read(text)] == ["ignored", "interrupt"]
 
 
-def test_what_a_destructor_raises_ends_nothing_even_where_its_header_is_cut_off() -> None:
+def test_exception_of_a_destructor_is_not_fatal() -> None:
     text = """\
 Traceback (most recent call last):
   File "/usr/lib/python3.8/site-packages/torch/utils/data/dataloader.py", line 1466, in __del__
@@ -232,7 +232,7 @@ AssertionError: can only test a child process
     assert kinds == ["ignored", "failure"], "another process may write into the same file"
 
 
-def test_a_feeding_thread_of_tensorflow_ends_with_its_session() -> None:
+def test_tensorflow_feeding_thread_ends_with_its_session() -> None:
     text = """\
 Exception in thread Thread-4:
 Traceback (most recent call last):
@@ -244,14 +244,14 @@ tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was ca
     assert [one.kind for one in read(text.replace("Exception in thread Thread-4:\n", ""))] == ["failure"]
 
 
-def test_a_logger_may_only_warn_of_a_traceback() -> None:
+def test_traceback_in_a_warning_is_no_failure() -> None:
     lead = "(EngineCore pid=7) {} 06-25 16:32:09 [import_utils.py:408] "
     warned = "".join(lead.format("WARNING") + one + "\n" for one in PLAIN.splitlines())
     assert [one.warned for one in read(warned + PLAIN)] == [True, False]
     assert [one.warned for one in read(warned.replace("WARNING", "ERROR"))] == [False]
 
 
-def test_code_that_the_program_ran_is_not_the_program() -> None:
+def test_traceback_of_executed_code_is_a_snippet() -> None:
     text = 'Traceback (most recent call last):\n  File "<string>", line 3, in <module>\nNameError: x\n'
     assert [one.kind for one in read(text)] == ["snippet"]
     frozen = text.replace("<string>", "<frozen runpy>")
@@ -270,11 +270,11 @@ def test_code_that_the_program_ran_is_not_the_program() -> None:
         "subprocess.CalledProcessError: Command '['python.exe', 't.py']' returned non-zero exit status 1.\n",
     ],
 )
-def test_a_launchers_own_traceback_is_a_wrapper(tail: str) -> None:
+def test_traceback_of_a_launcher_is_a_wrapper(tail: str) -> None:
     assert [one.kind for one in read("Traceback (most recent call last):\n" + tail)] == ["wrapper"]
 
 
-def test_a_failed_build_is_not_a_wrapper() -> None:
+def test_failed_build_is_not_a_wrapper() -> None:
     text = (
         "Traceback (most recent call last):\n"
         '  File "/e/lib/python3.11/site-packages/torch/utils/cpp_extension.py", line 2100, in _run_ninja\n'
@@ -283,22 +283,22 @@ def test_a_failed_build_is_not_a_wrapper() -> None:
     assert [one.kind for one in read(text)] == ["failure"]
 
 
-def test_frames_without_a_header() -> None:
+def test_frames_without_a_header_are_read() -> None:
     text = 'some text\n  File "train.py", line 7, in step\n    loss.backward()\nMyError: it broke\n'
     assert summary(text) == [("failure", "MyError", "it broke")]
 
 
-def test_frames_without_a_header_in_an_excerpt_that_was_indented_as_a_whole() -> None:
+def test_frames_without_a_header_in_an_indented_excerpt() -> None:
     excerpt = "\n".join("      " + line for line in PLAIN.splitlines()[1:])
     assert summary(excerpt) == [("failure", "ValueError", "expected 3 channels, got 4")]
 
 
-def test_a_traceback_whose_end_is_missing() -> None:
+def test_truncated_traceback_is_a_failure() -> None:
     text = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\n    loss.backward()\n'
     assert summary(text) == [("failure", "", "")]
 
 
-def test_a_bare_exception_line_counts_only_at_the_end() -> None:
+def test_bare_exception_line_counts_only_at_the_end() -> None:
     bare = "ValueError: wrong shape\n"
     assert summary("step 1\n" + bare) == [("failure", "ValueError", "wrong shape")]
     assert summary(bare + "it goes on\n" * 10) == []
@@ -314,11 +314,11 @@ def test_a_bare_exception_line_counts_only_at_the_end() -> None:
         "WARNING: no Error here\n",
     ],
 )
-def test_text_that_only_looks_like_an_exception(text: str) -> None:
+def test_text_similar_to_an_exception_is_ignored(text: str) -> None:
     assert read(text) == []
 
 
-def test_rules_that_match_inside_a_traceback_name_it() -> None:
+def test_rules_matching_in_a_traceback_explain_it() -> None:
     text = PLAIN + "(a longer explanation)\nsee the manual\n"
     assert read(text, {12: {"bad-channels"}})[0].rules == {"bad-channels"}
     assert read(text, {14: {"manual"}}, failures=["manual"])[0].rules == {"manual"}
@@ -338,7 +338,7 @@ def table(*texts: str, rank: int | None = 0) -> ExceptionTable:
     return out.with_left(reader.left(0))
 
 
-def test_the_same_exception_on_many_ranks_is_one() -> None:
+def test_same_exception_on_many_ranks_is_folded() -> None:
     seen = [one for rank in (3, 1, 0) for one in unknown_in(table(PLAIN, rank=rank), ())]
     for one in seen:
         one.raised.step = 12
@@ -355,14 +355,14 @@ def test_the_same_exception_on_many_ranks_is_one() -> None:
     ]
 
 
-def test_memory_stays_bounded_over_many_different_exceptions() -> None:
+def test_memory_for_many_exceptions_is_bounded() -> None:
     names = ("".join(chr(97 + int(digit)) for digit in str(number)) for number in range(1000, 2000))
     texts = [PLAIN.replace("ValueError", f"{name.title()}Error") for name in names]
     kept = table(*texts).seen
     assert 100 <= len(kept) <= 300
 
 
-def test_known_rules_stay_out() -> None:
+def test_exceptions_with_rules_are_excluded() -> None:
     exceptions = table(PLAIN)
     (seen,) = unknown_in(exceptions, ())
     seen.raised.rules.add("bad-channels")
@@ -391,7 +391,7 @@ GROUP = """\
 """
 
 
-def test_an_exception_group_and_its_first_exception() -> None:
+def test_exception_group_has_its_first_exception() -> None:
     (raised,) = read(GROUP + "done\n", {13: {"bad-answer"}}, ["bad-answer"])
     assert raised.exception == "ExceptionGroup"
     assert raised.message == "unhandled errors in a TaskGroup (2 sub-exceptions)"
@@ -400,14 +400,14 @@ def test_an_exception_group_and_its_first_exception() -> None:
     assert raised.rules == {"bad-answer"}
 
 
-def test_a_group_after_a_group_is_the_end_of_the_chain() -> None:
+def test_second_exception_group_ends_the_chain() -> None:
     text = GROUP + "\nDuring handling of the above exception, another exception occurred:\n\n"
     (raised,) = read(text + GROUP.replace("unhandled errors in a TaskGroup", "several failed"))
     assert raised.message == "several failed (2 sub-exceptions)"
     assert raised.root == "ValueError: no answer"
 
 
-def test_an_exception_that_a_launcher_quotes_is_not_explained_by_the_launchers_rule() -> None:
+def test_quoted_exception_is_not_explained_by_the_launcher() -> None:
     text = """\
 Traceback (most recent call last):
   File "/opt/env/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 211, in join
@@ -428,7 +428,7 @@ KeyError: 'row 7'
     assert raised.rules == {"cuda-oom"}
 
 
-def test_a_module_s_own_error_in_lower_case_is_an_exception() -> None:
+def test_lower_case_module_error_is_an_exception() -> None:
     text = """\
 Traceback (most recent call last):
   File "/home/ada/data.py", line 14, in __getitem__
@@ -439,7 +439,7 @@ struct.error: unpack requires a buffer of 4 bytes
 
 
 @pytest.mark.parametrize("value", ["0.17", "12 %", "3e-4"])
-def test_an_error_rate_or_a_helper_of_git_is_no_exception(value: str) -> None:
+def test_error_rates_and_git_helpers_are_no_exceptions(value: str) -> None:
     assert summary(f"epoch 3 evaluated\nError: {value}\n") == []
     assert summary("Error: connect ENOENT /tmp/vscode-git-0a1b2c.sock\n    at Pipe (net.js:1:1)\n") == []
     assert summary("Error: no such option\n") == [("failure", "Error", "no such option")]

@@ -31,21 +31,21 @@ NO_HOSTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_path_names_its_host(layout: dict[str, str]) -> None:
+def test_host_is_read_from_a_path(layout: dict[str, str]) -> None:
     assert hosts_of_paths(layout) == layout
 
 
 @pytest.mark.parametrize("names", NO_HOSTS.values(), ids=NO_HOSTS)
-def test_what_is_numbered_otherwise_is_no_host(names: list[str]) -> None:
+def test_other_numbered_names_are_not_hosts(names: list[str]) -> None:
     assert hosts_of_paths(names) == {}
 
 
-def test_a_line_of_nccl_names_its_host() -> None:
+def test_host_is_read_from_an_nccl_line() -> None:
     assert host_in_line("gpu-a-17:4711:4790 [3] NCCL INFO Bootstrap : Using eth0") == "gpu-a-17"
     assert host_in_line("train.py:88:12 [3] something else") == ""
 
 
-def test_the_host_of_a_rank_without_a_log_follows_from_the_others() -> None:
+def test_host_of_a_rank_without_a_log_is_inferred() -> None:
     order = numbers_of({f"node-{host + 1:02d}": range(host * 8, host * 8 + 8) for host in (0, 1, 2, 4)})
     assert order is not None
     assert order.host(27) == "node-04"
@@ -60,18 +60,18 @@ def test_the_host_of_a_rank_without_a_log_follows_from_the_others() -> None:
         {"left": [0, 1], "right": [2, 3], "middle": [4, 5]},
     ],
 )
-def test_without_one_order_no_host_is_inferred(hosts: dict[str, list[int]]) -> None:
+def test_no_host_is_inferred_without_a_unique_order(hosts: dict[str, list[int]]) -> None:
     assert numbers_of(hosts) is None
 
 
-def test_names_that_follow_one_another_are_folded() -> None:
+def test_consecutive_host_names_are_folded() -> None:
     assert fold_names(["n10", "n9", "n8", "n2", "n1", "left"]) == "left, n1, n2, n8–n10"
     assert fold_names(f"node-{number:03d}" for number in range(128)) == "node-000–node-127"
     assert fold_names(["r1n1", "r1n2", "r1n3", "r2n4"]) == "r1n1–r1n3, r2n4"
     assert sorted(["n10", "n9"], key=natural_order) == ["n9", "n10"]
 
 
-def test_ranks_on_few_hosts_are_named_and_on_many_counted() -> None:
+def test_few_hosts_are_named_and_many_counted() -> None:
     from stallwatch_rules.locale import render
 
     hosts = {rank: f"n{rank // 8}" for rank in range(1024)}

@@ -12,7 +12,7 @@ def read(text: str) -> list[tuple[int | None, str]]:
     return [(line.rank, line.text) for line in reader.feed(text.encode()) + reader.finish()]
 
 
-def test_a_host_before_the_start_of_a_line_is_known_from_then_on() -> None:
+def test_host_label_is_recognized_from_its_first_line() -> None:
     found = read(
         "worker-1: hello\n"
         "worker-1: Traceback (most recent call last):\n"
@@ -35,7 +35,7 @@ def test_a_host_before_the_start_of_a_line_is_known_from_then_on() -> None:
     ]
 
 
-def test_hosts_before_each_of_many_lines_are_sure() -> None:
+def test_host_label_on_many_lines_is_certain() -> None:
     found = read("".join(f"node{n % 3}.cluster: word {n}\n" for n in range(40)))
     assert found[0][1] == "node0.cluster: word 0"
     assert found[-1][1] == "word 39"
@@ -52,19 +52,19 @@ def test_hosts_before_each_of_many_lines_are_sure() -> None:
         "10:00:00: [2026-11-20 23:56:32] x",
     ],
 )
-def test_other_words_before_a_colon_are_no_hosts(line: str) -> None:
+def test_other_words_before_a_colon_are_not_hosts(line: str) -> None:
     word = line.split(": ")[0]
     assert (None, f"{word}: again") in read(f"{line}\n{word}: again\n")
 
 
-def test_a_time_of_day_is_no_task() -> None:
+def test_time_of_day_is_not_a_task_number() -> None:
     lines = [f"{21 + n // 60}:{n % 60:02d}:07 step {n} loss 0.5" for n in range(80)]
     assert read("\n".join(lines)) == [(None, line) for line in lines]
     labeled = [f"{n % 4}: 21:36:{n:02d} step {n} loss 0.5" for n in range(40)]
     assert read("\n".join(labeled))[-1] == (3, "21:36:39 step 39 loss 0.5")
 
 
-def test_the_tasks_of_a_short_log_are_known_by_their_turns() -> None:
+def test_task_numbers_in_a_short_log_are_recognized() -> None:
     found = read(
         "0: step 1 loss 2.0\n1: step 1 loss 2.1\n0: step 2 loss 1.9\n1: step 2 loss 1.8\n"
         "1: RuntimeError: no\n0: bye\n"
@@ -73,7 +73,7 @@ def test_the_tasks_of_a_short_log_are_known_by_their_turns() -> None:
 
 
 @pytest.mark.parametrize("task", ["3: ", " 3: "])
-def test_a_traceback_behind_a_task_number_is_enough(task: str) -> None:
+def test_traceback_after_a_task_number_is_sufficient(task: str) -> None:
     traceback = ["Traceback (most recent call last):", '  File "train.py", line 3, in main', "ValueError: no"]
     assert read("".join(f"{task}{line}\n" for line in traceback)) == [(3, line) for line in traceback]
     assert read(f"{task}hello\n{task}{traceback[0]}\n")[1] == (3, traceback[0])
@@ -89,24 +89,24 @@ def test_a_traceback_behind_a_task_number_is_enough(task: str) -> None:
         "7: {'loss': 0.5}\n8: {'loss': 0.4}\n9: {'loss': 0.3}\n10: {'loss': 0.2}\n",
     ],
 )
-def test_numbers_before_the_lines_of_lists_and_listings_are_no_tasks(text: str) -> None:
+def test_line_numbers_of_listings_are_not_tasks(text: str) -> None:
     found = read(text)
     assert {rank for rank, _ in found} == {None}
     assert "".join(line for _, line in found) == text.replace("\n", "")
 
 
-def test_intel_mpis_numbers_in_brackets() -> None:
+def test_bracketed_numbers_of_intel_mpi_are_recognized() -> None:
     found = read("".join(f"[{n % 4}] word {n}\n" for n in range(20)))
     assert found[-1] == (3, "word 19")
     assert found[0] == (None, "[0] word 0")
 
 
-def test_a_device_before_nccls_lines_is_no_task() -> None:
+def test_device_number_of_nccl_is_not_a_task() -> None:
     found = read("".join(f"[{n % 4}] NCCL INFO Channel {n}\n" for n in range(20)))
     assert {rank for rank, _ in found} == {None}
 
 
-def test_an_error_code_before_a_time_is_no_host() -> None:
+def test_error_code_before_a_time_is_not_a_host() -> None:
     line = "EE1002: 2026-11-20-16:50:00.041.231 Stream synchronize timeout."
     assert read(f"{line}\n") == [(None, line)]
 
@@ -131,7 +131,7 @@ STEPS_OF_TASK_0 = "".join(f"0: step {step} loss 1.5\n" for step in range(1, 15))
         ("1: n1:7:9 [1] NCCL INFO Channel 00/0\n0: n1:6:9 [0] NCCL INFO Channel 00/0\n", 1),
     ],
 )
-def test_a_task_that_starts_a_nodes_ranks_is_no_rank(shows: str, rank: int | None) -> None:
+def test_task_that_starts_ranks_is_not_a_rank(shows: str, rank: int | None) -> None:
     found = read(shows + STEPS_OF_TASK_0 + "1: hello\n0: [rank3]: there\n")
     assert found[-2:] == [(rank, "hello"), (3, "there")]
     late = read(STEPS_OF_TASK_0 + shows + "1: hello\n") if shows[0] == "1" else [(rank, "hello")]
@@ -145,7 +145,7 @@ def ahead(text: str) -> list[tuple[int | None, str]]:
 
 @pytest.mark.parametrize("tasks", [1, 4])
 @pytest.mark.parametrize("messages", [0, 1, 3, 12])
-def test_the_labels_of_a_file_are_known_from_its_first_line_on(tasks: int, messages: int) -> None:
+def test_labels_of_a_file_apply_from_its_first_line(tasks: int, messages: int) -> None:
     steps = (f"{task}: step {n}0/5000 | loss 2.5\n" for n in range(1, 14) for task in range(tasks))
     text = "0: INFO loading\n" * messages + "".join(steps) + "srun: error: Node failure on gpu-b17\n"
     found = ahead(text)
@@ -154,17 +154,17 @@ def test_the_labels_of_a_file_are_known_from_its_first_line_on(tasks: int, messa
     assert found[-1] == (None, "srun: error: Node failure on gpu-b17")
 
 
-def test_a_message_before_the_steps_makes_labels_sure_as_they_come() -> None:
+def test_early_message_makes_labels_certain() -> None:
     found = read("0: INFO a\n1: INFO b\n0: step 10/5000 | loss 3.0\n1: step 10/5000 | loss 3.1\n")
     assert found[2:] == [(0, "step 10/5000 | loss 3.0"), (1, "step 10/5000 | loss 3.1")]
 
 
-def test_an_epochs_number_before_a_few_steps_is_no_label() -> None:
+def test_epoch_number_is_not_a_label() -> None:
     text = "".join(f"{epoch}: step {n} loss 2.5\n" for epoch in range(2) for n in range(4))
     assert {rank for rank, _ in ahead(text)} == {None}
 
 
-def test_many_commands_in_a_line_are_looked_at_once() -> None:
+def test_line_with_many_commands_is_read_in_linear_time() -> None:
     """Comparing each of them with each launcher would take minutes, more than a test may."""
     text = ("+ " + "srun -l torchrun " * 230 + "--nproc-per-node 1\n") * 1000
     assert [len(read(text)) for _ in range(15)] == [1000] * 15

@@ -44,17 +44,17 @@ def texts(data: bytes) -> list[str]:
         ["> "],
     ],
 )
-def test_a_lead_before_a_traceback_is_learnt(leads: list[str]) -> None:
+def test_prefix_before_a_traceback_is_learned(leads: list[str]) -> None:
     assert texts(behind(leads)) == RUN.splitlines()
 
 
-def test_a_cell_of_a_table_is_unquoted() -> None:
+def test_quoted_table_cell_is_unquoted() -> None:
     lines = RUN.replace('"', '""').splitlines()
     data = "".join(f'2026-11-20T10:00:01Z,"{line}"\n' for line in lines).encode()
     assert [text.strip() for text in texts(data)] == [line.strip() for line in RUN.splitlines()]
 
 
-def test_a_line_prefix_gives_rank_and_time() -> None:
+def test_prefix_provides_rank_and_time() -> None:
     data = behind(["2026-11-20T10:00:01Z [node-2/rank-3] "])
     reader = LineReader("", lead=certain_prefix(data))
     lines = [*reader.feed(data), *reader.finish()]
@@ -79,11 +79,11 @@ def test_a_line_prefix_gives_rank_and_time() -> None:
         "",
     ],
 )
-def test_what_a_program_writes_is_no_lead(text: str) -> None:
+def test_program_output_is_not_a_prefix(text: str) -> None:
     assert certain_prefix(text.encode()) is None
 
 
-def test_a_counted_number_is_no_lead() -> None:
+def test_counter_is_not_a_prefix() -> None:
     leads = likely_prefixes(b"step 100 | lr 0.1 | ok\nstep 200 | lr 0.1 | ok\n")
     assert [lead.take("step 100 | lr")[1] for lead in leads] == []
 
@@ -92,7 +92,7 @@ def test_a_counted_number_is_no_lead() -> None:
     "name", ["Evaluating: ", "Generating: ", "Tokenizing train dataset: ", "Running requests: ", "Map: "]
 )
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-def test_the_name_of_a_bar_is_no_lead(name: str, end: str) -> None:
+def test_name_of_a_bar_is_not_a_prefix(name: str, end: str) -> None:
     states = (f"{name}{at}%|███▍      | {at}/100 [00:10<00:20,  2.00it/s]{end}" for at in range(30, 60))
     bars = "".join(states).encode()
     assert certain_prefix(bars) is None
@@ -100,12 +100,12 @@ def test_the_name_of_a_bar_is_no_lead(name: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["validation ", "validation: ", "[eval] ", "Loading shards: ", "note-3: "])
-def test_the_name_of_a_phase_is_no_lead(phase: str) -> None:
+def test_name_of_a_phase_is_not_a_prefix(phase: str) -> None:
     assert likely_prefixes(behind([phase])) == []
     found = likely_prefixes(behind([f"[gpu07] {phase}"], "one thing\nanother\n"))
     assert [lead.take("[gpu07] x") for lead in found] == [("[gpu07] ", "x")]
 
 
-def test_a_single_line_or_an_endless_number_has_no_lead() -> None:
+def test_single_line_has_no_prefix() -> None:
     assert likely_prefixes(b"%s. x\n%s. y\n" % (b"1" * 5000, b"2" * 5000)) == []
     assert likely_prefixes(b"gpu07: Killed by somebody\n") == []

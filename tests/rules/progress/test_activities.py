@@ -46,7 +46,7 @@ def after(*texts: str) -> Activity | None:
         (" > building shuffle index with split [0, 100) and [100, 100) ...", "loading-dataset", ""),
     ],
 )  # fmt: skip
-def test_the_activities_by_their_lines(text: str, kind: str, what: str) -> None:
+def test_activities_are_recognized_by_their_lines(text: str, kind: str, what: str) -> None:
     activity = after(text)
     assert activity is not None and (activity.kind, activity.what) == (kind, what)
 
@@ -62,11 +62,11 @@ def test_the_activities_by_their_lines(text: str, kind: str, what: str) -> None:
         "INFO Generating a config",
     ],
 )
-def test_what_is_done_or_only_named_is_no_activity(text: str) -> None:
+def test_finished_or_mentioned_activity_does_not_count(text: str) -> None:
     assert after(text) is None
 
 
-def test_an_activity_lasts_as_long_as_its_bar_says_and_ends_with_it() -> None:
+def test_activity_lasts_as_long_as_its_bar() -> None:
     first, last = SPLIT.format(done=0, clock="00:00"), SPLIT.format(done=12300, clock="31:02")
     activity = after(first, "a warning in between", last)
     assert activity is not None and activity.seconds == 1862 and activity.first.number == 1
@@ -85,7 +85,7 @@ def test_an_activity_lasts_as_long_as_its_bar_says_and_ends_with_it() -> None:
         ((SPLIT.format(done=0, clock="00:00"), "a warning", SPLIT.format(done=1, clock="00:09")), False),
     ],
 )
-def test_whatever_is_printed_next_but_details_ends_an_activity(texts: tuple[str, ...], ended: bool) -> None:
+def test_next_message_ends_an_activity(texts: tuple[str, ...], ended: bool) -> None:
     activity = after(*texts)
     assert activity is not None and (activity.after is not None) is ended
 
@@ -104,7 +104,7 @@ def cause(diagnosis: Diagnosis) -> Primary:
     return diagnosis.primary
 
 
-def test_interleaved_ranks_with_times(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_activities_of_interleaved_ranks_with_times(catalogue: Catalogue, matcher: Matcher) -> None:
     rows = ["[rank0]: 2026-05-02 09:00:00,000 INFO Saving model checkpoint to out/checkpoint-20"]
     rows += [f"[rank{rank}]: 2026-05-02 09:01:00,000 INFO waiting for rank 0" for rank in (1, 2, 3)]
     rows += [f"[rank{rank}]: 2026-05-02 09:31:00,000 {TIMED_OUT.format(rank=rank)}" for rank in (2, 1, 3)]
@@ -119,7 +119,7 @@ def test_interleaved_ranks_with_times(catalogue: Catalogue, matcher: Matcher) ->
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank0]: "])
-def test_bars_without_times_and_a_single_rank_that_waited(
+def test_activity_without_times_of_a_single_waiting_rank(
     catalogue: Catalogue, matcher: Matcher, prefix: str
 ) -> None:
     log = [prefix + SPLIT.format(done=done, clock=clock) for done, clock in ((0, "00:00"), (9000, "31:02"))]
@@ -128,7 +128,7 @@ def test_bars_without_times_and_a_single_rank_that_waited(
     assert render(one.title).startswith("Rank 0 was still generating the train split, for 31 min 2 s, when")
 
 
-def test_without_any_clock_the_timeouts_own_duration_is_named(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_duration_of_a_timeout_is_used_without_times(catalogue: Catalogue, matcher: Matcher) -> None:
     files = {f"rank{rank}.log": TIMED_OUT.format(rank=rank) + "\n" for rank in (1, 2, 3)}
     files["rank0.log"] = "Saving model checkpoint to out/checkpoint-20\n"
     one = cause(diagnose(catalogue, matcher, files))
@@ -137,7 +137,7 @@ def test_without_any_clock_the_timeouts_own_duration_is_named(catalogue: Catalog
     assert "等待 30 分钟后超时" in render(one.title, "zh")
 
 
-def test_no_activity_is_named_where_steps_followed_or_all_ranks_waited(
+def test_no_activity_is_named_if_steps_followed_or_all_ranks_waited(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     files = {f"rank{rank}.log": steps(1, 20) + TIMED_OUT.format(rank=rank) + "\n" for rank in (1, 2, 3)}

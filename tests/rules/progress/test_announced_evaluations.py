@@ -29,7 +29,7 @@ def bar(done: int, total: int, seconds: int = 0) -> str:
 ANNOUNCED = "***** Running Evaluation *****"
 
 
-def test_a_longer_evaluation_after_training_does_not_either_where_it_is_announced() -> None:
+def test_announced_long_evaluation_is_no_progress() -> None:
     trained = [bar(99, 100), bar(100, 100, 1)]
     for announced in ([ANNOUNCED], [bar(100, 100, 1) + ANNOUNCED]):
         tracker = track(log(*trained, *announced, bar(0, 400), bar(200, 400, 5)))
@@ -39,7 +39,7 @@ def test_a_longer_evaluation_after_training_does_not_either_where_it_is_announce
         assert (tracker.last_step, tracker.total_steps, tracker.finished) == (100, 100, True)
 
 
-def test_an_announced_evaluations_bar_is_no_progress_where_the_training_draws_none() -> None:
+def test_bar_of_an_announced_evaluation_is_no_progress() -> None:
     tracker = track(
         log("step 9/500 loss 2.0", ANNOUNCED, "  Num examples = 5000", bar(0, 625), bar(391, 625))
     )
@@ -47,12 +47,12 @@ def test_an_announced_evaluations_bar_is_no_progress_where_the_training_draws_no
 
 
 @pytest.mark.parametrize("result", ["{'eval_loss': 1.5}", "Evaluated."])
-def test_a_training_follows_the_evaluation_that_came_before_it(result: str) -> None:
+def test_training_after_an_evaluation_is_recognized(result: str) -> None:
     texts = [ANNOUNCED, bar(0, 40), bar(40, 40), result, bar(0, 30), bar(7, 30)]
     tracker = track(log(*texts))
     assert (tracker.last_step, tracker.total_steps, tracker.phase) == (7, 30, "train")
 
 
-def test_an_evaluation_without_a_bar_leaves_the_next_one_to_the_training() -> None:
+def test_bar_after_an_evaluation_without_a_bar_is_the_trainings() -> None:
     tracker = track(log(ANNOUNCED, "{'eval_loss': 1.5}", bar(0, 30), bar(7, 30)))
     assert (tracker.last_step, tracker.total_steps) == (7, 30)

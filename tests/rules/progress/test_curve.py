@@ -18,7 +18,7 @@ def sample(step: int | None, loss: float | None = 1.0, series: str = "dict", **v
     return Sample(0, None, step, None, found, False, series)
 
 
-def test_the_latest_points_are_whole_and_the_older_ones_evenly_spread() -> None:
+def test_recent_points_are_complete_and_older_ones_thinned() -> None:
     curve = Curve("dict")
     count = 20_000
     for step in range(1, count + 1):
@@ -31,7 +31,7 @@ def test_the_latest_points_are_whole_and_the_older_ones_evenly_spread() -> None:
     assert len(gaps) == 1 and older[0] == 1
 
 
-def test_a_step_that_is_printed_again_is_one_point() -> None:
+def test_repeated_step_is_one_point() -> None:
     curve = Curve("dict")
     for step in (1, 1, 2, 2, 3):
         curve.see(sample(step), step)
@@ -41,7 +41,7 @@ def test_a_step_that_is_printed_again_is_one_point() -> None:
     assert [point.step for point in curve.points[3:]] == [0.1, 0.2]
 
 
-def test_where_epochs_begin_anew_the_losses_of_the_training_before_are_let_go() -> None:
+def test_restarted_epochs_drop_earlier_losses() -> None:
     curve = Curve("epoch items")
     for step, epoch, loss in ((1, 0.0, 9.0), (501, 1.0, 1.0), (1, 0.0, 9.0), (501, 1.0, 1.0)):
         curve.see(sample(step, loss, epoch=epoch), 0)
@@ -55,7 +55,7 @@ def test_where_epochs_begin_anew_the_losses_of_the_training_before_are_let_go() 
     assert len(curve.points) == 1
 
 
-def test_each_series_has_its_own_curve_and_the_longest_leads() -> None:
+def test_longest_series_is_the_main_curve() -> None:
     one, other = Curves(), Curves()
     for step in range(5):
         one.see(sample(step, series="text loss"), step)
@@ -69,7 +69,7 @@ def test_each_series_has_its_own_curve_and_the_longest_leads() -> None:
     assert leading_curve([(("a.log", 0), Curves())]) is None
 
 
-def test_of_equals_the_lowest_rank_leads_in_whatever_order_they_were_read() -> None:
+def test_lowest_rank_is_the_main_curve_among_equals() -> None:
     zero, one = Curves(), Curves()
     for curves in (zero, one):
         curves.see(sample(1), 1)
@@ -79,7 +79,7 @@ def test_of_equals_the_lowest_rank_leads_in_whatever_order_they_were_read() -> N
         assert lead is not None and order[lead[1]][0] == ("r0.log", 0)
 
 
-def test_curves_travel_between_processes() -> None:
+def test_curves_can_be_serialized() -> None:
     curves = Curves()
     curves.see(sample(1, grad_norm=2.0), 1)
     again = pickle.loads(pickle.dumps(curves))
@@ -87,7 +87,7 @@ def test_curves_travel_between_processes() -> None:
     assert again.main.points == curves.main.points
 
 
-def test_a_series_says_whether_it_is_over_steps_or_epochs(few_rules: Catalogue) -> None:
+def test_series_has_its_unit(few_rules: Catalogue) -> None:
     for axis, by in (("'epoch': {}.5", "epoch"), ("'epoch': 0.1, 'step': {}", "step")):
         reading, reader = RunReading(few_rules), LineReader("run.log")
         lines = "".join(f"{{'loss': 1.5, {axis.format(number)}}}\n" for number in range(1, 9))

@@ -18,14 +18,14 @@ from stallwatch_rules.samples import extract
 # ---- steps
 
 
-def test_nothing_is_known_of_nothing() -> None:
+def test_empty_log_has_no_progress() -> None:
     tracker = track(log("hello", "world"))
     assert (tracker.first_step, tracker.last_step, tracker.total_steps, tracker.last_loss) == (None,) * 4
     assert (tracker.phase, tracker.finished, tracker.progressed) == ("init", False, False)
     assert (tracker.durations(), tracker.step_seconds(), tracker.steps) == ([], [], {})
 
 
-def test_steps_losses_and_times_of_a_plain_loop() -> None:
+def test_steps_losses_and_times_of_a_plain_loop_are_read() -> None:
     lines = log(*(f"step {n}/50 loss {1 / n}" for n in (1, 2, 4, 8)), times=[10, 11, 15, 23])
     tracker = track(lines)
     assert (tracker.first_step, tracker.last_step, tracker.total_steps) == (1, 8, 50)
@@ -37,7 +37,7 @@ def test_steps_losses_and_times_of_a_plain_loop() -> None:
     assert not tracker.finished
 
 
-def test_add_tells_what_is_progress() -> None:
+def test_add_returns_whether_a_line_is_progress() -> None:
     tracker = ProgressTracker()
     lines = log("step 1 loss 2", "step 1 loss 2", "words", "step 2 loss 2", "step 1 loss 2")
     assert [tracker.add(extract(line), line) for line in lines] == [True, False, False, True, False]
@@ -50,30 +50,30 @@ def test_losses_without_steps_are_progress() -> None:
     assert tracker.step_seconds() == []
 
 
-def test_lines_that_share_a_time_are_measured_over_the_steps_between() -> None:
+def test_lines_with_equal_times_share_the_interval() -> None:
     """Most lines of such a log have no time of their own and repeat that of an earlier line."""
     lines = log(*(f"step {n} loss 1" for n in range(1, 7)), times=[10, 10, 10, 16, 16, 22])
     assert track(lines).step_seconds() == [2, 3]
 
 
-def test_the_bars_own_clock_measures_where_lines_have_no_time() -> None:
+def test_clock_of_a_bar_is_used_without_times() -> None:
     tracker = track(log(*(bar(n, 10, 5 * n) for n in range(4))))
     assert tracker.step_seconds() == [5, 5, 5]
     assert tracker.durations() == [5, 5, 5]
 
 
-def test_the_bars_own_clock_wins_over_a_stale_time() -> None:
+def test_clock_of_a_bar_has_precedence_over_an_old_time() -> None:
     lines = log(*(bar(n, 10, 5 * n) for n in range(4)), times=[0, 0, 900, 900])
     assert track(lines).step_seconds() == [5, 5, 5]
 
 
-def test_told_step_times_serve_where_nothing_can_be_measured() -> None:
+def test_printed_step_times_are_used_if_nothing_is_measured() -> None:
     lines = log(*(f"step {n} loss 1 step time: 1.5s" for n in range(3)))
     tracker = track(lines)
     assert (tracker.step_seconds(), tracker.durations()) == ([1.5, 1.5, 1.5], [])
 
 
-def test_the_last_loss_may_be_nan_but_never_in_the_record() -> None:
+def test_nan_loss_is_not_in_the_record() -> None:
     tracker = track(log("step 1 loss 1", "step 2 loss nan"))
     assert tracker.last_loss is not None and math.isnan(tracker.last_loss)
     assert tracker.summary().last_loss is None
@@ -83,7 +83,7 @@ def test_the_last_loss_may_be_nan_but_never_in_the_record() -> None:
 # ---- bars
 
 
-def test_an_evaluations_bar_is_not_the_runs_progress() -> None:
+def test_bar_of_an_evaluation_is_not_the_progress_of_the_run() -> None:
     texts = [bar(0, 100), bar(1, 100, 1), bar(2, 100, 2)]
     texts += [bar(n, 1000, n) for n in (0, 400, 999, 1000)]
     tracker = track(log(*texts))
@@ -93,14 +93,14 @@ def test_an_evaluations_bar_is_not_the_runs_progress() -> None:
     assert (tracker.last_step, tracker.total_steps, tracker.phase, tracker.attempt) == (3, 100, "train", 1)
 
 
-def test_an_advancing_evaluation_is_a_sign_of_life() -> None:
+def test_advancing_evaluation_is_a_sign_of_life() -> None:
     tracker = track(log(bar(1, 9), bar(0, 5), times=[1, 2]))
     (line,) = log(bar(1, 5), times=[3])
     assert tracker.add(extract(line), line)
     assert tracker.last_progress_time == 3
 
 
-def test_an_evaluation_that_prints_its_batches_is_one_too() -> None:
+def test_evaluation_that_prints_batches_is_a_sign_of_life() -> None:
     lines = log(
         "step 5/900 loss 0.5", "[eval] step 1/40 loss 0.6", "[eval] step 2/40 loss 0.6", times=[1, 2, 3]
     )
@@ -109,12 +109,12 @@ def test_an_evaluation_that_prints_its_batches_is_one_too() -> None:
     assert (tracker.last_step, tracker.total_steps, tracker.finished) == (5, 900, False)
 
 
-def test_a_short_bar_before_training_is_left_behind() -> None:
+def test_short_bar_before_the_training_is_ignored() -> None:
     tracker = track(log(bar(0, 3), bar(3, 3), bar(0, 100), bar(7, 100)))
     assert (tracker.last_step, tracker.total_steps, tracker.finished) == (7, 100, False)
 
 
-def test_an_evaluation_after_training_does_not_undo_its_end() -> None:
+def test_evaluation_after_the_training_does_not_undo_its_end() -> None:
     tracker = track(log(bar(99, 100), bar(100, 100), bar(0, 40), bar(20, 40)))
     assert (tracker.last_step, tracker.total_steps, tracker.finished) == (100, 100, True)
 
@@ -129,13 +129,13 @@ def test_steps_counted_per_epoch_are_added_up() -> None:
 # ---- attempts
 
 
-def test_a_resumed_run_continues_from_its_checkpoint() -> None:
+def test_resumed_run_continues_from_its_checkpoint() -> None:
     texts = [f"step {n} loss 1" for n in [*range(0, 105, 5), *range(60, 75, 5)]]
     tracker = track(log(*texts))
     assert (tracker.attempt, tracker.first_step, tracker.last_step) == (2, 0, 70)
 
 
-def test_a_small_resume_needs_some_steps_to_be_sure() -> None:
+def test_small_step_back_needs_confirmation() -> None:
     texts = [f"step {n} loss 1" for n in range(11)]
     resumed = [f"step {n} loss 1" for n in (8, 9, 9, 10)]
     assert track(log(*texts, *resumed[:2])).attempt == 1
@@ -143,20 +143,20 @@ def test_a_small_resume_needs_some_steps_to_be_sure() -> None:
     assert (tracker.attempt, tracker.last_step) == (2, 8)
 
 
-def test_a_restart_is_no_long_step() -> None:
+def test_restart_is_not_a_long_step() -> None:
     texts = [f"step {n} loss 1" for n in (*range(100), *range(50, 53))]
     times = [float(n) for n in range(100)] + [5000.0, 5001.0, 5002.0]
     tracker = track(log(*texts, times=times))
     assert max(tracker.durations()) == 1
 
 
-def test_ranks_without_prefixes_do_not_look_like_restarts() -> None:
+def test_unlabelled_ranks_are_no_restart() -> None:
     steps = [step for n in range(2, 40) for step in (n, n - 2)]  # one rank is two steps behind
     tracker = track(log(*(f"step {n} loss 1" for n in steps)))
     assert (tracker.attempt, tracker.last_step) == (1, 39)
 
 
-def test_two_counters_in_one_log_do_not_look_like_restarts() -> None:
+def test_two_counters_in_one_log_are_no_restart() -> None:
     texts: list[str] = []
     for n in range(10, 60):
         texts.append(f"epoch: 0|step: {n}|act_loss: 0.5")
@@ -166,7 +166,7 @@ def test_two_counters_in_one_log_do_not_look_like_restarts() -> None:
     assert (tracker.attempt, tracker.last_step) == (1, 59)
 
 
-def test_torchruns_attempt_folders_are_attempts() -> None:
+def test_attempt_folders_of_torchrun_are_attempts() -> None:
     first = log("step 500 loss 1", source="logs/attempt_0/0/stdout.log", rank=0)
     second = log("step 401 loss 1", source="logs/attempt_1/0/stdout.log", rank=0)
     for lines in (first + second, second + first):
@@ -174,7 +174,7 @@ def test_torchruns_attempt_folders_are_attempts() -> None:
         assert (tracker.attempt, tracker.last_step) == (2, 401)
 
 
-def test_a_new_bar_after_a_restart_is_the_runs() -> None:
+def test_new_bar_after_a_restart_is_used() -> None:
     texts = [bar(0, 100), bar(40, 100), "[x] will restart worker group", bar(0, 200), bar(5, 200)]
     assert track(log(*texts)).total_steps in (100, 200)
     texts += [bar(n, 200) for n in (41, 60)]
@@ -218,7 +218,7 @@ def test_a_new_bar_after_a_restart_is_the_runs() -> None:
         ("evaluating took 3 s", "train"),
     ],
 )  # fmt: skip
-def test_phases_are_announced_and_end_with_the_next_step(text: str, phase: str) -> None:
+def test_phase_ends_with_the_next_step(text: str, phase: str) -> None:
     tracker = track(log("step 1 loss 1", text, times=[1, 2]))
     assert tracker.phase == phase
     (line,) = log("step 2 loss 1", times=[9])
@@ -227,7 +227,7 @@ def test_phases_are_announced_and_end_with_the_next_step(text: str, phase: str) 
     assert tracker.durations(phase) == [8]  # type: ignore[arg-type]
 
 
-def test_an_evaluation_is_no_long_step() -> None:
+def test_evaluation_is_not_a_long_step() -> None:
     texts = [
         "step 1 loss 1",
         "step 2 loss 1",
@@ -240,7 +240,7 @@ def test_an_evaluation_is_no_long_step() -> None:
     assert tracker.step_seconds() == [1, 1]
 
 
-def test_another_ranks_late_line_does_not_end_a_phase() -> None:
+def test_late_line_of_another_rank_does_not_end_a_phase() -> None:
     first = log("step 1 loss 1", "***** Running Evaluation *****", rank=0, times=[1, 2])
     late = log("step 1 loss 1", rank=1, source="b.log", times=[3])
     tracker = track([*first, *late])
@@ -249,7 +249,7 @@ def test_another_ranks_late_line_does_not_end_a_phase() -> None:
     assert tracker.phase == "train"
 
 
-def test_a_bars_first_drawing_is_no_step_yet() -> None:
+def test_first_state_of_a_bar_is_no_step() -> None:
     tracker = track(log(bar(0, 10)))
     assert tracker.progressed and tracker.last_step == 0
 
@@ -268,12 +268,12 @@ def test_a_bars_first_drawing_is_no_step_yet() -> None:
         "step 10/10 loss 1",
     ],
 )
-def test_the_end_of_training_is_seen(text: str) -> None:
+def test_end_of_the_training_is_recognized(text: str) -> None:
     assert not track(log("step 9/10 loss 1")).finished
     assert track(log("step 9/10 loss 1", text)).finished
 
 
-def test_a_run_that_continues_has_not_finished() -> None:
+def test_continuing_run_has_not_finished() -> None:
     tracker = track(log("step 9 loss 1", "Training completed", *(f"step {n} loss 1" for n in (10, 11))))
     assert not tracker.finished
 
@@ -303,7 +303,7 @@ def answers(tracker: ProgressTracker) -> object:
 
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_the_order_of_the_ranks_does_not_matter(order: random.Random) -> None:
+def test_order_of_ranks_is_irrelevant(order: random.Random) -> None:
     queues = [list(lines) for lines in RANKS]
     mixed: list[Line] = []
     while queues:
@@ -314,13 +314,13 @@ def test_the_order_of_the_ranks_does_not_matter(order: random.Random) -> None:
     assert answers(track(mixed)) == answers(track(line for lines in RANKS for line in lines))
 
 
-def test_hostile_text_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_hostile_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_rules.progress.tracker._MAX_COUNTERS", 20)
     tracker = track(Line(bar(1, n), "a.log", n) for n in range(2, 500))
     assert sum(len(stream.counters) for stream in tracker._streams.values()) == 20
 
 
-def test_a_bar_redrawn_at_its_step_shows_the_length_of_the_stall() -> None:
+def test_redrawn_bar_shows_the_duration_of_a_stall() -> None:
     tracker = track(log(bar(49, 90, 490), bar(50, 90, 500), bar(50, 90, 500), bar(50, 90, 3100)))
     assert tracker.waited == 2600
     track(log(bar(51, 90, 3110)), tracker)
@@ -330,7 +330,7 @@ def test_a_bar_redrawn_at_its_step_shows_the_length_of_the_stall() -> None:
 # ---- several processes
 
 
-def test_trackers_of_other_files_are_put_together_as_if_one_had_read_them() -> None:
+def test_merged_trackers_equal_a_single_tracker() -> None:
     files = [
         log("step 1/9 loss 3", "step 2/9 loss 2", "***** Running Evaluation *****", source="a.log", rank=0),
         log("step 1/9 loss 3", "step 4/9 loss 1", source="b.log", rank=1, times=[10, 20]),
@@ -352,7 +352,7 @@ def test_trackers_of_other_files_are_put_together_as_if_one_had_read_them() -> N
         assert (merged.progressed, merged.last_progress_time) == (one.progressed, one.last_progress_time)
 
 
-def test_one_source_s_lines_belong_to_one_tracker() -> None:
+def test_source_belongs_to_one_tracker() -> None:
     tracker = track(log("step 1/9 loss 3"))
     with pytest.raises(ValueError, match="same source and rank"):
         tracker.merge(track(log("step 2/9 loss 3")))

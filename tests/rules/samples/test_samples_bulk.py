@@ -112,7 +112,7 @@ def log_of(seed: int, kinds: list[str], lines: int) -> bytes:
     st.sampled_from([None, 3]),
 )
 @settings(max_examples=60, deadline=None)
-def test_both_ways_give_the_same(
+def test_bulk_reading_equals_line_reading(
     seed: int, kinds: list[str], lines: int, size: int, rank: int | None
 ) -> None:
     data = log_of(seed, kinds, lines)
@@ -127,12 +127,12 @@ def by_lines_without_labels(data: bytes, rank: int | None) -> list[Row]:
     return rows.finish()
 
 
-def test_a_large_log_of_every_kind() -> None:
+def test_large_mixed_log_is_read() -> None:
     data = log_of(1, LINES, 3000)
     assert same(in_blocks(data, 20_000), by_lines_without_labels(data, None))
 
 
-def test_of_a_bars_drawings_the_last_of_its_line_counts() -> None:
+def test_last_state_of_a_bar_in_a_line_is_used() -> None:
     bar = "\r {0}%|# | {0}/20 [00:0{0}<00:10, 1.00s/it]"
     data = ("".join(map(bar.format, (1, 2, 3))) + "\r words\n" + bar.format(4) + "\n").encode()
     assert [row[COLUMNS.index("step")] for row in by_lines(data)] == [3, 4]
@@ -141,7 +141,7 @@ def test_of_a_bars_drawings_the_last_of_its_line_counts() -> None:
     assert [row[COLUMNS.index("loss")] for row in by_lines(data)] == [0.1, 0.2, 0.3]
 
 
-def test_an_evaluation_is_a_phase_of_its_own() -> None:
+def test_evaluation_is_a_separate_phase() -> None:
     data = b"step 1 loss 0.5\n{'eval_loss': 0.7, 'epoch': 1.0}\nstep 2 loss 0.4 val_loss 0.7\n"
     assert [row[COLUMNS.index("phase")] for row in by_lines(data)] == ["train", "eval", "train"]
 
@@ -152,7 +152,7 @@ LOSS = "{{'loss': 0.{0}, 'epoch': 0.{0}}}\n"
 
 
 @pytest.mark.parametrize("read", [by_lines, lambda data: in_blocks(data, 60)])
-def test_a_loss_has_the_step_of_the_bar_beside_it(read: Callable[[bytes], list[Row]]) -> None:
+def test_loss_has_the_step_of_the_nearest_bar(read: Callable[[bytes], list[Row]]) -> None:
     def steps(data: str) -> list[object]:
         at = COLUMNS.index("loss")
         return [row[2:4] for row in read(data.encode()) if row[at] is not None]
@@ -174,7 +174,7 @@ def test_a_loss_has_the_step_of_the_bar_beside_it(read: Callable[[bytes], list[R
 
 
 @pytest.mark.parametrize("read", [by_lines, lambda data: in_blocks(data, 60)])
-def test_a_bar_and_the_loss_in_its_line_are_one_row(read: Callable[[bytes], list[Row]]) -> None:
+def test_bar_and_loss_in_one_line_are_one_row(read: Callable[[bytes], list[Row]]) -> None:
     wanted = [COLUMNS.index(name) for name in ("line", "step", "loss", "step_seconds")]
     drawn = "".join(BAR.format(n, 20) for n in (1, 2))
     log = (

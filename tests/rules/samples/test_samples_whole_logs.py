@@ -64,7 +64,7 @@ LAST_DIGITS = re.compile(rb"(?<![-/:]\d)\d(?![-/:\dT])|(?<=:\d)\d(?=[., \]])")  
 
 @pytest.mark.parametrize("numbers", [FRACTIONS, LAST_DIGITS], ids=["fractions", "last digits"])
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.relative_to(TESTS).as_posix())
-def test_recorded_logs(path: Path, numbers: re.Pattern[bytes]) -> None:
+def test_samples_of_recorded_logs(path: Path, numbers: re.Pattern[bytes]) -> None:
     data = path.read_bytes()
     many = varied(data, numbers)
     assert comparable(in_blocks(many, 3, 1 << 20)) == comparable(by_lines(many, 3))
@@ -83,7 +83,7 @@ def frameworks() -> list[str]:
 
 @pytest.mark.parametrize("numbers", [FRACTIONS, LAST_DIGITS], ids=["fractions", "last digits"])
 @pytest.mark.parametrize("end", ["\n", "\r", "\n2026-11-20 10:00:00,5 - x - INFO - words\n"])
-def test_each_frameworks_lines(end: str, numbers: re.Pattern[bytes]) -> None:
+def test_samples_of_each_framework(end: str, numbers: re.Pattern[bytes]) -> None:
     lines = frameworks()
     assert len(lines) > 100
     data = varied((end.join(lines) + "\n").encode(), numbers)

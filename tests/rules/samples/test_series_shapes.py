@@ -27,7 +27,7 @@ def named(shapes: list[Shape] | tuple[Other, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=named(SHAPES))
-def test_the_last_count_of_a_whole_run_is_found_and_its_end(shape: Shape) -> None:
+def test_last_step_and_end_of_a_run_are_found(shape: Shape) -> None:
     tracker = read(shape.text(1, whole=True))
     assert tracker.last_step is not None
     if shape.shown:
@@ -37,7 +37,7 @@ def test_the_last_count_of_a_whole_run_is_found_and_its_end(shape: Shape) -> Non
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=named(SHAPES))
-def test_a_run_that_was_cut_off_is_not_complete(shape: Shape) -> None:
+def test_truncated_run_is_not_complete(shape: Shape) -> None:
     tracker = read(shape.text(1, whole=False))
     if shape.shown:
         assert tracker.last_step == shape.last(whole=False)
@@ -45,7 +45,7 @@ def test_a_run_that_was_cut_off_is_not_complete(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=named(OTHERS))
-def test_other_numbers_that_advance_are_no_progress(other: Other) -> None:
+def test_other_increasing_numbers_are_no_progress(other: Other) -> None:
     tracker = read(other.text(1))
     assert (tracker.progressed, tracker.last_step, tracker.finish) == (False, None, None)
 
@@ -56,7 +56,7 @@ def rows(text: str) -> list[dict[str, object]]:
     return [dict(zip(COLUMNS, row, strict=True)) for row in reader.finish()]
 
 
-def test_rows_of_learnt_series_have_their_values_and_epochs_are_no_steps() -> None:
+def test_rows_of_learned_series_have_values() -> None:
     table = rows("".join(f"Epoch {n}: Train loss=0.{n} Val=0.5\n" for n in range(1, 4)))
     assert [(row["epoch"], row["step"], row["loss"]) for row in table] == [
         (1.0, None, 0.1),
@@ -68,7 +68,7 @@ def test_rows_of_learnt_series_have_their_values_and_epochs_are_no_steps() -> No
     assert rows("".join(f"Epoch {n}/3\nsome accuracy 0.{n}\n" for n in range(1, 4))) == []
 
 
-def test_names_of_columns_name_their_values() -> None:
+def test_column_names_identify_values() -> None:
     table = rows("step,loss,lr\n" + "".join(f"{n},{3 - n / 9:.3f},0.001\n" for n in range(1, 6)))
     assert [(row["step"], row["loss"], row["learning_rate"]) for row in table[:2]] == [
         (2, 2.778, 0.001),
@@ -76,7 +76,7 @@ def test_names_of_columns_name_their_values() -> None:
     ]
 
 
-def test_steps_go_on_in_the_next_epoch_and_the_last_epoch_ends_the_training() -> None:
+def test_steps_continue_over_epochs() -> None:
     log = "".join(
         f"Epoch {epoch}/3\n"
         + "".join(f"  batch {n}/90 loss 0.{n}\n" for n in (30, 60, 90))
@@ -97,7 +97,7 @@ def test_steps_go_on_in_the_next_epoch_and_the_last_epoch_ends_the_training() ->
     assert (read(outer_only).attempt, read(outer_only).last_step) == (1, 8000)
 
 
-def test_epochs_are_the_steps_only_of_a_run_that_counts_nothing_finer() -> None:
+def test_epochs_are_steps_only_without_a_finer_counter() -> None:
     epochs = [f"Epoch {n}: val acc 0.{n}\n" for n in range(1, 5)]
     assert read("".join(epochs)).last_step == 4
     mixed = "".join(f"step {n}00 loss 0.5\n{line}" for n, line in enumerate(epochs, 1))
@@ -124,7 +124,7 @@ STEPS = "".join(f"step {n} loss 0.5\n" for n in range(1, 9))
         "Entrenamiento finalizado",
     ],
 )
-def test_what_programs_print_at_their_end(said: str) -> None:
+def test_final_messages_are_recognized(said: str) -> None:
     tracker = read(STEPS + said + "\n")
     assert tracker.finish == Finish("likely", "train.log", 9, said)
     assert tracker.finished
@@ -147,11 +147,11 @@ def test_what_programs_print_at_their_end(said: str) -> None:
         "eta of the total time: 3 h",
     ],
 )
-def test_what_is_said_in_mid_run_is_no_end(said: str) -> None:
+def test_messages_during_a_run_are_no_end(said: str) -> None:
     assert read(STEPS + said + "\n").finish is None
 
 
-def test_a_total_that_is_counted_from_zero_ends_one_before() -> None:
+def test_zero_based_count_ends_one_before_its_total() -> None:
     def counted(first: int, last: int) -> str:
         return "".join(f"step {n}/30 loss 0.5\n" for n in range(first, last + 1))
 
@@ -172,7 +172,7 @@ def epochs(heading: str, row: str, count: int) -> str:
 @pytest.mark.parametrize(
     "heading", ["Epoch {n}/10", "Epoch {n} of 10", "Starting epoch {n}", "=== Epoch {n} ==="]
 )
-def test_an_epochs_total_is_no_runs(heading: str, row: str) -> None:
+def test_total_of_an_epoch_is_not_that_of_the_run(heading: str, row: str) -> None:
     for count in (1, 3):
         tracker = read(epochs(heading, row, count))
         assert (tracker.last_step, tracker.total_steps, tracker.finish) == (100 * count, None, None)
@@ -180,7 +180,7 @@ def test_an_epochs_total_is_no_runs(heading: str, row: str) -> None:
         assert read(epochs(heading, row, 10)).finish is not None
 
 
-def test_a_counter_that_continues_below_the_next_heading_has_its_own_total() -> None:
+def test_counter_after_a_heading_has_its_own_total() -> None:
     log = "".join(
         f"Epoch {n // 10}\nstep {n}/40 loss 0.{n}\nstep {n + 5}/40 loss 0.{n}\n" for n in (10, 20, 30)
     )
@@ -195,16 +195,16 @@ OF_TOTAL = "".join(f"step {n}/200 loss 0.5\n" for n in range(10, 101, 10))
     "said",
     ["Total time: 3.2s", "Best epoch: 3", "Training took 12.3 seconds", "Finished training epoch 3", "Done."],
 )
-def test_words_do_not_end_a_run_short_of_its_total(said: str) -> None:
+def test_messages_do_not_end_a_run_before_its_total(said: str) -> None:
     assert read(f"{OF_TOTAL}{said}\n").finish is None
 
 
 @pytest.mark.parametrize("said", ["Early stopping at step 100", "训练完成"])
-def test_a_run_may_say_that_it_ends_before_its_total(said: str) -> None:
+def test_early_stopping_ends_a_run_before_its_total(said: str) -> None:
     assert read(f"{OF_TOTAL}{said}\n").finish is not None
 
 
-def test_what_is_done_is_the_saving() -> None:
+def test_finished_save_is_not_the_end() -> None:
     assert read(STEPS + "saving checkpoint to out\ndone\n").finish is None
     assert read(STEPS + "Finished training epoch 3\n").finish is None
 
@@ -226,7 +226,7 @@ def test_numbers_without_training_words_are_ignored(name: str) -> None:
         assert read("Training on 2 cards\n" + log).trained
 
 
-def test_little_is_kept_of_templates_that_come_once() -> None:
+def test_memory_for_rare_templates_is_bounded() -> None:
     reader, letters = SeriesReader(), "ghijklmnopqrstuvwxyz"
     for n in range(3000):
         word = "".join(letters[n // 20**place % 20] for place in range(4))

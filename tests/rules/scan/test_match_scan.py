@@ -43,7 +43,7 @@ def scanned(matcher: Matcher, log: bytes, portion: int) -> tuple[list[Match], in
 
 @pytest.mark.parametrize("portion", [1 << 20, 1009, 7])
 @pytest.mark.parametrize("encoding", ["gbk", "utf-8"])
-def test_as_reading_every_line(matcher: Matcher, log: str, portion: int, encoding: str) -> None:
+def test_scan_equals_reading_every_line(matcher: Matcher, log: str, portion: int, encoding: str) -> None:
     data = log.encode(encoding)
     found, lines = scanned(matcher, data, portion)
     read = read_whole(matcher, data)
@@ -63,7 +63,7 @@ def read_whole(matcher: Matcher, data: bytes) -> list[tuple[object, ...]]:
     ]
 
 
-def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
+def test_time_of_a_match_comes_from_a_preceding_line(matcher: Matcher) -> None:
     stamped = "[2026-05-02 09:00:{:02d},000] [INFO] step {} loss 1.5"
     lines = [*(stamped.format(n, n) for n in range(50)), "  no stamp", OOM, *["nothing"] * 20, OOM]
     (first, last), _ = scanned(matcher, "\n".join(lines).encode(), 64)
@@ -71,21 +71,21 @@ def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
     assert (first.line.number, last.line.number) == (52, 73)
 
 
-def test_a_line_begins_behind_the_lead_of_its_source(matcher: Matcher) -> None:
+def test_line_begins_after_the_prefix_of_its_source(matcher: Matcher) -> None:
     data = b"gpu07: {'loss': 2.5}\n" + b"gpu07: KeyError: 'param_groups'\n" * 10
     for lead, count in ((certain_prefix(data), 10), (None, 0)):
         scan = MatchScan(MatchPatterns(matcher), "train.log", lead=lead)
         assert len([*scan.feed(data), *scan.finish()]) == count
 
 
-def test_a_line_knows_nothing_of_the_signatures_before_it(matcher: Matcher) -> None:
+def test_lines_are_matched_independently(matcher: Matcher) -> None:
     stamp = "[2026-05-02 09:00:{:02d},000] {}"
     lines = [stamp.format(1, OOM), *["nothing"] * 9, stamp.format(31, "[INFO] step 2 loss 1.5"), OOM]
     first, last = scanned(matcher, "\n".join(lines).encode(), 1 << 20)[0]
     assert (first.line.time, last.line.time) == (1777712401.0, 1777712431.0)
 
 
-def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
+def test_catalogue_is_indexed_once(matcher: Matcher) -> None:
     made = literal_index.cache_info().misses
     catalogue = matcher.catalogue
     assert is_matchable(scanned_patterns(catalogue.pages.values()), catalogue.store)
@@ -93,7 +93,7 @@ def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
     assert literal_index.cache_info().misses - made <= 1  # at most once, if others came between
 
 
-def test_what_a_rule_only_requires_is_not_read(matcher: Matcher) -> None:
+def test_required_context_alone_is_not_read(matcher: Matcher) -> None:
     """Such a text may be on every seventh line of a log."""
     rule = next(page for page in matcher.catalogue.pages.values() if page.id == "gpu-p2p-hang")
     required = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"
@@ -105,7 +105,7 @@ def test_what_a_rule_only_requires_is_not_read(matcher: Matcher) -> None:
     assert len(scan.waiting) == 1
 
 
-def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> None:
+def test_container_record_applies_to_all_its_segments(matcher: Matcher) -> None:
     bar = "\r".join(f" {n}%|#   | {n}/100 [00:01<00:01, 1.0s/it]" for n in range(30))
     log = f"2026-05-02T09:00:00.5Z stdout F {bar}\r[rank3]: {OOM}\n".encode() * 3
     for portion in (100, len(log)):
@@ -116,7 +116,7 @@ def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> Non
 
 
 @pytest.mark.parametrize("portion", [4096, 1 << 18])
-def test_lines_longer_than_a_line_may_be(matcher: Matcher, portion: int) -> None:
+def test_overlong_lines_are_scanned(matcher: Matcher, portion: int) -> None:
     """Their beginning and their end are kept, as in a full reading."""
     long = "x" * 3 * MAX_LINE
     bars = "\r".join(["  1%|#    | 1/900 [00:10<10:00,  1.0it/s]"] * 5000)
@@ -127,7 +127,7 @@ def test_lines_longer_than_a_line_may_be(matcher: Matcher, portion: int) -> None
     assert lines == 6
 
 
-def test_memory_does_not_grow_with_a_line(matcher: Matcher) -> None:
+def test_memory_does_not_grow_with_line_length(matcher: Matcher) -> None:
     scan = MatchScan(MatchPatterns(matcher))
     portion = b"x" * (1 << 18)
     assert not [one for _ in range(140) for one in scan.feed(portion)]
@@ -141,9 +141,7 @@ def test_memory_does_not_grow_with_a_line(matcher: Matcher) -> None:
 
 @pytest.mark.parametrize("at", [0, CHUNK // 2, CHUNK - 90_000, CHUNK - 45_000, CHUNK - 1_000])
 @pytest.mark.parametrize("ends", ["\n", ""])
-def test_a_line_longer_than_is_read_keeps_its_rank_wherever_it_lies(
-    matcher: Matcher, at: int, ends: str
-) -> None:
+def test_overlong_line_keeps_its_rank(matcher: Matcher, at: int, ends: str) -> None:
     """Its beginning names the rank, its end the failure; chunks may end between the two."""
     before = "step 1/9000 loss 1.5\n" * (at // 21)
     data = f"{before}[rank3]: {'x' * 90_000} {OOM}{ends}".encode()
@@ -151,7 +149,7 @@ def test_a_line_longer_than_is_read_keeps_its_rank_wherever_it_lies(
     assert (found.rule, found.line.rank, found.line.number) == ("cuda-oom", 3, at // 21 + 1)
 
 
-def test_a_match_before_a_hole_of_a_whole_chunk_is_kept(matcher: Matcher) -> None:
+def test_match_before_a_hole_is_kept(matcher: Matcher) -> None:
     begins = CHUNK + MAX_LINE - 2 * len(OOM)
     log = (b"step 1 loss 2.0\n" * (begins // 16 + 1))[: begins - 1] + b"\n" + OOM.encode()
     log += b"x" * (CHUNK + MAX_LINE - len(log)) + b"\0" * 1000

@@ -36,7 +36,7 @@ def findings_of(lines: list[str]) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank{rank}]: ", "[default{rank}]:"])
-def test_dense_matches_of_two_rules_are_counted_once_each(prefix: str) -> None:
+def test_dense_matches_of_two_rules_are_counted_separately(prefix: str) -> None:
     rng = random.Random(7)
     lines = []
     for n in range(6000):
@@ -57,7 +57,7 @@ def test_dense_matches_of_two_rules_are_counted_once_each(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("quote", ["'", "’"])
-def test_lines_with_a_pages_quotes_are_counted(quote: str) -> None:
+def test_lines_with_typographic_quotes_are_counted(quote: str) -> None:
     text = f"AttributeError: {quote}NoneType{quote} object has no attribute {quote}next_functions{quote}"
     lines = [text if n % 3 == 0 else f"step {n}/9000 loss {2 / (n + 1):.4f}" for n in range(3000)]
     assert findings_of(lines)["zero3-autograd-next-functions-none"].count == 1000

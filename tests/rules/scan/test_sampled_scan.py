@@ -211,7 +211,7 @@ COUNTED_NOTICES = Recipe(seed=600, form=1, steps=344, notices=0.02, faults=(3, 0
 @example(recipe=COUNTED_NOTICES)
 @example(recipe=COUNTED_NOTICES._replace(ends="fault"))
 @given(recipe=recipes)
-def test_a_sieved_log_is_diagnosed_as_one_that_is_read_whole(engine: Engine, recipe: Recipe) -> None:
+def test_sampled_log_gives_the_same_diagnosis(engine: Engine, recipe: Recipe) -> None:
     log = log_of(recipe)
     whole, _, lines = read(engine, {"rank0.log": log}, None)
     sieved, _, same_lines = read(engine, {"rank0.log": log})
@@ -230,7 +230,7 @@ COLOURED = {
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_colours_that_docker_spells_out_hide_no_match_from_the_sieve(engine: Engine, seed: int) -> None:
+def test_escaped_color_codes_do_not_hide_matches(engine: Engine, seed: int) -> None:
     log = log_of(Recipe(seed, form=1, steps=500, notices=0.5, faults=(0, 1, 0, 2, 0), ends="")).decode()
     for plain, coloured in COLOURED.items():
         log = log.replace(plain, coloured)
@@ -246,7 +246,7 @@ def test_colours_that_docker_spells_out_hide_no_match_from_the_sieve(engine: Eng
 
 @quick
 @given(recipe=recipes, cuts=st.lists(st.integers(0, 200_000), max_size=8))
-def test_portions_do_not_matter_to_the_sieve(engine: Engine, recipe: Recipe, cuts: list[int]) -> None:
+def test_sampling_does_not_depend_on_portions(engine: Engine, recipe: Recipe, cuts: list[int]) -> None:
     log = log_of(recipe)
     once, read_once, _ = read(engine, {"rank0.log": log})
     often, read_often, _ = read(engine, {"rank0.log": log}, cuts=cuts)
@@ -265,7 +265,7 @@ def test_portions_do_not_matter_to_the_sieve(engine: Engine, recipe: Recipe, cut
         "deepspeed info ................... 0.16.4, unknown, unknown",
     ],
 )
-def test_a_version_in_the_midst_of_a_long_log_is_known(engine: Engine, text: str) -> None:
+def test_version_in_the_middle_of_a_long_log_is_found(engine: Engine, text: str) -> None:
     steps = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 3000)]
     log = "\n".join([*steps[:120], text, *steps[120:], ""]).encode()
     reading, _, _ = read(engine, {"rank0.log": log})
@@ -283,7 +283,7 @@ def steps_of(diagnosis: Diagnosis) -> dict[str, tuple[int | str | None, ...]]:
 
 @pytest.mark.parametrize("form", range(3))
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_steps_of_seldom_findings_are_those_of_a_log_that_is_read_whole(
+def test_steps_of_rare_findings_equal_those_of_a_complete_reading(
     engine: Engine, seed: int, form: int
 ) -> None:
     """Lines of form 0 name no step: the steps that followed them are counted."""
@@ -297,7 +297,7 @@ def test_the_steps_of_seldom_findings_are_those_of_a_log_that_is_read_whole(
 
 
 @pytest.mark.parametrize("prefix", ["[rank{rank}]: ", "[default{rank}]:"])
-def test_the_steps_of_findings_are_those_of_their_own_rank(engine: Engine, prefix: str) -> None:
+def test_steps_of_findings_are_those_of_their_rank(engine: Engine, prefix: str) -> None:
     """Several ranks write into one file, one of them far ahead of the others."""
     logs = [
         log_of(Recipe(seed, 1, steps=500, notices=0.01, faults=(0, 1), ends="")).decode().splitlines()
@@ -341,12 +341,12 @@ def ranks_of(count: int, steps: int) -> dict[str, bytes]:
     return logs
 
 
-def test_a_log_of_long_lines_is_not_read_whole(engine: Engine) -> None:
+def test_log_of_long_lines_is_sampled(engine: Engine) -> None:
     _, read_lines, lines = read(engine, ranks_of(1, 8000), ScanSizes())
     assert read_lines < lines / 3
 
 
-def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine) -> None:
+def test_number_of_read_lines_decreases_with_the_number_of_logs(engine: Engine) -> None:
     logs = ranks_of(40, 2000)
     whole, _, _ = read(engine, logs, None)
     usual, each, _ = read(engine, logs, ScanSizes.of_run([len(logs["rank0.log"])]))
@@ -357,7 +357,7 @@ def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine
     assert expected[0] == "failed"
 
 
-def test_of_many_logs_only_some_are_searched_for_everything(engine: Engine) -> None:
+def test_only_some_of_many_logs_are_searched_completely(engine: Engine) -> None:
     sizes = ScanSizes.of_run([10**6] * 1024)
     dense = [sizes.is_dense(sizes.first_chunk(f"rank{rank}.log")) for rank in range(1024)]
     assert 1024 / 12 < sum(dense) < 1024 / 5
@@ -368,7 +368,7 @@ def test_of_many_logs_only_some_are_searched_for_everything(engine: Engine) -> N
     assert outcome(found.diagnose(ending=FAILED)) == outcome(whole.diagnose(ending=FAILED))
 
 
-def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:
+def test_most_lines_of_a_long_log_are_skipped(engine: Engine) -> None:
     lines = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 20_000)]
     _, read_lines, count = read(engine, {"rank0.log": "\n".join(lines).encode() + b"\n"})
     assert count == len(lines)
@@ -376,7 +376,7 @@ def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("folder", sorted(path.name for path in RECORDINGS.iterdir()))
-def test_a_sieved_recording_is_diagnosed_as_one_that_is_read_whole(engine: Engine, folder: str) -> None:
+def test_sampled_recording_gives_the_same_diagnosis(engine: Engine, folder: str) -> None:
     files = sorted((RECORDINGS / folder).rglob("*.log"))
     assert files
     sources = {path.name: path.read_bytes() for path in files}
@@ -386,7 +386,7 @@ def test_a_sieved_recording_is_diagnosed_as_one_that_is_read_whole(engine: Engin
 
 
 @pytest.mark.parametrize("length", [100_000, 400_000, 3_000_000])
-def test_the_end_of_a_line_over_many_cells_is_read(engine: Engine, length: int) -> None:
+def test_end_of_a_line_over_many_chunks_is_read(engine: Engine, length: int) -> None:
     steps = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 3000)]
     long = "0.125, " * (length // 7) + FAULTS[0]
     log = "\n".join([*steps, long, *steps[:2000]]).encode() + b"\n"

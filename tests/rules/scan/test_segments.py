@@ -25,7 +25,7 @@ def block(ends: str, size: int) -> bytes:
 @pytest.mark.parametrize("pays", [0, 1 << 30], ids=["numpy counts", "Python counts"])
 @pytest.mark.parametrize("ends", ["\n", "\n\r", "\n\n\n\r"])
 @pytest.mark.parametrize("rest", [b"", b"unfinished"])
-def test_every_segment_is_found_as_a_look_at_all_bytes_finds_it(
+def test_segments_equal_those_of_a_complete_search(
     ends: str, rest: bytes, pays: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PAYS", pays)

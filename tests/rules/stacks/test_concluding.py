@@ -41,7 +41,7 @@ def told(found: Diagnosis, language: str = "en") -> str:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_odd_ranks_place_comes_before_advice_to_find_it(known: Catalogue, language: str) -> None:
+def test_location_of_the_odd_rank_replaces_advice_to_find_it(known: Catalogue, language: str) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere"))
     assert not any(riddle in told(found, language) for riddle in RIDDLES)
     assert found.primary is not None and "ddp.py:5" in render(found.primary.fixes[0], language)
@@ -57,9 +57,7 @@ GLOO = (
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("file", ["", "stacks-1.txt"])
-def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
-    known: Catalogue, language: str, file: str
-) -> None:
+def test_timeout_refers_to_the_rank_in_the_stacks(known: Catalogue, language: str, file: str) -> None:
     reading = RunReading(known)
     reading.feed(lines_of("".join(f"[rank0]: {line}\n" for line in STEPS.splitlines()) + GLOO))
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file=file)
@@ -80,7 +78,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_single_process_waits_for_no_other_rank(known: Catalogue, language: str) -> None:
+def test_single_process_waits_for_no_other_rank(known: Catalogue, language: str) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [StackGroup([0], "code", place=STUCK.place)]))
     assert not any(
         word in told(found, language) for word in (*RIDDLES, "does not arrive", "没有到达", "all_gather")
@@ -88,7 +86,7 @@ def test_a_single_process_waits_for_no_other_rank(known: Catalogue, language: st
     assert "ddp.py:5" in told(found, language) and "ddp.py:5" in to_brief(found, language)
 
 
-def test_where_a_rank_did_not_tell_its_stack_is_still_to_be_taken(known: Catalogue) -> None:
+def test_missing_stack_is_still_advised(known: Catalogue) -> None:
     found = stood(known, StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1]))
     assert "py-spy dump" in told(found)
 
@@ -98,9 +96,7 @@ INVALIDATED = "Invalidate trace cache @ step 10: expected module 28, but got mod
 
 
 @pytest.mark.parametrize(("language", "asked"), [("en", "MASTER_ADDR"), ("zh", "MASTER_ADDR")])
-def test_ranks_that_all_join_wait_for_ranks_that_never_came(
-    known: Catalogue, language: str, asked: str
-) -> None:
+def test_joining_ranks_wait_for_missing_ranks(known: Catalogue, language: str, asked: str) -> None:
     stacks = StallStacks(0.0, 0.1, [JOINS])
     found = stood(known, stacks)
     assert asked in told(found, language) and "train.py:5" in told(found, language)
@@ -110,7 +106,7 @@ def test_ranks_that_all_join_wait_for_ranks_that_never_came(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_an_ended_rank_is_reported_as_ended_only(known: Catalogue, language: str) -> None:
+def test_ended_rank_is_reported_as_ended(known: Catalogue, language: str) -> None:
     gone = StackGroup([1], "unknown", condition="ended")
     stacks = StallStacks(0.0, 0.1, [WAITS, gone], odd=[1], why="ended")
     found = stood(known, stacks)
@@ -118,7 +114,7 @@ def test_an_ended_rank_is_reported_as_ended_only(known: Catalogue, language: str
     assert found.primary is not None and "SIGKILL" in render(found.primary.fixes[1], language)
 
 
-def test_a_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue) -> None:
+def test_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue) -> None:
     reading = RunReading(known)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
     found = with_advice(reading.diagnose(stalled=True), NO_RANK)
@@ -128,7 +124,7 @@ def test_a_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue
     assert with_advice(untouched, NO_RANK) == untouched
 
 
-def test_a_cause_in_the_log_gives_no_advice_to_take_stacks_again(known: Catalogue) -> None:
+def test_cause_in_the_log_has_no_advice_to_take_stacks(known: Catalogue) -> None:
     def at(stacks: StallStacks) -> Primary:
         reading = RunReading(known)
         steps = [f"step {step}/60 loss {2 / step:.4f}\n{INVALIDATED}" for step in range(1, 21)]
@@ -149,9 +145,7 @@ def test_a_cause_in_the_log_gives_no_advice_to_take_stacks_again(known: Catalogu
 
 
 @pytest.mark.parametrize("often", [1, 20])
-def test_trace_cache_messages_are_no_cause_beside_a_rank_in_its_own_code(
-    known: Catalogue, often: int
-) -> None:
+def test_trace_cache_is_not_the_cause_if_a_rank_is_in_user_code(known: Catalogue, often: int) -> None:
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere")
     reading = RunReading(known)
     lines = [f"step {n}/60 loss {2 / n:.4f}\n{INVALIDATED * (often if n > 12 else 1)}" for n in range(1, 21)]

@@ -54,7 +54,7 @@ def judged(*dumps: dict[str, Any]) -> StallStacks:
 WAITS = dump(entry(5), entry(6, "scheduled"))
 
 
-def test_the_rank_that_did_not_come_is_named_with_where_it_was_last() -> None:
+def test_missing_rank_is_named_with_its_last_location() -> None:
     found = judged(WAITS, WAITS, dump(entry(5, line=4)), WAITS)
     assert found.odd == [2] and found.confidence > 0.9
     assert [(group.kind, group.place) for group in found.groups] == [
@@ -63,7 +63,7 @@ def test_the_rank_that_did_not_come_is_named_with_where_it_was_last() -> None:
     ]
 
 
-def test_programs_that_ran_ahead_of_their_devices_are_no_reason_to_blame_the_others() -> None:
+def test_asynchronous_programs_blame_no_other_rank() -> None:
     """All have joined 6 collectives and completed none, so the count of one program means nothing."""
     ahead = dump(entry(5), entry(6, "scheduled"), entry(7, "scheduled"), entry(8, "scheduled"))
     found = judged(WAITS, ahead, WAITS, ahead)
@@ -71,20 +71,20 @@ def test_programs_that_ran_ahead_of_their_devices_are_no_reason_to_blame_the_oth
     assert judged(ahead, ahead, ahead, dump(entry(5))).odd == [3]
 
 
-def test_a_rank_that_called_another_collective_has_diverged() -> None:
+def test_rank_with_another_collective_has_diverged() -> None:
     other = dump(entry(5), entry(6, "scheduled", "broadcast"))
     found = judged(WAITS, other, WAITS, WAITS)
     assert (found.odd, found.why) == ([1], "diverged")
 
 
-def test_a_message_between_two_ranks_that_is_under_way_is_waited_for() -> None:
+def test_pending_transfer_is_waited_for() -> None:
     receives = dump(entry(5), entry(0, "started", "recv 1<-0", is_p2p=True))
     assert read_dump(receives, 0).doing.what == "recv"
     sent = dump(entry(5), entry(0, "completed", "send 0->1", is_p2p=True))
     assert read_dump(sent, 0).doing.kind == "unknown"
 
 
-def test_other_dictionaries_are_no_dumps_and_odd_parts_of_one_are_left_out() -> None:
+def test_other_dictionaries_are_no_dumps() -> None:
     assert not any(map(is_dump, ({}, [], None, {"version": "1"}, {"entries": []})))
     odd = {
         "version": 2, "entries": [None, {"frames": [7, {"line": "x"}], "pg_id": [[]], "process_group": [{}]}],

@@ -55,7 +55,7 @@ def folded_of(*ranks: RankAnswer) -> StallStacks:
 WAIT = (TRAIN, WRAPPER, REDUCE)
 
 
-def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
+def test_rank_elsewhere_is_odd_while_others_wait() -> None:
     found = folded_of(rank(0, *WAIT), rank(1, TRAIN, LOADER, QUEUE), rank(2, *WAIT), rank(3, *WAIT))
     assert (found.odd, found.why) == ([1], "elsewhere")
     assert render(sentence(found)) == (
@@ -68,7 +68,7 @@ def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
     )
 
 
-def test_a_reward_function_is_recognized_below_a_generating_frame() -> None:
+def test_reward_function_below_a_generating_frame_is_recognized() -> None:
     """The order of frames is that of TRL 1.16; the other ranks wait for that rank."""
     trl = f"{SITE}/trl/trainer/grpo_trainer.py"
     scored = (
@@ -96,7 +96,7 @@ def test_a_reward_function_is_recognized_below_a_generating_frame() -> None:
         ([("torch/_dynamo/convert_frame.py", "_compile")], "compile"),
     ],
 )
-def test_a_frame_that_only_calls_names_no_phase(frames: list[tuple[str, str]], kind: str) -> None:
+def test_calling_frame_does_not_determine_the_phase(frames: list[tuple[str, str]], kind: str) -> None:
     stack = [Frame(f"{SITE}/{file}", 7, function) for file, function in frames]
     assert folded_of(rank(0, *WAIT), rank(1, *stack, Frame("/w/own.py", 3, "slow"))).groups[-1].kind == kind
 
@@ -111,7 +111,7 @@ def test_a_frame_that_only_calls_names_no_phase(frames: list[tuple[str, str]], k
         ("/w/verl/utils/dataset/rl_dataset.py", "compute_score"),
     ],
 )
-def test_ones_own_code_in_a_folder_of_a_packages_name_is_ones_own(file: str, function: str) -> None:
+def test_user_code_in_a_folder_named_like_a_package_is_user_code(file: str, function: str) -> None:
     accept = Frame("/usr/lib/python3.11/socket.py", 295, "socket.accept")
     found = folded_of(rank(0, *WAIT), rank(1, Frame(file, 7, function), accept))
     assert found.groups[-1].kind == "network" and "rank 1 waits for the network" in render(sentence(found))
@@ -124,7 +124,7 @@ RAY = (
 )
 
 
-def test_a_driver_waits_for_its_actors() -> None:
+def test_driver_waits_for_its_actors() -> None:
     found = folded_of(rank(0, TRAIN, *RAY), rank(1, Frame("/w/actor.py", 7, "score")))
     assert found.odd == [1]
     assert render(sentence(found)) == (
@@ -134,19 +134,19 @@ def test_a_driver_waits_for_its_actors() -> None:
     assert folded_of(rank(0, *WAIT), rank(1, TRAIN, *waiting)).groups[-1].what == "ray.wait"
 
 
-def test_an_actor_that_nobody_calls_waits_and_one_that_is_called_does_not() -> None:
+def test_uncalled_actor_waits() -> None:
     loop = Frame(RAY[1].file, 1069, "Worker.main_loop")
     found = folded_of(rank(0, loop), rank(1, loop, Frame("/w/actor.py", 7, "score")))
     assert found.odd == [1]
     assert render(sentence(found)).startswith("Rank 0 waits in ray.main_loop")
 
 
-def test_what_a_driver_wants_of_its_actors_says_more_than_that_it_waits() -> None:
+def test_requested_method_of_an_actor_is_shown() -> None:
     verl = Frame(f"{SITE}/verl/workers/fsdp_workers.py", 7, "generate_sequences")
     assert folded_of(rank(0, *WAIT), rank(1, TRAIN, verl, *RAY)).groups[-1].kind == "rollout"
 
 
-def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
+def test_flight_recorder_names_the_missed_rank() -> None:
     """Rank 2 has already joined the collective asynchronously."""
     found = folded_of(
         rank(0, *WAIT, recorded=recorder(7, 6)),
@@ -160,7 +160,7 @@ def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed
     )
 
 
-def test_all_wait_and_one_has_joined_fewer() -> None:
+def test_rank_with_fewer_collectives_is_odd() -> None:
     found = folded_of(*(rank(n, *WAIT, recorded=recorder(204 if n == 2 else 205, 203)) for n in range(4)))
     assert (found.odd, found.why) == ([2], "behind")
     assert "204 collectives joined" in render(sentence(found)) and "205 collectives joined" in render(
@@ -168,7 +168,7 @@ def test_all_wait_and_one_has_joined_fewer() -> None:
     )
 
 
-def test_all_wait_in_the_same_number_but_not_in_the_same_operation() -> None:
+def test_rank_with_another_operation_is_odd() -> None:
     ranks = [
         rank(n, *WAIT, recorded=recorder(9, 8, "broadcast" if n == 3 else "all_reduce")) for n in range(4)
     ]
@@ -176,7 +176,7 @@ def test_all_wait_in_the_same_number_but_not_in_the_same_operation() -> None:
     assert (found.odd, found.why) == ([3], "diverged")
 
 
-def test_of_two_that_wait_apart_both_are_named() -> None:
+def test_both_of_two_ranks_are_named() -> None:
     found = folded_of(
         rank(0, *WAIT, recorded=recorder(9, 8, world=2)),
         rank(1, *WAIT, recorded=recorder(9, 8, "broadcast", world=2)),
@@ -184,7 +184,7 @@ def test_of_two_that_wait_apart_both_are_named() -> None:
     assert (found.odd, found.why) == ([0, 1], "diverged")
 
 
-def test_members_of_another_group_are_not_missed() -> None:
+def test_members_of_another_group_are_not_odd() -> None:
     given = recorder(5, 4)
     given["groups"] = {"0": {"ranks": "[0, 1]"}}
     found = folded_of(
@@ -199,13 +199,13 @@ def test_members_of_another_group_are_not_missed() -> None:
     ("condition", "says"),
     [("stopped", "rank 1 is stopped by a signal such as SIGSTOP"), ("ended", "rank 1 has ended")],
 )
-def test_what_the_kernel_tells_is_the_surest(condition: Any, says: str) -> None:
+def test_process_state_has_precedence(condition: Any, says: str) -> None:
     found = folded_of(rank(0, *WAIT), rank(1, condition=condition), rank(2, TRAIN, LOADER))
     assert (found.odd, found.why) == ([1], condition)
     assert says in render(sentence(found))
 
 
-def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
+def test_rank_waits_if_its_backward_thread_waits() -> None:
     backward = Frame(f"{SITE}/torch/autograd/graph.py", 825, "_engine_run_backward")
     threads = (
         ThreadStack((TRAIN, backward), "MainThread", True),
@@ -216,7 +216,7 @@ def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
     assert render(sentence(found)).startswith("Rank 0 waits in all_reduce (train.py:42 in step);")
 
 
-def test_a_rank_that_waits_in_compiled_code_is_found_by_the_flight_recorder() -> None:
+def test_flight_recorder_shows_a_wait_in_compiled_code() -> None:
     """A device synchronization shows no Python frame but the library's."""
     sync = Frame(f"{SITE}/torch/cuda/__init__.py", 1108, "synchronize")
     found = folded_of(rank(0, TRAIN, sync, recorded=recorder(7, 6, "all_gather_base")), rank(1, TRAIN))
@@ -224,7 +224,7 @@ def test_a_rank_that_waits_in_compiled_code_is_found_by_the_flight_recorder() ->
     assert render(sentence(found)).startswith("Rank 0 waits in all_gather (train.py:42 in step")
 
 
-def test_no_rank_waits_and_all_are_alike() -> None:
+def test_equal_ranks_without_a_wait_have_no_odd_rank() -> None:
     found = folded_of(*(rank(n, TRAIN, LOADER) for n in range(8)))
     assert found.odd == [] and len(found.groups) == 1
     assert render(sentence(found)) == (
@@ -232,13 +232,13 @@ def test_no_rank_waits_and_all_are_alike() -> None:
     )
 
 
-def test_the_missing_ones_are_on_another_host() -> None:
+def test_missing_ranks_on_another_host_are_unknown() -> None:
     found = folded_of(*(rank(n, *WAIT, recorded=recorder(5, 4, world=8)) for n in range(4)))
     assert (found.odd, found.elsewhere) == ([], 4)
     assert render(sentence(found)).endswith("; the other 4 ranks are on other hosts.")
 
 
-def test_no_rank_told_anything() -> None:
+def test_ranks_without_stacks_have_no_odd_rank() -> None:
     assert render(sentence(folded_of(rank(0), rank(1)))) == "All ranks (0, 1) did not answer."
     assert render(sentence(folded_of())) == ""
 
@@ -259,13 +259,13 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("file", "function", "kind", "says"), CALLS)
-def test_what_calls_of_libraries_mean(file: str, function: str, kind: str, says: str) -> None:
+def test_library_calls_have_their_activity(file: str, function: str, kind: str, says: str) -> None:
     found = folded_of(rank(0, TRAIN, Frame(f"{SITE}/{file}", 1, function), QUEUE))
     assert found.groups[0].kind == kind
     assert f"Rank 0 {says}" in render(sentence(found))
 
 
-def test_an_import_is_no_wait_for_the_network() -> None:
+def test_import_is_not_a_network_wait() -> None:
     importing = Frame("<frozen importlib._bootstrap>", 1176, "_find_and_load")
     found = folded_of(
         rank(0, TRAIN, importing, Frame(f"{SITE}/urllib3/__init__.py", 1, "<module>"), importing)
@@ -283,12 +283,12 @@ def test_an_import_is_no_wait_for_the_network() -> None:
         {"groups": {"0": {"ranks": "9" * 5000}}},
     ],
 )
-def test_a_recorder_with_another_content(expected: Any) -> None:
+def test_unexpected_recorder_content_is_ignored(expected: Any) -> None:
     assert read_recorder(expected).waiting == ()
 
 
 @pytest.mark.parametrize("group", ["-1", "1_0", " 3 ", "\u0663", "9" * 19, 1.9, True, None, -1, 10**18])
-def test_what_is_no_number_of_a_collective_is_left_out(group: Any) -> None:
+def test_invalid_collective_numbers_are_ignored(group: Any) -> None:
     found = recorder(7, 6, group=group)
     assert read_recorder(found).waiting == ()
     assert read_recorder({**found, "world_size": group}).world_size == 0
@@ -296,14 +296,14 @@ def test_what_is_no_number_of_a_collective_is_left_out(group: Any) -> None:
         assert read_recorder(found).counts == {}
 
 
-def test_a_rank_has_joined_no_collective_yet() -> None:
+def test_rank_without_collectives_is_behind() -> None:
     """The rank's counters are -1."""
     found = read_recorder({**recorder(-1, -1), "world_size": 4.0})
     assert (found.world_size, found.counts) == (4, {0: Counts(-1, -1)})
     assert found.waiting == ()
 
 
-def test_the_listing_holds_every_thread_once() -> None:
+def test_listing_contains_every_thread_once() -> None:
     ranks = [rank(0, *WAIT), rank(1, TRAIN, LOADER, QUEUE), rank(2, *WAIT)]
     text = listing(folded_of(*ranks), ranks, "sft")
     assert re.findall(r"^=== (ranks? [\d, ]+) ", text, re.MULTILINE) == ["rank 1", "ranks 0, 2"]

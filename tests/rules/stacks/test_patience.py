@@ -130,19 +130,19 @@ ROWS = [
 @pytest.mark.parametrize(
     ("what", "seen", "known", "status", "reason", "limit"), ROWS, ids=lambda row: str(row)[:40]
 )
-def test_what_a_rank_does_decides_how_long_it_may_be_quiet(
+def test_activity_of_a_rank_determines_its_limit(
     what: str, seen: RankAnswer, known: dict[str, Any], status: str, reason: str, limit: float
 ) -> None:
     found = judged([seen], **known)
     assert (found.status, found.reason, found.limit) == (status, reason, limit), what
 
 
-def test_no_patience_is_shorter_than_the_learnt_threshold() -> None:
+def test_limit_is_at_least_the_learned_threshold() -> None:
     found = judged([rank(0, own("compute_metrics"))], phase="eval", longest=1.0, suspicion=300.0)
     assert found.limit == 300.0
 
 
-def test_others_inherit_the_patience_of_the_rank_that_they_wait_for() -> None:
+def test_waiting_ranks_inherit_the_limit() -> None:
     found = judged([rank(0, own("evaluate")), rank(1, BARRIER), rank(2, BARRIER)])
     assert (found.status, found.reason, found.rank, found.limit) == (
         "waiting",
@@ -155,20 +155,20 @@ def test_others_inherit_the_patience_of_the_rank_that_they_wait_for() -> None:
 
 
 @pytest.mark.parametrize("condition", ["ended", "stopped"])
-def test_a_rank_that_is_gone_or_stopped_is_a_stall_whatever_the_others_do(condition: Any) -> None:
+def test_ended_or_stopped_rank_is_a_stall(condition: Any) -> None:
     gone = RankAnswer(1, 101, condition=condition)
     found = judged([rank(0, own("evaluate")), gone])
     assert (found.status, found.reason, found.rank, found.limit) == ("stalled", condition, 1, FLOOR)
 
 
-def test_a_rank_that_left_well_is_missed_only_by_ranks_that_wait_for_it() -> None:
+def test_successful_rank_is_missed_only_by_waiting_ranks() -> None:
     left = RankAnswer(1, 101, condition="ended", left=True)
     assert judged([rank(0, own("merge"), SAVE), left]).reason == "save"
     found = judged([rank(0, ALL_REDUCE), left])
     assert (found.status, found.reason, found.rank) == ("stalled", "ended", 1)
 
 
-def test_a_lock_is_waited_for_before_the_first_steps_and_in_an_evaluation() -> None:
+def test_lock_is_waited_for_at_the_start_and_in_evaluations() -> None:
     locked = rank(0, own("cache"), lock_holder="PID 7")
     assert judged([locked], rhythm_known=False).limit == LONG * FLOOR
     assert judged([locked], phase="eval").limit == SHORT * FLOOR
@@ -179,14 +179,14 @@ def waiting(number: int, joined: int, operation: str = "all_reduce") -> RankAnsw
     return rank(number, ALL_REDUCE, recorded=recorded)
 
 
-def test_a_rank_that_missed_a_collective_is_a_stall_also_in_an_evaluation() -> None:
+def test_missed_collective_in_an_evaluation_is_a_stall() -> None:
     found = judged([waiting(0, 47), waiting(1, 46, "barrier")], phase="eval")
     assert (found.status, found.rank) == ("stalled", 1)
     assert judged([waiting(0, 47), waiting(1, 47)], phase="eval").status == "waiting"
     assert judged([waiting(0, 47), waiting(1, 47)]).status == "stalled"
 
 
-def test_a_save_that_only_one_rank_takes_part_in_is_a_stall() -> None:
+def test_collective_save_of_one_rank_is_a_stall() -> None:
     def saves(number: int) -> RankAnswer:
         gather = library("deepspeed/runtime/engine.py", "DeepSpeedEngine.save_16bit_model")
         stack = ThreadStack((LOOP, own("export"), gather), main=True)
@@ -198,7 +198,7 @@ def test_a_save_that_only_one_rank_takes_part_in_is_a_stall() -> None:
     assert judged([saves(0), saves(1)], phase="save").limit == LONG * FLOOR
 
 
-def test_after_the_training_only_ranks_that_lost_each_other_are_a_stall() -> None:
+def test_stalls_after_the_training_need_separated_ranks() -> None:
     found = judged([waiting(0, 47), waiting(1, 46, "barrier")], phase="idle")
     assert (found.status, found.rank) == ("stalled", 1)
     looks = [[rank(0, own("merge")), rank(1, BARRIER)], [waiting(0, 47), waiting(1, 47)]]
@@ -208,13 +208,13 @@ def test_after_the_training_only_ranks_that_lost_each_other_are_a_stall() -> Non
 
 
 @pytest.mark.parametrize("name", ["batches", "forwards", "collectives", "switches"])
-def test_what_its_probe_counts_is_a_sign_of_life(name: str) -> None:
+def test_counters_of_the_probe_are_signs_of_life(name: str) -> None:
     before, after = (rank(0, own("loop"), counters={name: count}) for count in (3.0, 4.0))
     assert judged([before], [after]).status == "alive"
     assert judged([before], [before]).status == "stalled"
 
 
-def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> None:
+def test_transferred_bytes_are_a_sign_of_life_in_a_save() -> None:
     saves = [rank(0, SAVE, transferred=size) for size in (1_000, 90_000)]  # ten seconds apart
     prints = [rank(0, own("loop"), transferred=size) for size in (1_000, 90_000)]
     assert judged([saves[0]], [saves[1]]).status == "alive"
@@ -225,14 +225,14 @@ def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> N
     )
 
 
-def test_a_generation_in_progress_extends_the_wait_up_to_a_limit() -> None:
+def test_generation_in_progress_extends_the_limit() -> None:
     looks = [[rank(0, GENERATE, counters={"forwards": float(count)})] for count in (5, 9)]
     found = judged(*looks, phase="rollout", longest=2.0)
     assert (found.status, found.limit) == ("waiting", LONG * FLOOR)
     assert judged(looks[0], looks[0], phase="rollout", longest=2.0).limit == FLOOR
 
 
-def test_a_loop_that_computes_and_advances_nothing_is_busy() -> None:
+def test_computing_loop_without_progress_is_busy() -> None:
     looks = [[rank(0, own("collapse", line), processor=line * 0.9)] for line in (10, 21)]
     found = judged(*looks)
     assert (found.status, found.place) == ("busy", "train.py:21 in collapse") and 30.0 < found.limit <= 60.0
@@ -240,19 +240,19 @@ def test_a_loop_that_computes_and_advances_nothing_is_busy() -> None:
     assert judged(*looks, sites={"code  collapse": 50.0}).limit == 150.0
 
 
-def test_a_loop_that_sleeps_between_its_looks_is_a_stall() -> None:
+def test_sleeping_loop_is_a_stall() -> None:
     looks = [[rank(0, own("poll", line), processor=1.0)] for line in (10, 11)]
     assert judged(*looks).status == "stalled"
 
 
-def test_a_child_process_that_works_is_waited_for() -> None:
+def test_computing_child_process_is_waited_for() -> None:
     busy = [[rank(0, own("build"), CHILD, children=seconds)] for seconds in (1.0, 9.0)]
     idle = [[rank(0, own("build"), CHILD, children=1.0)] for _ in range(2)]
     assert judged(*busy).reason == "process" and judged(*busy).limit == SHORT * FLOOR
     assert judged(*idle).status == "stalled"
 
 
-def test_a_child_process_that_moves_bytes_is_waited_for() -> None:
+def test_transferring_child_process_is_waited_for() -> None:
     def looks(*moved: dict[int, int]) -> list[list[RankAnswer]]:
         return [[rank(0, own("build"), CHILD, children=1.0, children_transferred=one)] for one in moved]
 
@@ -265,7 +265,7 @@ def test_a_child_process_that_moves_bytes_is_waited_for() -> None:
     ("function", "phase"), [("save_checkpoint", "train"), ("upload_checkpoint", "train"), ("push", "save")]
 )
 @pytest.mark.parametrize("inner", [CHILD, REQUESTS])
-def test_a_save_that_waits_for_something_else_is_a_save(function: str, phase: str, inner: Frame) -> None:
+def test_save_that_waits_for_something_is_a_save(function: str, phase: str, inner: Frame) -> None:
     def saving(moved: int) -> list[RankAnswer]:
         return [rank(0, own(function), inner, children=1.0, children_transferred={7: moved})]
 
@@ -276,20 +276,18 @@ def test_a_save_that_waits_for_something_else_is_a_save(function: str, phase: st
 
 
 @pytest.mark.parametrize("function", ["_checkpointed_forward", "saved_tensors"])
-def test_functions_around_the_training_are_no_saves(function: str) -> None:
+def test_functions_around_the_training_are_not_saves(function: str) -> None:
     looks = [[rank(0, own(function), CHILD, children=1.0)] for _ in range(2)]
     assert judged(*looks).status == "stalled"
 
 
-def test_ranks_that_show_no_stack_decide_nothing() -> None:
+def test_ranks_without_stacks_have_no_ruling() -> None:
     assert ruling([HostSnapshot(0.0, [RankAnswer(0, 100)])], QuietPeriod("train", FLOOR, FLOOR)) is None
     assert ruling([], QuietPeriod("train", FLOOR, FLOOR)) is None
 
 
 @pytest.mark.parametrize(("saves", "seconds"), [({}, 600.0), ({"dump": 2.0}, 30.0), ({"dump": 40.0}, 120.0)])
-def test_a_save_may_take_three_times_as_long_as_its_function_ever_took(
-    saves: dict[str, float], seconds: float
-) -> None:
+def test_save_can_take_three_times_its_longest_duration(saves: dict[str, float], seconds: float) -> None:
     saving = rank(0, own("Keeper.dump"), SAVE, own("Upload.write"), saves=saves | {"main": 500.0})
     assert judged([saving]).limit == seconds
 
@@ -299,7 +297,7 @@ KERNEL = Frame(PACKAGES + "ipykernel/kernelapp.py", 5, "IPKernelApp.start")
 LOOP_WAITS = Frame("/usr/lib/python3.11/selectors.py", 4, "EpollSelector.select")
 
 
-def test_a_notebook_is_paused_between_cells_only() -> None:
+def test_notebook_is_paused_only_between_cells() -> None:
     idle, cell = (
         RankAnswer(0, 1, "probe", threads=(ThreadStack(frames, main=True),))
         for frames in ((KERNEL, LOOP_WAITS), (KERNEL, CELL, own("label")))
@@ -354,14 +352,14 @@ RUNS: dict[str, tuple[list[HostView], list[str], tuple[str, float, str, int | No
 
 
 @pytest.mark.parametrize(("views", "silent", "expected"), RUNS.values(), ids=RUNS)
-def test_all_hosts_together_decide_what_none_can_alone(
+def test_combined_hosts_decide_together(
     views: list[HostView], silent: list[str], expected: tuple[str, float, str, int | None] | None
 ) -> None:
     found = run_ruling(views, silent=silent, world=4)
     assert (found and (found.status, found.limit, found.reason, found.rank)) == expected
 
 
-def test_a_host_that_knows_no_other_reports_no_stall() -> None:
+def test_host_without_others_reports_no_stall() -> None:
     """Without torch's counters, the host takes its own ranks for all ranks."""
     alone = view("n1", rank(0, ALL_REDUCE), rank(1, ALL_REDUCE))
     assert alone.ruling is not None and alone.ruling.status == "stalled"
@@ -369,7 +367,7 @@ def test_a_host_that_knows_no_other_reports_no_stall() -> None:
     assert run_ruling([alone], world=4) is None
 
 
-def test_a_host_whose_ranks_wait_for_others_goes_by_the_ruling_of_the_run() -> None:
+def test_waiting_host_follows_the_ruling_of_the_run() -> None:
     run = Ruling("stalled", 45.0, "behind", 9, "train.py:7 in score")
     assert judged([beside(0), beside(1)]).limit == SHORT * FLOOR
     assert judged([beside(0), beside(1)], run=run) == run

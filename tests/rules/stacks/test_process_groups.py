@@ -34,11 +34,11 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("name", "axis"), NAMES)
-def test_the_name_of_a_group_says_what_its_ranks_share(name: str, axis: str) -> None:
+def test_axis_is_read_from_the_name_of_a_group(name: str, axis: str) -> None:
     assert axis_of(["undefined", name]) == axis
 
 
-def test_a_group_of_all_ranks_has_the_axis_of_its_name_or_is_the_world() -> None:
+def test_group_of_all_ranks_is_the_world_by_default() -> None:
     assert axis_of(["mesh_dp"], whole=True) == "dp"
     assert axis_of(["default_pg"], whole=True) == "world"
 
@@ -59,7 +59,7 @@ def entry(number: int, name: str, sequence: int) -> dict[str, Any]:
     return {**about, "state": "scheduled", "is_p2p": False, "profiling_name": "nccl:all_reduce"}
 
 
-def test_the_recorder_adds_what_is_done_and_groups_keep_the_order_in_which_they_were_made() -> None:
+def test_recorder_adds_completed_collectives() -> None:
     groups = [group("0", 4, recorded=0), group("1", 0, "0,2", recorded=1), group("5", 9, "0-1", recorded=2)]
     answer = {"groups": groups, "status": status(g0=(4, 4), g2=(9, 8)), "entries": [entry(2, "5", 9)]}
     found = read_recorder({"world_size": 4, **answer})
@@ -69,7 +69,7 @@ def test_the_recorder_adds_what_is_done_and_groups_keep_the_order_in_which_they_
     assert found.members == {"0": (0, 1, 2, 3), "1": (0, 2), "5": (0, 1)}
 
 
-def test_after_a_group_was_given_up_only_entries_say_which_number_is_which() -> None:
+def test_entries_identify_groups_after_a_destroyed_group() -> None:
     """The recorder does not reuse numbers: its group 1 is the destroyed group."""
     groups = [group("0", 4, recorded=0), group("2", 9, recorded=1), group("3", 7, recorded=2)]
     numbers = status(g0=(4, 4), g1=(30, 30), g2=(9, 8), g3=(7, 6))
@@ -78,30 +78,30 @@ def test_after_a_group_was_given_up_only_entries_say_which_number_is_which() -> 
     assert [(one.group, one.name) for one in found.waiting] == [(2, "3")]
 
 
-def test_messages_of_a_pipeline_are_no_collectives() -> None:
+def test_pipeline_transfers_are_not_collectives() -> None:
     """NCCL's recorder writes the number of a message in place of a collective's number."""
     groups = [group("0", 4, recorded=0), group("1", 2, recorded=1, description="mesh_pp")]
     found = read_recorder({"groups": groups, "status": status(g0=(4, 4), g1=(640, 639))})
     assert found.counts == {0: Counts(4, 4), 1: Counts(2, None)}
 
 
-def test_a_collective_of_an_unknown_group_is_taken_for_none_of_those_that_are_known() -> None:
+def test_collective_of_an_unknown_group_is_separate() -> None:
     found = read_recorder({"groups": [group("0", 4)], "entries": [entry(0, "7", 3)]})
     assert [(one.group, one.name) for one in found.waiting] == [(1, "7")]
 
 
 @pytest.mark.parametrize("ranks", ["3-1", "0-999999999", "x", "1,,2", "-1", "0-131071,5", None, 7.5])
-def test_ranks_that_are_none(ranks: Any) -> None:
+def test_invalid_ranks_are_ignored(ranks: Any) -> None:
     found = read_recorder({"groups": [group("0", 4, ranks)]})
     assert (found.members, found.counts) == ({}, {0: Counts(4, None)})
 
 
 @pytest.mark.parametrize("groups", [7, [7, {}, {"names": 3}, {"names": []}], {"0": 7}])
-def test_groups_that_are_malformed(groups: Any) -> None:
+def test_malformed_groups_are_ignored(groups: Any) -> None:
     assert read_recorder({"groups": groups}).members == {}
 
 
-def test_the_listing_names_groups_and_says_what_is_done_only_if_that_is_known() -> None:
+def test_listing_shows_groups_and_completed_collectives() -> None:
     groups = [group("0", 4, recorded=0), group("1", 2, "0-1", recorded=1, description="mesh_tp")]
     answer = {"world_size": 4, "groups": groups, "status": status(g0=(4, 3)), "entries": [entry(0, "0", 4)]}
     asked = RankAnswer(0, 100, recorded=read_recorder(answer))

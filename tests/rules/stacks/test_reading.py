@@ -31,7 +31,7 @@ def waiting_thread(stop: threading.Event) -> threading.Thread:
     return thread
 
 
-def test_what_the_probe_tells_has_names_and_the_main_thread() -> None:
+def test_stacks_of_the_probe_have_names_and_a_main_thread() -> None:
     stop = threading.Event()
     thread = waiting_thread(stop)
     messages: list[object] = []
@@ -44,14 +44,14 @@ def test_what_the_probe_tells_has_names_and_the_main_thread() -> None:
     main = main_thread(found)
     assert main is not None and main.name == "MainThread"
     names = [frame.function.rpartition(".")[2] for frame in main.frames]
-    assert "test_what_the_probe_tells_has_names_and_the_main_thread" in names
+    assert "test_stacks_of_the_probe_have_names_and_a_main_thread" in names
     assert names[-1] != names[0], "outermost first"
     (other,) = [each for each in found if each.name == "prefetch"]
     assert other.frames[-1].function.endswith("wait") and not other.main
     assert all("asker" not in each.name for each in found), "who asks is not told"
 
 
-def test_what_faulthandler_writes() -> None:
+def test_faulthandler_output_is_read() -> None:
     stop = threading.Event()
     thread = waiting_thread(stop)
     with tempfile.TemporaryFile("w+") as file:
@@ -63,11 +63,11 @@ def test_what_faulthandler_writes() -> None:
     thread.join()
     main = main_thread(from_faulthandler(text))
     assert main is not None
-    assert (main.frames[-1].function, main.frames[-1].line) == ("test_what_faulthandler_writes", line)
+    assert (main.frames[-1].function, main.frames[-1].line) == ("test_faulthandler_output_is_read", line)
     assert Path(main.frames[-1].file).name == "test_reading.py"
 
 
-def test_of_two_dumps_each_thread_counts_as_it_was_in_the_later_one() -> None:
+def test_later_of_two_dumps_is_used() -> None:
     """Two readers at once get both dumps, perhaps from the middle of the first one."""
     frame, thread = '  File "/w/train.py", line {} in step\n\n', "Thread 0x{} (most recent call first):\n"
     text = frame.format(3) + thread.format(1) + frame.format(8)
@@ -76,7 +76,7 @@ def test_of_two_dumps_each_thread_counts_as_it_was_in_the_later_one() -> None:
     assert [(thread.frames[-1].line, thread.main) for thread in found] == [(4, False), (9, True)]
 
 
-def test_faulthandler_of_newer_pythons_and_stacks_of_c() -> None:
+def test_faulthandler_output_of_newer_pythons_is_read() -> None:
     text = (
         "Thread 0x00007f1c [prefetch] (most recent call first):\n"
         '  File "/w/a b.py", line 3 in <lambda>\n\n'
@@ -101,7 +101,7 @@ inner()
 """
 
 
-def test_what_py_spy_writes() -> None:
+def test_py_spy_output_is_read() -> None:
     from stallwatch_exporter.stacks.queries import find_py_spy, spied
 
     program = find_py_spy()
@@ -123,11 +123,11 @@ def test_what_py_spy_writes() -> None:
 @pytest.mark.parametrize(
     "expected", [None, 3, {}, {"threads": 3}, {"threads": [3, {"frames": [3, [1], ["a", "b", "c", "d"]]}]}]
 )
-def test_what_is_malformed_is_left_out(expected: object) -> None:
+def test_malformed_stacks_are_ignored(expected: object) -> None:
     assert all(not thread.frames for thread in from_probe(expected))
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '[{"frames": 3}]', "[3]"])
-def test_text_that_is_no_dump(text: str) -> None:
+def test_other_text_is_no_dump(text: str) -> None:
     assert all(not thread.frames for thread in from_py_spy(text))
     assert from_faulthandler(text) == ()

@@ -21,7 +21,7 @@ from stallwatch_rules.text.display import iso
         ([0, 2, 3, 5, 6, 7], "0, 2, 3, 5–7"),
     ],
 )
-def test_neighbours_fold_into_ranges(ranks: list[int], folded: str) -> None:
+def test_consecutive_ranks_are_folded(ranks: list[int], folded: str) -> None:
     assert fold_ranks(ranks) == folded
 
 
@@ -46,7 +46,7 @@ def test_durations_are_short(seconds: float, text: str) -> None:
     assert short_duration(seconds) == text
 
 
-def test_times_survive_the_way_through_iso() -> None:
+def test_times_round_trip_through_iso_format() -> None:
     assert parse_iso(iso(1795217803.25) or "") == 1795217803.25
     assert iso(None) is None
     assert iso(1e300) is None
@@ -70,14 +70,14 @@ def of(*findings: Finding, unknown: list[UnknownException] | None = None) -> lis
     return rendered(rank_digest(Diagnosis("failed", primary, list(findings), unknown or [])))
 
 
-def test_the_digest_begins_with_the_cause_and_tells_how_far_apart_the_others_ended() -> None:
+def test_digest_begins_with_the_cause_and_shows_delays() -> None:
     timeout = ended("timeout", [0, 1, 2], 20)
     cause = ended("oom", [3], 8, role="cause")
     assert of(timeout, cause) == ["rank 3: Title of oom", "ranks 0–2: Title of timeout, 12 min later"]
     assert of(ended("timeout", [0, 1], None), cause)[1] == "ranks 0, 1: Title of timeout"
 
 
-def test_there_is_no_digest_where_ranks_are_unknown_alike_or_unharmed() -> None:
+def test_no_digest_for_unknown_equal_or_healthy_ranks() -> None:
     assert of() == []
     assert of(ended("timeout", [0, 1], 1)) == []
     assert of(ended("timeout", [0, 1], 1), ended("abort", [0, 1], 1)) == []
@@ -85,7 +85,7 @@ def test_there_is_no_digest_where_ranks_are_unknown_alike_or_unharmed() -> None:
     assert of(ended("notice", [0], 1, harm="harmless"), ended("oom", [3], 8, role="cause")) == []
 
 
-def test_an_exception_that_no_rule_knows_is_first_in_the_digest() -> None:
+def test_unknown_exception_is_first_in_the_digest() -> None:
     place = Place(4, "a.log", 1, None, None, "text")
     unknown = UnknownException("ValueError", "x" * 400, [4], 1, place, [])
     lines = of(ended("timeout", [0, 1], 1), unknown=[unknown])

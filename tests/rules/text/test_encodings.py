@@ -11,7 +11,7 @@ from stallwatch_rules.text.encodings import looks_binary
 LineTexts = Callable[[bytes], list[str]]
 
 
-def test_encodings(line_texts: LineTexts) -> None:
+def test_encodings_are_detected(line_texts: LineTexts) -> None:
     assert line_texts("忽略输入\nloss，0.5\n".encode("gbk")) == ["忽略输入", "loss，0.5"]
     assert line_texts("héllo\nx".encode("utf-16")) == ["héllo", "x"]
     assert line_texts("héllo\n".encode("utf-16-be").join([b"\xfe\xff", b""])) == ["héllo"]
@@ -32,7 +32,7 @@ def test_encodings(line_texts: LineTexts) -> None:
         "loss 0.5 é",
     ],
 )
-def test_western_letters_are_no_chinese(line_texts: LineTexts, text: str) -> None:
+def test_western_letters_are_not_taken_for_chinese(line_texts: LineTexts, text: str) -> None:
     assert line_texts(text.encode("cp1252") + b"\n") == [text]
     long = (text + " ") * 3000
     assert line_texts(long.encode("cp1252") + b"\n")[0].startswith(text)
@@ -41,16 +41,16 @@ def test_western_letters_are_no_chinese(line_texts: LineTexts, text: str) -> Non
 @pytest.mark.parametrize(
     "text", ["版本", "loss损失3", "用Adam和SGD训练", "朱镕基", "第 3 步：损失为 0.5，学习率 1e-4", "未恢复"]
 )
-def test_chinese_is_no_western_text(line_texts: LineTexts, text: str) -> None:
+def test_chinese_is_not_taken_for_western_text(line_texts: LineTexts, text: str) -> None:
     assert line_texts(text.encode("gbk") + b"\n") == [text]
 
 
-def test_utf8_that_is_broken_at_a_place_stays_utf8(line_texts: LineTexts) -> None:
+def test_utf8_with_an_error_stays_utf8(line_texts: LineTexts) -> None:
     raw = "训练开始，加载模型".encode()
     assert line_texts(raw[:-1] + b" ok\n") == ["训练开始，加载模� ok"]
 
 
-def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> None:
+def test_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> None:
     assert line_texts(b"\0" * 5000 + b"after\n") == ["after"]
 
 
@@ -76,5 +76,5 @@ def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> Non
         ("Обучение\n".encode("koi8-r") * 9, False),
     ],
 )
-def test_looks_binary(head: bytes, binary: bool) -> None:
+def test_binary_data_is_detected(head: bytes, binary: bool) -> None:
     assert looks_binary(head) is binary

@@ -13,7 +13,7 @@ from stallwatch_rules.text import lazy as module
 from stallwatch_rules.text.lazy import lazy
 
 
-def test_it_acts_as_the_pattern() -> None:
+def test_lazy_pattern_behaves_like_the_pattern() -> None:
     pattern = lazy(r"(?P<step>\d+)", re.IGNORECASE)
     found = pattern.search("step 12")
     assert found is not None and found["step"] == "12"
@@ -22,7 +22,7 @@ def test_it_acts_as_the_pattern() -> None:
     assert lazy(rb"a+").match(b"aa") is not None
 
 
-def test_it_is_compiled_once_and_not_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_pattern_is_compiled_once_at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def counted(pattern: str, flags: int = 0) -> re.Pattern[str]:
@@ -36,11 +36,11 @@ def test_it_is_compiled_once_and_not_before_it_is_used(monkeypatch: pytest.Monke
     assert made == ["once"]
 
 
-def test_it_can_be_sent_to_another_process() -> None:
+def test_lazy_pattern_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(lazy("a"))).search("a")
 
 
-def test_watching_starts_without_what_only_reports_need() -> None:
+def test_agent_starts_without_modules_of_reports() -> None:
     code = (
         "import sys; import stallwatch.cli.watching, stallwatch_exporter.running.command as c;"
         "print(sorted({'rich', 'packaging', 'yaml', 'numpy', 'sqlalchemy', 'apprise'} & sys.modules.keys()))"

@@ -137,18 +137,18 @@ NOT_SECRET = [
 
 
 @pytest.mark.parametrize(("text", "expected", "secret"), SECRET)
-def test_a_secret_is_masked_and_the_rest_of_the_line_stays(text: str, expected: str, secret: str) -> None:
+def test_secret_is_masked_and_the_rest_is_kept(text: str, expected: str, secret: str) -> None:
     assert secret in text
     assert redact(text) == expected
     assert secret not in redact(text)
 
 
 @pytest.mark.parametrize("text", NOT_SECRET)
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
-def test_every_address_of_a_chat_is_masked() -> None:
+def test_every_chat_url_is_masked() -> None:
     for scheme in SECRET_SCHEMES:
         assert redact(f"notify {scheme}://a1/b2?c=d now") == f"notify {scheme}://*** now"
     for scheme in HOST_SCHEMES:
@@ -157,7 +157,7 @@ def test_every_address_of_a_chat_is_masked() -> None:
         assert redact(f"notify {scheme}://u:pw1@host/b now") == f"notify {scheme}://***@host/b now"
 
 
-def test_schemes_of_a_newer_apprise_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemes_of_a_newer_apprise_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     module._engine.cache_clear()
     monkeypatch.setattr(module, "_chat_schemes", module._chat_schemes)
     text = "newchat://T0ken/x https://example.org/x s3://bucket/x slack://T0ken"
@@ -172,7 +172,7 @@ def _own_shapes_only() -> Iterator[None]:
     module._engine.cache_clear()
 
 
-def test_many_lines_at_once_are_redacted_as_one_by_one() -> None:
+def test_bulk_redaction_equals_single_redaction() -> None:
     texts = [text for pair in zip((row[0] for row in SECRET), NOT_SECRET * 2, strict=False) for text in pair]
     assert redact("\n".join(texts)).split("\n") == [redact(text) for text in texts]
     assert redact("\r".join(texts)).count("\r") == len(texts) - 1
@@ -188,7 +188,7 @@ noise = st.text(max_size=12)  # lone surrogates included: logs hold undecodable 
 
 @settings(max_examples=150, deadline=None)
 @given(parts=st.lists(st.one_of(piece, noise), max_size=12))
-def test_redacting_is_stable_and_keeps_the_lines(parts: list[str]) -> None:
+def test_redaction_is_idempotent_and_keeps_lines(parts: list[str]) -> None:
     text = "".join(parts)
     assume(not GLUED.search(text))
     once = redact(text)
@@ -198,21 +198,21 @@ def test_redacting_is_stable_and_keeps_the_lines(parts: list[str]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(st.characters(codec=None), max_size=50))
-def test_text_of_any_kind_comes_through(text: str) -> None:
+def test_any_text_can_be_redacted(text: str) -> None:
     assert redact(text + "\udcff /home/bob/x").endswith("\udcff ~/x")
 
 
 @pytest.mark.parametrize(
     "unit", ["://a:", "token=", "key='", "/home/", "eyJaaaaaaaaaaaa.", "bearer ", "?token=a", "_-"]
 )
-def test_time_grows_with_length_only(unit: str) -> None:
+def test_time_is_linear_in_length(unit: str) -> None:
     assert redact(unit * (400_000 // len(unit)))  # a quadratic look takes minutes: more than a test may
 
 
-def test_a_home_path_at_the_start_of_any_line_is_masked() -> None:
+def test_home_path_at_the_start_of_a_line_is_masked() -> None:
     assert redact("one\n/home/alice/x\r\n/home/bob") == "one\n~/x\r\n~"
 
 
-def test_home_paths_may_be_left_and_secrets_are_not() -> None:
+def test_home_paths_can_be_kept() -> None:
     text = "/home/alice/token=abcdef0123456789abcdef/x"
     assert redact(text, homes=False).startswith("/home/alice/token=***")

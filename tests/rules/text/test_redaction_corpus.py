@@ -19,7 +19,7 @@ def lines(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", lines("secret.txt"))
-def test_the_secret_goes_and_the_rest_stays(line: str) -> None:
+def test_secret_is_masked_and_the_rest_is_kept(line: str) -> None:
     secrets = _MARKED.findall(line)
     assert secrets
     shown = redact(_MARKED.sub(r"\1", line))
@@ -32,12 +32,12 @@ def test_the_secret_goes_and_the_rest_stays(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", lines("harmless.txt"))
-def test_what_is_no_secret_stays(line: str) -> None:
+def test_other_text_is_unchanged(line: str) -> None:
     assert redact(line) == line
 
 
 @pytest.mark.parametrize("name", ["secret.txt", "harmless.txt"])
-def test_a_line_is_redacted_alike_at_every_position(name: str) -> None:
+def test_redaction_does_not_depend_on_the_position(name: str) -> None:
     texts = [_MARKED.sub(r"\1", line) for line in lines(name)]
     assert redact("\n".join(texts)).split("\n") == [redact(text) for text in texts]
 
@@ -46,9 +46,9 @@ HOSTILE = ["1234567:", "SEC0", "cookie: a=", "authorization: ", "aB3+", "curl -u
 
 
 @pytest.mark.parametrize("unit", [*HOSTILE, "BEGIN PRIVATE KEY-----", "sshpass -p "])
-def test_time_grows_with_length_only(unit: str) -> None:
+def test_time_is_linear_in_length(unit: str) -> None:
     assert redact(unit * (400_000 // len(unit)))  # a quadratic look takes minutes: more than a test may
 
 
-def test_the_mask_is_no_secret() -> None:
+def test_mask_is_not_masked_again() -> None:
     assert redact(f"token={MASK.decode()}") == "token=***"
