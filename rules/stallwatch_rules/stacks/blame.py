@@ -381,8 +381,26 @@ def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
     if not run.members and len(run.owner) > _ONE_HOST and (len(places) > 2 or len(fewest) != 1):
         mixed = True
     if waiting and mixed:
-        return Blame((), "", tuple(sorted(fewest)), UNSURE)
+        return _by_group(run, fewest) if len(places) == 2 else Blame((), "", tuple(sorted(fewest)), UNSURE)
     if sizes[0] == sizes[1]:
         return Blame(run.ranks_where(range(len(run.groups))), why, (), UNSURE) if waiting else Blame()
     sure = len(places) == 2 and run.is_minority(fewest)
     return Blame(tuple(sorted(fewest)), why, (), STACKS if sure else UNSURE)
+
+
+def _by_group(run: Run, ranks: set[int]) -> Blame:
+    """Blame ranks by the group of `ranks`, which wait at one place while all other ranks wait at another.
+
+    If they are a whole group, their collective cannot complete. If they are most of a group, its other
+    members took a different path. If no groups are known, the smallest power of two of adjacent ranks is
+    taken for a group, as in tensor and expert parallelism.
+    """
+    size = 1 << (max(ranks) ^ min(ranks)).bit_length()
+    first = min(ranks) // size * size
+    for members in sorted(run.members.values(), key=len) or [range(first, first + size)]:
+        missing = set(members) - ranks
+        is_group = len(members) < len(run.owner) and ranks.issubset(members) and len(missing) < len(ranks)
+        if is_group and missing <= run.owner.keys():
+            why: Why = "diverged" if missing else "unfinished"
+            return Blame(tuple(sorted(missing or ranks)), why, (), STACKS if run.members else UNSURE)
+    return Blame((), "", tuple(sorted(ranks)), UNSURE)

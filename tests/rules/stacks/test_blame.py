@@ -191,6 +191,27 @@ def test_unknown_facts_give_no_certainty(
     assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, most)
 
 
+EXPERTS = RankGroup("ep:8-15", "8-15", "ep", "ep")
+
+
+@pytest.mark.parametrize(
+    ("layout", "few", "ranks", "why", "confidence"),
+    [
+        ([], "8-14", "15", "diverged", UNSURE),
+        ([], "8-15", "8-15", "unfinished", UNSURE),
+        ([EXPERTS], "8-14", "15", "diverged", STACKS),
+        ([EXPERTS], "8-15", "8-15", "unfinished", STACKS),
+        ([], "8,16", "", "", UNSURE),  # most of the adjacent ranks wait elsewhere
+    ],
+)
+def test_group_that_waits_elsewhere_reveals_the_odd_ranks_without_counters(
+    layout: list[RankGroup], few: str, ranks: str, why: str, confidence: float
+) -> None:
+    others = spans_of(sorted({*range(32)} - {*ranks_in(few)}))
+    found = blame([group(others), group(few, what="all_to_all_single")], layout, world=32)
+    assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, confidence)
+
+
 def test_few_ranks_without_reports_are_candidates_if_all_others_wait() -> None:
     found = blame([waits("0-5")], [WORLD], world=8)
     assert (found.ranks, found.candidates, found.confidence) == ((), (6, 7), UNSURE)
