@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote, unquote
 
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.redact import add_schemes
 
 # For these schemes, the host is an address; for other schemes (slack://TokenA/…) it may be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
@@ -54,15 +51,6 @@ def hide_secrets(text: str, url: str) -> str:
         ends = rf"(?<!\w){re.escape(piece[0])}(?:\.{{3}}|…){re.escape(piece[-1])}(?!\w)"
         text = re.sub(f"{exact}|{ends}", _MASK, text, flags=re.IGNORECASE)
     return text
-
-
-@functools.cache
-def learn_schemes() -> None:
-    """Import Apprise, and make redaction recognize the URL schemes of its installed version."""
-    from apprise.manager_plugins import NotificationManager
-
-    manager: Any = NotificationManager  # NotificationManager has no types
-    add_schemes(manager().schemas())
 
 
 def _pieces(url: str) -> set[str]:

@@ -37,11 +37,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
         "no-tls",
     ),
     (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no response in time", "timeout"),
-    (
-        r"Connection refused|Errno 111\b|WinError 10061|actively refused",
-        "connection refused",
-        "refused",
-    ),
+    (r"Connection refused|Errno 111\b|WinError 10061|actively refused", "connection refused", "refused"),
     (r"Network is unreachable|No route to host|Host is down", "no route to the host", "unreachable"),
     (
         r"Connection aborted|Connection reset|Remote end closed|RemoteDisconnected|BadStatusLine",
@@ -77,20 +73,18 @@ class ChannelError(Exception):
         self.retry_after = retry_after
 
 
-def reason_of(output: str) -> tuple[str, str] | None:
-    """Return the failure reason from a library's error text, and the reason's code for ``remedy``.
-
-    Return ``None`` if the reason is unknown.
-    """
+def known_failure(output: str) -> ChannelError | None:
+    """Return the failure that a library's error text reports; ``None`` if the text is unknown."""
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
-        return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
+        shown = f" ({why[:80]})" if why else ""
+        return ChannelError(f"the server's certificate is not accepted{shown}", code="tls")
     for pattern, reason, code in _REASONS:
         if re.search(pattern, output):
-            return reason, code
+            return ChannelError(reason, code=code)
     if (found := _SSL.search(output)) is not None:
-        return f"TLS fails ({found['code'].replace('_', ' ').lower()})", "tls"
-    return ("TLS fails", "tls") if "SSLError" in output else None
+        return ChannelError(f"TLS fails ({found['code'].replace('_', ' ').lower()})", code="tls")
+    return ChannelError("TLS fails", code="tls") if "SSLError" in output else None
 
 
 def wants_tls(answer: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stallwatch_alerts.channels.errors import reason_of
+from stallwatch_alerts.channels.errors import known_failure
 from stallwatch_alerts.trial import test_message as send_test_message
 
 
@@ -108,9 +108,10 @@ def test_what_is_wrong_on_the_way(port: int, url: str, reason: str, remedy: str,
     ],
 )
 def test_the_core_of_what_libraries_say(said: str, reason: str, code: str) -> None:
-    assert reason_of(said) == (reason, code)
+    failure = known_failure(said)
+    assert failure is not None and (str(failure), failure.code) == (reason, code)
 
 
 def test_what_is_nothing_of_the_kind_stays_as_it_is() -> None:
     for said in ("535 Authentication failed", "all recipients were refused: 550", "the token was refused"):
-        assert reason_of(said) is None
+        assert known_failure(said) is None
