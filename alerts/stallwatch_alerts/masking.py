@@ -53,6 +53,14 @@ def hide_secrets(text: str, url: str) -> str:
     return text
 
 
+def error_line(error: Exception, url: str) -> str:
+    """Return the first line of a database's error without the secrets in its `url`; "" for an empty text.
+
+    SQLAlchemy prints the SQL statement in the following lines.
+    """
+    return hide_secrets(str(error), url).strip().partition("\n")[0]
+
+
 def _pieces(url: str) -> set[str]:
     """Return the texts to mask: the URL, its components, and their encoded forms in a library's output."""
     _, _, rest = url.strip().partition("://")

@@ -48,8 +48,8 @@ def no_channel(url: str, log_lines: Sequence[str]) -> ChannelError:
         return ChannelError("no chat is known by this web address", code="web")
     if scheme.lower() not in (known := apprise_schemes()):
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
-        question = f"; did you mean {near[0]!r}?" if near else ""
-        return ChannelError(f"there is no channel {scheme!r}{question}", code="url")
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ChannelError(f"there is no channel {scheme!r}{hint}", code="url")
     # Apprise also logs that it could not load the URL. These lines contain pieces of the URL.
     reasons = [line for line in log_lines if not line.startswith(("Could not load", "Unparseable"))]
     reason = "; ".join(dict.fromkeys(reasons)) or "not a URL that Apprise understands"

@@ -100,10 +100,7 @@ def smtp_code(output: str) -> str:
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return the names of advice texts, by chat and then by error code.
-
-    The entry ``any`` contains HTTP and network error codes, which apply to all chats.
-    """
+    """Return the names of advice texts by chat and error code; ``any`` holds the codes of all chats."""
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])
 

@@ -41,10 +41,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """True if the HTTP status is a success.
-
-        Some chats report errors with status 200, so check the body, too.
-        """
+        """True if the HTTP status is a success; some chats also report errors with status 200."""
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:

@@ -104,10 +104,7 @@ class Sender:
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current attempt and stop the thread.
-
-        The remaining messages are sent after the next start.
-        """
+        """Finish the current attempt and stop the thread; the next start sends the remaining messages."""
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -161,10 +158,7 @@ class Sender:
             self._wake.wait(_LOOK_SECONDS)
 
     def _edit(self) -> None:
-        """Send one scheduled edit.
-
-        A refused edit is dropped, because the incident's final message has its content.
-        """
+        """Send one scheduled edit. A refused edit is dropped, because the final message has its content."""
         channel = self._channel
         if not isinstance(channel, EditingChannel) or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return

@@ -1,7 +1,4 @@
-"""Determine the cause of an incident, and the fixes.
-
-Messages in chats and the dashboard's pages show the same.
-"""
+"""Determine the cause and the fixes of an incident for messages in chats and the dashboard's pages."""
 
 from __future__ import annotations
 
@@ -85,11 +82,7 @@ def is_located(stacks: StallStacks) -> bool:
 
 
 def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
-    """Remove fixes that the reader does not need.
-
-    These are fixes that only repeat the ranks' code position and, if the position is known, fixes that
-    collect stacks.
-    """
+    """Remove fixes that repeat the ranks' code position and, if it is known, fixes that collect stacks."""
     known = sentence(stacks)
     if known:
         shown = [render(known, language) for language in LANGUAGES]
@@ -110,7 +103,7 @@ def _first_advice(stacks: StallStacks) -> Text:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix. If it collects stacks in a multi-host run, add the name of the rank's host."""
+    """Return the fix, with the rank's host if the fix collects stacks in a multi-host run."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

@@ -109,10 +109,7 @@ def ending_line(ending: Ending, language: str) -> str:
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translation of a value, such as a phase; if there is none, return the value itself.
-
-    `kind` is the kind of the value, such as ``phase``.
-    """
+    """Return the translation of a value of this kind, such as a phase, or the value if there is none."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)

@@ -40,10 +40,7 @@ def fold_hosts(hosts: Sequence[str], language: str) -> str:
 
 
 def remedy(stacks: StallStacks) -> Text:
-    """Return the advice for the blamed ranks, or for all ranks if none are blamed.
-
-    The advice is empty if the ranks are in different states.
-    """
+    """Return the advice for the blamed ranks, or else for all ranks; empty if their states differ."""
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")
     if stacks.hosts and stacks.why in _OF_HOSTS:
@@ -106,7 +103,7 @@ def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) 
 
 
 def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """Return the command. In a multi-host run, it is run by ``ssh`` on the host of these ranks."""
+    """Return the command; in a multi-host run, it connects by ``ssh`` to the host of these ranks."""
     hosts = hosts_of(stacks, ranks)
     if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse the host name as an option
         return command

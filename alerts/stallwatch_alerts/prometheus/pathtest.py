@@ -62,10 +62,7 @@ class PathTest:
         self._pause = pause
 
     def links(self) -> Iterator[Link]:
-        """Test the links in order, and yield each as soon as its state is known.
-
-        Stop after the first broken link.
-        """
+        """Test the links in order until one is broken, and yield each as soon as its state is known."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
             ("Prometheus sends alerts to an Alertmanager", self._sends),
@@ -200,10 +197,7 @@ class PathTest:
     # ---- helpers
 
     def _until(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Call `call` repeatedly until its result is true or `seconds` have passed; return the last result.
-
-        The default of `seconds` is `wait`.
-        """
+        """Return the first true result of `call`, or its last result after `seconds` (default: `wait`)."""
         deadline = self._clock() + (self._wait if seconds is None else seconds)
         while not (found := call()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)

@@ -53,7 +53,10 @@ class DingTalk(CodedChat):
         return [Request(self._url, body, params=signed)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message; for code 310000, return the security setting in the message."""
+        """Return the error code and message.
+
+        The code 310000 is replaced by the security setting that the message names.
+        """
         refusal = super().refusal(answer)
         if refusal is not None and refusal[0] == "310000":
             for word, setting in _SETTINGS.items():
