@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from stallwatch_alerts.messages.compose import Message, render, render_test
 from stallwatch_alerts.messages.links import Runbooks, command_for, link_lines, with_links
@@ -43,11 +43,6 @@ class Channel(Protocol):
         The exception can have an attribute ``retry_after``: the number of seconds that the chat requested to
         wait, or ``None``.
         """
-
-
-@runtime_checkable
-class EditingChannel(Channel, Protocol):
-    """A channel that can edit its messages."""
 
     def has_message(self, incident: str) -> bool:
         """Return whether the channel sent a message about this open incident and can edit it."""
