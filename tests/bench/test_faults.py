@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fault_kinds import FAULTS, agent_stopped, left_out
 from fault_trials import Result, Trial, reference, stages
-from faults import schedule, wilson
+from faults import schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,11 +31,6 @@ def test_every_fault_is_tried_and_its_trials_are_counted() -> None:
 def test_a_fault_that_is_not_known_is_refused() -> None:
     with pytest.raises(SystemExit, match="no fault is called flood"):
         schedule(10, ["flood"])
-
-
-@pytest.mark.parametrize(("good", "total", "low"), [(0, 0, 0.0), (10, 10, 0.7225), (990, 1000, 0.9817)])
-def test_wilsons_interval(good: int, total: int, low: float) -> None:
-    assert wilson(good, total)[0] == pytest.approx(low, abs=0.0005)
 
 
 def test_a_message_of_several_incidents_counts_for_each() -> None:
