@@ -151,10 +151,6 @@ def key_of_planned(key: str) -> str:
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 
-_SALT = b"stallwatch chat url"
-_LENGTH = 16
-
-
 @functools.lru_cache(maxsize=256)
 def fingerprint(url: str) -> str:
     """Return the name of a chat in the database: a hash of its URL that is the same on every host.
@@ -162,4 +158,5 @@ def fingerprint(url: str) -> str:
     The name has 32 hexadecimal digits. The hash is slow on purpose (50 ms per URL), because a password in a
     URL can be weak.
     """
-    return hashlib.scrypt(url.strip().encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=_LENGTH).hex()
+    salt = b"stallwatch chat url"
+    return hashlib.scrypt(url.strip().encode(), salt=salt, n=2**14, r=8, p=1, dklen=16).hex()

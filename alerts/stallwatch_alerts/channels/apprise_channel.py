@@ -14,7 +14,7 @@ from apprise.plugins.ntfy import NotifyNtfy, NtfyPriority
 from stallwatch_alerts.channels.addresses import apprise_schemes, apprise_url, no_channel
 from stallwatch_alerts.channels.chats import chat_of
 from stallwatch_alerts.channels.chats.base import Chat, Place, headline
-from stallwatch_alerts.channels.errors import ChannelError, known_failure, smtp_code, wants_tls
+from stallwatch_alerts.channels.errors import WANTS_TLS, ChannelError, known_failure, smtp_code
 from stallwatch_alerts.channels.http import Line, post, retry_after
 from stallwatch_alerts.channels.log_capture import (
     DeliveryCapture,
@@ -188,7 +188,7 @@ def _failure(captured: DeliveryCapture, chat: str) -> ChannelError:
         code = smtp_code(reason) if chat == "smtp" else "connection"
         known = None if code.startswith("smtp-") else known_failure(reason)
         return known or ChannelError(reason, chat=chat, code=code)
-    if wants_tls(refused.text):
+    if WANTS_TLS.search(refused.text):
         return ChannelError("the port accepts only HTTPS", code="wants-tls")
     return ChannelError(reason, chat=chat, code=f"http-{refused.status}", retry_after=retry_after(refused))
 

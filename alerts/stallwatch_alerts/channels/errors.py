@@ -47,7 +47,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Failed to parse|InvalidURL|Port out of range", "the host or the port is invalid", "address"),
 )
 #: Answers of TLS servers to a plain HTTP request: nginx, Go's net/http, Apache.
-_WANTS_TLS = lazy(
+WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,
 )
@@ -85,11 +85,6 @@ def known_failure(output: str) -> ChannelError | None:
     if (found := _SSL.search(output)) is not None:
         return ChannelError(f"TLS fails ({found['code'].replace('_', ' ').lower()})", code="tls")
     return ChannelError("TLS fails", code="tls") if "SSLError" in output else None
-
-
-def wants_tls(answer: str) -> bool:
-    """Return whether a server responded that its port accepts only HTTPS."""
-    return _WANTS_TLS.search(answer) is not None
 
 
 def smtp_code(output: str) -> str:

@@ -85,13 +85,9 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
     """Remove fixes that repeat the ranks' code position and, if it is known, fixes that collect stacks."""
     known = sentence(stacks)
     if known:
-        shown = [render(known, language) for language in LANGUAGES]
-        fixes = [fix for fix in fixes if not any(words in _in_all(fix) for words in shown)]
+        shown = {language: render(known, language) for language in LANGUAGES}
+        fixes = [fix for fix in fixes if not any(words in render(fix, lang) for lang, words in shown.items())]
     return [fix for fix in fixes if not advises_stacks(fix)] if is_located(stacks) else list(fixes)
-
-
-def _in_all(fix: Text) -> str:
-    return "\n".join(render(fix, language) for language in LANGUAGES)
 
 
 def _first_advice(stacks: StallStacks) -> Text:

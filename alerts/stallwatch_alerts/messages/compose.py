@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
-from stallwatch_alerts.messages.ranks import answered, commands, pid_of, stack
+from stallwatch_alerts.messages.ranks import answered, commands, stack
 from stallwatch_alerts.neutral import clipped, neutralise
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending import running_sentence
@@ -308,9 +308,9 @@ def _what(incident: Incident, language: str) -> str:
 def _where(incident: Incident, language: str) -> str:
     run, host = neutralise(incident.run, 80), neutralise(incident.host, 80)
     facts = []
-    rank = _rank(incident)
-    pid = pid_of(incident.stacks, rank)
+    rank, stacks = _rank(incident), incident.stacks
     if rank is not None:
+        pid = stacks.pids.get(rank) if stacks is not None else None
         named = say("alerts.rank" if pid is None else "alerts.rank-pid", language, rank=rank, pid=pid or 0)
         facts.append(_on_host(named, incident, language))
     if step := _step(incident, language):
@@ -320,7 +320,6 @@ def _where(incident: Incident, language: str) -> str:
         facts.append(say("alerts.last-loss", language, loss=f"{incident.last_loss:.5g}"))
     first = say("alerts.on-host" if host else "alerts.run", language, run=run, host=host)
     if incident.hosts:
-        stacks = incident.stacks
         every = {*incident.hosts, *stacks.hosts, *stacks.silent} if stacks is not None else incident.hosts
         if len(every) > 1:
             first = say("alerts.on-hosts", language, run=run, count=len(every))

@@ -75,11 +75,6 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
     return [say("alerts.loader-worker", language, pid=group.worker or 0), *lines]
 
 
-def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
-    """Return the process id of the rank on its host; `None` if it is unknown."""
-    return stacks.pids.get(rank) if stacks is not None and rank is not None else None
-
-
 def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
     """Return commands for the reader: to collect further stacks, and to read the stored stacks and diagnosis.
 

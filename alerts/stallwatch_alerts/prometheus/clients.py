@@ -110,7 +110,7 @@ class Alertmanager(Server):
         return str(self.post("/api/v2/silences", body)["silenceID"])
 
 
-class RelayServer(Server):
+class Relay(Server):
     """A client for a Stallwatch relay."""
 
     def messages(self, run: str) -> list[Any]:

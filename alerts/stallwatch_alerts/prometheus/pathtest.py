@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer, Prometheus, RelayServer
+from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer, Prometheus, Relay
 from stallwatch_alerts.prometheus.rulefiles import alerts_written_by_hand
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
@@ -55,7 +55,7 @@ class PathTest:
         self.run = f"alert-test-{time.time_ns() // 1_000_000}"
         self._prometheus = Prometheus(prometheus)
         self._alertmanager = Alertmanager(alertmanager) if alertmanager else None
-        self._relay = RelayServer(relay, authorization)
+        self._relay = Relay(relay, authorization)
         self._exporter = exporter
         self._wait = wait
         self._clock = clock
