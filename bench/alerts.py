@@ -24,9 +24,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from cluster_messages import Receiver
 
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.notice import Notice
@@ -45,39 +46,6 @@ LINES_A_SECOND = 1000
 PROMISED = 1.0  #: the promised delay in seconds, at the 99th percentile
 BURST = 10_000
 _TICK = 0.02
-
-
-class Webhook:
-    """HTTP server that records when each incident first arrived."""
-
-    def __init__(self) -> None:
-        self.received: dict[str, float] = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                now = time.time()
-                for name in str(body.get("incidents") or body["id"]).split(","):
-                    outer.received.setdefault(name, now)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"json://127.0.0.1:{self._server.server_port}/hook"
-
-    def of_rule(self, rule: str) -> float | None:
-        """Return the time at which the first finding of the rule arrived, or ``None``."""
-        found = [at for name, at in list(self.received.items()) if f"/finding/{rule}/" in name]
-        return min(found, default=None)
 
 
 class Writers:
@@ -138,8 +106,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
     """
     pages = tellable(load_catalogue())
     random.Random(7).shuffle(pages)
-    webhook = Webhook()
-    with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as name:
+    with Receiver() as webhook, tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as name:
         folder = Path(name)
         writers = Writers(folder)
         for rank in range(SOURCES):
@@ -167,9 +134,15 @@ def embedded(count: int) -> tuple[list[float], int, float]:
             writers.close()
             agent.terminate()
             agent.wait(60)
-    received_at = {rule: webhook.of_rule(rule) for rule in printed_at}
+    received_at = {rule: _received_at(webhook, rule) for rule in printed_at}
     delays = [at - printed_at[rule] for rule, at in received_at.items() if at is not None]
     return sorted(delays), sum(at is None for at in received_at.values()), pace
+
+
+def _received_at(webhook: Receiver, rule: str) -> float | None:
+    """Return the time at which the first finding of the rule arrived, or ``None``."""
+    arrivals = ((at, str(body.get("incidents") or body["id"])) for at, body in webhook.messages)
+    return next((at for at, incidents in arrivals if f"/finding/{rule}/" in incidents), None)
 
 
 def _paced(pages: Sequence[RulePage]) -> Any:
@@ -311,9 +284,15 @@ def _row(name: str, delays: Sequence[float]) -> str:
 def main() -> int:
     """Print the tables; return exit code 1 if a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lines", type=int, default=100, help="how many lines that matter (100)")
-    parser.add_argument("--crashes", type=int, default=5, help="through Prometheus (5)")
-    parser.add_argument("--burst", type=int, default=BURST, help=f"incidents in a minute ({BURST})")
+    parser.add_argument(
+        "--lines", type=int, default=100, help="number of lines that match a rule (default: 100)"
+    )
+    parser.add_argument(
+        "--crashes", type=int, default=5, help="number of crashes reported through Prometheus (default: 5)"
+    )
+    parser.add_argument(
+        "--burst", type=int, default=BURST, help=f"number of incidents in a minute (default: {BURST})"
+    )
     given = parser.parse_args()
     good = True
     print(f"{'from the line to the chat':34}{'p50':>11}{'p90':>11}{'p99':>11}{'longest':>11}{'n':>7}")

@@ -211,7 +211,9 @@ def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[
 )
 @click.option("--only", multiple=True, help="Run only this tool; may be given more than once.")
 @click.option("--wrong", is_flag=True, help="List the open cases that the tools get wrong.")
-@click.option("--unseal", is_flag=True, help="List those of the sealed half, too: it cannot judge afterward.")
+@click.option(
+    "--unseal", is_flag=True, help="Also list those of the sealed half, which then cannot be used to judge."
+)
 @click.option(
     "--write", type=click.Path(path_type=Path, dir_okay=False), help="Write every answer here, as JSON lines."
 )

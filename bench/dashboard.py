@@ -98,9 +98,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between the points of a series")
-    parser.add_argument("--refreshes", type=int, default=1000, help="for the memory")
+    parser.add_argument(
+        "--refreshes", type=int, default=1000, help="number of refreshes for the measurement of memory"
+    )
     parser.add_argument("--no-prometheus", action="store_true")
-    parser.add_argument("--upload-mb", type=int, default=200, help="of the upload that is read; 0: none")
+    parser.add_argument("--upload-mb", type=int, default=200, help="size of the upload in MB; 0: no upload")
     options = parser.parse_args()
     if options.runs <= RUN:
         parser.error(f"--runs: {RUN + 1} at least")

@@ -6,13 +6,14 @@ Only the time that exceeds the times of these pages can be saved in the dashboar
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+
+from machine import free_port
 
 PAGES = {
     "a bare page with a table": """
@@ -44,9 +45,7 @@ def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
     file = folder / "bare.py"
     file.write_text(script)
     for _ in range(_TRIES):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         words = [sys.executable, "-m", "streamlit", "run", str(file), *_OPTIONS]
         child = subprocess.Popen(
             [*words, "--server.address=127.0.0.1", f"--server.port={port}"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import fleet
 import psutil
+from machine import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 PROMTOOL = shutil.which("promtool")
@@ -35,9 +35,7 @@ def serving(home: Path) -> Iterator[tuple[str, psutil.Process]]:
     """Start a Prometheus on ``home/prometheus``; yield its address and its process."""
     config = home / "prometheus.yml"
     config.write_text("scrape_configs: []\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     words = [
         str(PROMETHEUS),
         f"--config.file={config}",

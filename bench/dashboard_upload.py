@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import scanlog
+from machine import measured
 
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.reading import read_uploads
@@ -44,7 +42,7 @@ def compare(megabytes: int, rounds: int = 3) -> None:
         took = {"stallwatch diagnose": [], "upload": []}
         for _ in range(rounds):
             for name, act in (("stallwatch diagnose", command), ("upload", upload)):
-                took[name].append(_measured(act))
+                took[name].append(measured(act))
         print(f"{megabytes} MB of log, the best of {rounds} (processor time; by the clock in brackets):")
         best = {name: tuple(map(min, zip(*all_of, strict=True))) for name, all_of in took.items()}
         for name, (used, passed) in best.items():
@@ -52,18 +50,6 @@ def compare(megabytes: int, rounds: int = 3) -> None:
         used, passed = (best["upload"][n] / best["stallwatch diagnose"][n] for n in (0, 1))
         print(f"  the upload takes {used:.2f} × ({passed:.2f} ×) as long; at most {MOST} × is wanted")
         print(f"  its page received progress {len(peaks)} times")
-
-
-def _measured(act: Callable[[], None]) -> tuple[float, float]:
-    """Return processor seconds of this process and of its children, and elapsed seconds."""
-    began, start = _used(), time.perf_counter()
-    act()
-    return _used() - began, time.perf_counter() - start
-
-
-def _used() -> float:
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in both)
 
 
 if __name__ == "__main__":

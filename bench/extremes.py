@@ -200,8 +200,8 @@ def measured(path: Path) -> tuple[float, float, float, str]:
 
 
 @click.command()
-@click.option("--scale", default=1.0, show_default=True, help="how much of each size is made")
-@click.option("--only", default="", help="those with this in their name")
+@click.option("--scale", default=1.0, show_default=True, help="factor for the size of each input")
+@click.option("--only", default="", help="run only inputs with this in their names")
 def main(scale: float, only: str) -> None:
     """Diagnose the extreme inputs, and print a table."""
     click.echo(f"sizes times {scale}\n")

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault_trials import SECONDS, Trial, stages
+from machine import free_port
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "machine"))
 
@@ -471,7 +472,7 @@ def relay_killed(trial: Trial) -> None:
 def dashboard_killed(trial: Trial) -> None:
     """Kill the dashboard at a random moment while it reads the state folder, and start it again."""
     processes: list[subprocess.Popen[bytes]] = []
-    port = _free_port()
+    port = free_port()
 
     def start() -> None:
         with (trial.folder / "dashboard").open("ab") as output:
@@ -510,12 +511,6 @@ def dashboard_killed(trial: Trial) -> None:
                 trial.problems.append(f"{path.name}: {found}")
 
     trial.after.append(whole)
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def _answers_at(port: int) -> bool:

@@ -25,8 +25,7 @@ from pathlib import Path
 
 from fault_kinds import FAULTS, close_servers, left_out
 from fault_trials import Result, Trial
-
-_Z = 1.96  # quantile of the normal distribution for 95 %
+from scoring import Share
 
 
 def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
@@ -47,16 +46,6 @@ def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
         found.append((number, name, seen[name]))
         seen[name] += 1
     return found
-
-
-def wilson(good: int, total: int) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of a share."""
-    if not total:
-        return 0.0, 1.0
-    share = good / total
-    middle = (share + _Z * _Z / (2 * total)) / (1 + _Z * _Z / total)
-    half = _Z / (1 + _Z * _Z / total) * math.sqrt(share * (1 - share) / total + (_Z / (2 * total)) ** 2)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
@@ -99,7 +88,7 @@ def table(results: Sequence[Result]) -> str:
         of = [one for one in results if name in (one.fault, "all")]
         untouched, kept = sum(one.untouched for one in of), sum(one.exit_kept for one in of)
         ordered = sum(one.in_order for one in of)
-        low, _ = wilson(untouched, len(of))
+        low, _ = Share(untouched, len(of)).interval
         rows.append(
             f"| {name} | {len(of)} | {untouched} (≥ {low:.1%}) | {kept} | {sum(one.expected for one in of)}"
             f" | {sum(one.once for one in of)} | {sum(one.twice for one in of)}"
@@ -115,13 +104,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=3, help="trials at a time")
-    parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="a part of its name")
-    parser.add_argument("--trial", type=int, metavar="K", help="run only trial K of the selected faults")
-    parser.add_argument("--once", action="store_true", help="the first trial of each fault only")
-    parser.add_argument("--minutes", type=float, help="begin nothing after so long")
+    parser.add_argument("--jobs", type=int, default=3, help="number of parallel trials")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
+        "--only",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="run only faults with this in their names",
+    )
+    parser.add_argument("--trial", type=int, metavar="K", help="run only trial K of the selected faults")
+    parser.add_argument("--once", action="store_true", help="run only the first trial of each fault")
+    parser.add_argument("--minutes", type=float, help="start no trial after this many minutes")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="continue from the results in this file, and append to it",
     )
     given = parser.parse_args(arguments)
     planned = schedule(given.trials if given.trial is None else given.trial + 1, given.only)
@@ -150,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, lacks in left_out().items():
         print(f"left out: {name} needs {lacks}")
     bad = [one for one in results if one.broken]
-    low, _ = wilson(len(results) - len(bad), len(results))
+    low, _ = Share(len(results) - len(bad), len(results)).interval
     print(f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise (≥ {low:.1%} at 95 %)")
     return 1 if bad else 0
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import click
 from fuzzing.running import Failure, Result, as_line, make, run
-from fuzzing.targets import BY_NAME, TARGETS, Target, wrong
+from fuzzing.targets import BY_NAME, TARGETS, Target, seconds_for, wrong
 
 _PART = 3.0  # seconds for one part of a target's inputs; parts keep all targets at the same progress
 
@@ -43,17 +43,27 @@ def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
 
 
 @click.command(help=__doc__)
-@click.option("--inputs", type=int, default=10_000_000, show_default=True, help="Of all parsers together.")
-@click.option("--minutes", type=float, help="Stop after this long.")
+@click.option(
+    "--inputs",
+    type=int,
+    default=10_000_000,
+    show_default=True,
+    help="Number of inputs for all parsers together.",
+)
+@click.option("--minutes", type=float, help="Stop after this many minutes.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--jobs", type=int, default=1, show_default=True, help="Processes at once.")
-@click.option("--only", multiple=True, metavar="GLOB", help="Parsers by name.")
-@click.option("--state", type=click.Path(path_type=Path), help="What was done; the same file continues it.")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Number of parallel processes.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Fuzz only the parsers with these names.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="Progress file; a later call with the same file continues.",
+)
 @click.option(
     "--failures", type=click.Path(path_type=Path), default=Path("fuzz-failures.jsonl"), show_default=True
 )
-@click.option("--again", metavar="TARGET:SEED:NUMBER", help="Make one input again, and show what it does.")
-@click.option("--growth", is_flag=True, help="Stretch inputs, and compare the times.")
+@click.option("--again", metavar="TARGET:SEED:NUMBER", help="Make one input again, and show its effect.")
+@click.option("--growth", is_flag=True, help="Extend inputs, and compare the times.")
 @click.option("--patterns", is_flag=True, help="Attack the regular expressions of the product.")
 @click.option("--engine", type=click.Choice(["own", "atheris"]), default="own", show_default=True)
 @click.option("--list", "listed", is_flag=True, help="List the parsers.")
@@ -128,7 +138,7 @@ def fuzz(
             part = done.result()
             if part is None:
                 continue
-            _add(results[part.target], part)
+            results[part.target].add(part)
             for failure in part.failures:
                 click.echo(
                     f"{failure.target}:{failure.seed}:{failure.number} {failure.kind}: {failure.what}",
@@ -142,15 +152,8 @@ def fuzz(
     return {name: one for name, one in results.items() if name in wanted}
 
 
-def _add(total: Result, part: Result) -> None:
-    total.inputs += part.inputs
-    total.seconds += part.seconds
-    total.slowest, total.peak = max(total.slowest, part.slowest), max(total.peak, part.peak)
-    total.failures += part.failures
-
-
 def _kept(state: Path | None, seed: int) -> dict[str, Result]:
-    """Return the stored results of earlier calls. Raise `ClickException` if their seed was another one."""
+    """Return the stored results of earlier calls. Raise `ClickException` if their seed was different."""
     if state is None or not state.exists():
         return {}
     before: dict[str, Any] = json.loads(state.read_text())
@@ -197,14 +200,11 @@ def _again(what: str) -> None:
     name, seed, number = what.rsplit(":", 2)
     data = make(BY_NAME[name], int(seed), int(number))
     click.echo(repr(data[:2000]))
-    times = []
-    for _ in range(3):
-        began = time.process_time()
-        reason = wrong(BY_NAME[name], data)
-        times.append(time.process_time() - began)
-    amount = BY_NAME[name].size(data)
-    click.echo(f"{len(data)} bytes, which amount to {amount}, {min(times):.6f} s: {reason or 'well'}")
-    BY_NAME[name].parse(data)
+    target = BY_NAME[name]
+    seconds = min(seconds_for(target, data) for _ in range(3))
+    reason = wrong(target, data) or "well"
+    click.echo(f"{len(data)} bytes, which amount to {target.size(data)}, {seconds:.6f} s: {reason}")
+    target.parse(data)
 
 
 if __name__ == "__main__":

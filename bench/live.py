@@ -180,22 +180,24 @@ def _options() -> argparse.Namespace:
         "--only", nargs="+", default=["*"], metavar="GLOB", help="names of programs or families"
     )
     parser.add_argument(
-        "--kind", choices=("healthy", "failing", "frozen", "development"), help="a part of them"
+        "--kind", choices=("healthy", "failing", "frozen", "development"), help="run only these programs"
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each healthy program (default: 3)")
-    parser.add_argument("--jobs", type=int, default=4, help="programs side by side (default: 4)")
+    parser.add_argument("--jobs", type=int, default=4, help="number of parallel programs (default: 4)")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="continue from the results in this file")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE", help="results to continue with, one line of JSON each"
+        "--minutes", type=float, default=float("inf"), help="start no program after this many minutes"
     )
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing later than this")
     parser.add_argument(
-        "--load", type=float, default=1.5, help="per core; start nothing above it (default: 1.5)"
+        "--load", type=float, default=1.5, help="start no program above this load per core (default: 1.5)"
     )
-    parser.add_argument("--baseline", default=BESIDE, metavar="STALLWATCH", help="another stallwatch to run")
-    parser.add_argument("--once", action="store_true", help="do not repeat surprises")
-    parser.add_argument("--keep", action="store_true", help="keep the folder of every run that is not right")
-    parser.add_argument("--list", action="store_true", help="list the programs and end")
-    parser.add_argument("--table", action="store_true", help="print the table of --resume FILE and end")
+    parser.add_argument("--baseline", default=BESIDE, metavar="STALLWATCH", help="path of another stallwatch")
+    parser.add_argument("--once", action="store_true", help="do not repeat runs with unexpected results")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the folder of each run whose result is not right"
+    )
+    parser.add_argument("--list", action="store_true", help="list the programs and exit")
+    parser.add_argument("--table", action="store_true", help="print the table of --resume FILE and exit")
     return parser.parse_args()
 
 

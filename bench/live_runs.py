@@ -10,21 +10,20 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psutil
+from cluster_messages import Receiver
 from live_programs.table import CTRL_C, FORMS, Program
 from live_scoring import LIMITS, LONGEST, Message, Observed
+from machine import free_port
 
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.json import schema_1_verdict
@@ -35,36 +34,6 @@ SETTLES = 6.0  #: seconds in which a second message about the same event may fol
 ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM and SIGKILL
 _LATER = 10.0  #: seconds after the limit in which a message counts as late, not as missed
 _TICK = 0.2
-
-
-class Webhook:
-    """A chat that stores every message with its time of arrival."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        messages = self.messages
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                messages.append(Message(time.time(), body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"json://127.0.0.1:{self._server.server_port}/"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 def missing(program: Program) -> list[str]:
@@ -87,7 +56,7 @@ class Run:
         self._work = self.folder / "work"
         self._work.mkdir()
         self._events = self.folder / "event"
-        self._chat = Webhook()
+        self._chat = Receiver()
         self._environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")},
             "PATH": f"{Path(stallwatch).parent}:{os.environ['PATH']}",
@@ -106,13 +75,13 @@ class Run:
         """Run the program to its end or its report; return the messages and the final verdict."""
         started = time.time()
         processes = self._start()
-        try:
-            self._watch(processes)
-        finally:
-            stopped = time.time() if processes[-1].poll() is None else None
-            self._end(processes)
-            self._chat.close()
-        messages = list(self._chat.messages)
+        with self._chat:
+            try:
+                self._watch(processes)
+            finally:
+                stopped = time.time() if processes[-1].poll() is None else None
+                self._end(processes)
+        messages = [Message(at, body) for at, body in self._chat.messages]
         return Observed(started, self._event(), messages, *self._final(), self._threshold(), stopped)
 
     def discard(self) -> None:
@@ -121,7 +90,7 @@ class Run:
     def _command(self) -> list[str]:
         program = f"{PROGRAMS / self.program.file} {self.program.scenario}".strip()
         form = FORMS[self.program.form]
-        return shlex.split(form.format(python=beside(self._stallwatch), program=program, port=_free_port()))
+        return shlex.split(form.format(python=beside(self._stallwatch), program=program, port=free_port()))
 
     def _start(self) -> list[subprocess.Popen[bytes]]:
         watched = ["run", "--port", "0", "--name", "bench"]
@@ -162,7 +131,7 @@ class Run:
                 sent += 1
             if expected is None or expected.recovers:
                 continue
-            after = [message.at for message in list(self._chat.messages) if message.at >= event]
+            after = [at for at, _ in list(self._chat.messages) if at >= event]
             if after and now > after[0] + SETTLES:
                 return
             longest = max(LIMITS[expected.limit], min(self._threshold() or 0.0, LONGEST))
@@ -232,12 +201,6 @@ def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(process.pid).children(recursive=True)
     return []
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def quiet(cores: int, limit: float, given_up: Callable[[], bool]) -> float:

@@ -165,9 +165,13 @@ def main() -> None:
     parser.add_argument(
         "--small", nargs="*", type=int, default=[1000, 10_000], help="numbers of logs of 2 kB"
     )
-    parser.add_argument("--sizes", nargs="*", type=int, default=[1, 4, 10], help="of a single log, in MB")
+    parser.add_argument(
+        "--sizes", nargs="*", type=int, default=[1, 4, 10], help="sizes of single logs, in MB"
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--dask", type=int, default=0, help="logs of 1 MB that one and two Dask workers read")
+    parser.add_argument(
+        "--dask", type=int, default=0, help="number of logs of 1 MB to read with one and two Dask workers"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stallwatch-many-") as name:
         folder = Path(name)
@@ -194,11 +198,7 @@ def main() -> None:
         for ranks in arguments.ranks:
             rounds = arguments.rounds if ranks < 100 else 1
             logs, first = folder_of(ranks, MB, folder)
-            whole = together(logs, folder / "together.log")
-            base = show(f"1 log of {ranks} MB", versions, measured(versions, whole, rounds))
-            whole.unlink()
-            show(f"{ranks} logs of 1 MB", versions, measured(versions, logs, rounds), base, first)
-            shutil.rmtree(logs)
+            compare(versions, logs, first, (f"1 log of {ranks} MB", f"{ranks} logs of 1 MB"), rounds)
         if arguments.dask:
             logs, _ = folder_of(arguments.dask, MB, folder)
             took = {
@@ -213,11 +213,16 @@ def main() -> None:
             shutil.rmtree(logs)
         for files in arguments.small:
             logs, first = small_folder(files, folder)
-            whole = together(logs, folder / "together.log")
-            base = show(f"1 log of {2 * files // 1000} MB", versions, measured(versions, whole, 1))
-            whole.unlink()
-            show(f"{files:,} logs of 2 kB", versions, measured(versions, logs, 1), base, first)
-            shutil.rmtree(logs)
+            compare(versions, logs, first, (f"1 log of {2 * files // 1000} MB", f"{files:,} logs of 2 kB"), 1)
+
+
+def compare(versions: list[Version], logs: Path, failed: int, titles: tuple[str, str], rounds: int) -> None:
+    """Print a row for one log that joins the `logs`, and a row for the logs themselves. Then remove them."""
+    whole = together(logs, logs.with_suffix(".log"))
+    base = show(titles[0], versions, measured(versions, whole, rounds))
+    whole.unlink()
+    show(titles[1], versions, measured(versions, logs, rounds), base, failed)
+    shutil.rmtree(logs)
 
 
 def measured(versions: list[Version], path: Path, rounds: int) -> Sequence[Row]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import gzip
 import itertools
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import click
+from machine import measured
 from rich.console import Console
 from rich.table import Table
 from scanlog import write_rank
@@ -34,11 +34,11 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 @click.command()
 @click.option("--megabytes", default=64, show_default=True, help="size of the generated log, over all ranks")
-@click.option("--ranks", default=4, show_default=True, help="files that it is made of")
+@click.option("--ranks", default=4, show_default=True, help="number of generated files")
 @click.option("--rounds", default=3, show_default=True, help="interleaved rounds; the median counts")
 @click.option("--density", default=0.0003, show_default=True, help="share of the lines that are signatures")
-@click.option("--bars", default=0.1, show_default=True, help="share of the lines behind progress bars")
-@click.option("--patterns", default=200, show_default=True, help="how many of the catalogue's plain patterns")
+@click.option("--bars", default=0.1, show_default=True, help="share of the lines that follow progress bars")
+@click.option("--patterns", default=200, show_default=True, help="number of the catalogue's plain patterns")
 @click.option("--compress", type=click.Choice(["gz", "zst"]), help="compress the files first")
 @click.option("--logs", type=click.Path(exists=True, path_type=Path), help="read these real logs instead")
 @click.option("--workers", default=2, show_default=True, help="processes for the parallel diagnosis")
@@ -150,18 +150,11 @@ def _rounds(
     seconds: Taken = {reader.name: [] for reader in readers}
     processor: Taken = {reader.name: [] for reader in readers}
     for number, reader in itertools.product(range(rounds), readers):
-        used, start = _processor_seconds(), time.perf_counter()
-        reader.run(_input(reader, files, sample))
-        seconds[reader.name].append(time.perf_counter() - start)
-        processor[reader.name].append(_processor_seconds() - used)
+        used, elapsed = measured(partial(reader.run, _input(reader, files, sample)))
+        seconds[reader.name].append(elapsed)
+        processor[reader.name].append(used)
         console.print(f"round {number + 1}: {reader.name} {seconds[reader.name][-1]:.2f} s", style="dim")
     return seconds, processor
-
-
-def _processor_seconds() -> float:
-    """Return processor seconds of this process and of its finished child processes."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _table(

@@ -40,8 +40,13 @@ ROOT = Path(__file__).resolve().parent.parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hours", type=float, default=HOURS, help="simulated run-hours")
-    parser.add_argument("--seed", type=int, default=1, help="another one makes other runs")
-    parser.add_argument("--kind", choices=sorted({**KINDS, **UNFORESEEN}), action="append", help="only these")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the simulated runs")
+    parser.add_argument(
+        "--kind",
+        choices=sorted({**KINDS, **UNFORESEEN}),
+        action="append",
+        help="simulate only this kind of run; may be given more than once",
+    )
     given = parser.parse_args()
     began = time.monotonic()
     verdicts = watched(given.hours, given.seed, given.kind or sorted(KINDS))

@@ -65,7 +65,7 @@ def watch(stallwatch: str, folder: Path, seconds: float, warm_up: float = 10.0) 
 def main() -> None:
     """Measure all versions, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stallwatch", nargs="+", help="the command line of each version")
+    parser.add_argument("stallwatch", nargs="+", help="path of each version's stallwatch")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=30.0)
     given = parser.parse_args()

@@ -10,14 +10,14 @@ processor and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` wr
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from machine import measured
 
 PATTERNS = 200
 PARTS = ("rules", "lint", "logs", "exporter", "stallwatch", "alerts", "dashboard", "bench", "")
@@ -47,22 +47,7 @@ def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) 
     run = readers[READERS.get(kind, kind)]
     run(files)
     for _ in sys.stdin:
-        print(json.dumps(taken(lambda: run(files))), flush=True)
-
-
-def taken(run: Callable[[], object]) -> tuple[float, float]:
-    """Run a function.
-
-    Return processor seconds, with those of finished child processes, and elapsed seconds.
-    """
-    used, start = _used(), time.perf_counter()
-    run()
-    return _used() - used, time.perf_counter() - start
-
-
-def _used() -> float:
-    found = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in found)
+        print(json.dumps(measured(lambda: run(files))), flush=True)
 
 
 def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
@@ -83,21 +68,13 @@ def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
 
         for process in processes.values():
             request_reading(process)
-        search = [
-            "rg",
-            "-a",
-            "-j1",
-            "--json",
-            "--no-unicode",
-            "-f",
-            str(Path(folder, "0", "patterns")),
-            *logs,
-        ]
+        patterns = str(Path(folder, "0", "patterns"))
+        search = ["rg", "-a", "-j1", "--json", "--no-unicode", "-f", patterns, *logs]
         seconds: dict[str, list[tuple[float, float]]] = {}
         for _ in range(int(rounds)):
             for checkout, process in processes.items():
                 seconds.setdefault(checkout, []).append(request_reading(process))
-            ripgrep = taken(lambda: subprocess.run(search, stdout=subprocess.DEVNULL, check=True))
+            ripgrep = measured(lambda: subprocess.run(search, stdout=subprocess.DEVNULL, check=True))
             seconds.setdefault("ripgrep", []).append(ripgrep)
         for process in processes.values():
             process.communicate()

@@ -93,10 +93,12 @@ def main() -> None:
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
     folder = click.Path(path_type=Path, file_okay=False, exists=True)
-    command = click.option("--jobs", default=2, show_default=True, help="Processes.")(command)
-    command = click.option("--logs", multiple=True, type=folder, help="Folders of runs, at any depth.")(
+    command = click.option("--jobs", default=2, show_default=True, help="Number of parallel processes.")(
         command
     )
+    command = click.option(
+        "--logs", multiple=True, type=folder, help="Folder with folders of runs, at any depth."
+    )(command)
     return click.option("--corpus", multiple=True, type=folder, help="Another labeled corpus.")(command)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from simulated import LONGEST_STEP, Doing, Report, Run
+from simulated import Doing, Report, Run
 
 from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
@@ -243,6 +242,3 @@ def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) ->
         watched.advance.seen(now)
     verdict.hours += (lines[-1][0] - first) / 3600
     return watched.progress.progressed
-
-
-__all__ = ["FIXED", "LONGEST_STEP", "Iterator", "Verdict", "watch_recording", "watch_run"]

@@ -51,10 +51,7 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Stop pinging, and send the signal `last` unless it is empty.
-
-        Wait at most `timeout` seconds in total.
-        """
+        """Stop pinging, and send the signal `last` if there is one, within `timeout` seconds in total."""
         self._last = last
         self._ended.set()
         self._thread.join(timeout)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote, unquote
 
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.redact import add_schemes
 
 # For these schemes, the host is an address; for other schemes (slack://TokenA/…) it may be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
@@ -56,13 +53,12 @@ def hide_secrets(text: str, url: str) -> str:
     return text
 
 
-@functools.cache
-def learn_schemes() -> None:
-    """Import Apprise, and make redaction recognize the URL schemes of its installed version."""
-    from apprise.manager_plugins import NotificationManager
+def error_line(error: Exception, url: str) -> str:
+    """Return the first line of a database's error without the secrets in its `url`; "" for an empty text.
 
-    manager: Any = NotificationManager  # NotificationManager has no types
-    add_schemes(manager().schemas())
+    SQLAlchemy prints the SQL statement in the following lines.
+    """
+    return hide_secrets(str(error), url).strip().partition("\n")[0]
 
 
 def _pieces(url: str) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from stallwatch_alerts.messages.compose import Message, render, render_test
 from stallwatch_alerts.messages.links import Runbooks, command_for, link_lines, with_links
@@ -43,11 +43,6 @@ class Channel(Protocol):
         The exception can have an attribute ``retry_after``: the number of seconds that the chat requested to
         wait, or ``None``.
         """
-
-
-@runtime_checkable
-class EditingChannel(Channel, Protocol):
-    """A channel that can edit its messages."""
 
     def has_message(self, incident: str) -> bool:
         """Return whether the channel sent a message about this open incident and can edit it."""
@@ -156,10 +151,6 @@ def key_of_planned(key: str) -> str:
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 
-_SALT = b"stallwatch chat url"
-_LENGTH = 16
-
-
 @functools.lru_cache(maxsize=256)
 def fingerprint(url: str) -> str:
     """Return the name of a chat in the database: a hash of its URL that is the same on every host.
@@ -167,4 +158,5 @@ def fingerprint(url: str) -> str:
     The name has 32 hexadecimal digits. The hash is slow on purpose (50 ms per URL), because a password in a
     URL can be weak.
     """
-    return hashlib.scrypt(url.strip().encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=_LENGTH).hex()
+    salt = b"stallwatch chat url"
+    return hashlib.scrypt(url.strip().encode(), salt=salt, n=2**14, r=8, p=1, dklen=16).hex()

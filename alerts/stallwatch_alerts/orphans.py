@@ -47,10 +47,7 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs whose agent has ended.
-
-    Multi-host runs are omitted as long as any agent of the run is running.
-    """
+    """Return the runs whose agent has ended; a multi-host run only if all of its agents have ended."""
     kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
@@ -62,10 +59,7 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each merged incident in this folder.
-
-    Merged incidents combine the incidents of all hosts of a run.
-    """
+    """Return the last state of each incident in this folder that combines the incidents of all hosts."""
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 

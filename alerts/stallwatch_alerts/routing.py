@@ -7,7 +7,7 @@ broken route might match is sent to every chat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ class QuietHours(msgspec.Struct, frozen=True):
     but: str = "critical"  #: incidents of at least this severity are sent during quiet hours
 
     def until(self, now: float) -> float:
-        """Return the Unix time at which the quiet hours end; outside of quiet hours, return `now`."""
+        """Return the Unix time at which the current quiet hours end; 0 outside of quiet hours."""
         here = datetime.fromtimestamp(now, self.zone)
         for day in (-1, 0):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
@@ -37,7 +37,7 @@ class QuietHours(msgspec.Struct, frozen=True):
             ends = datetime.combine(ends_on, self.end, self.zone)
             if begins <= here < ends:
                 return ends.timestamp()
-        return now
+        return 0.0
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -77,15 +77,10 @@ class RoutedChat(msgspec.Struct, frozen=True):
 
 
 def routed_chats(
-    urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
+    urls: Sequence[str], routes: Sequence[Route], run: str, severity: str, family: str, rule: str, now: float
 ) -> list[RoutedChat]:
-    """Return the chats to notify of an incident.
-
-    Each chat is returned once, with the earliest of the times that its routes allow.
-    """
-    routes = tuple(routes)
+    """Return each chat to notify of an incident, with the earliest time that its routes allow."""
     found: dict[tuple[str, bool], RoutedChat] = {}
-    decided = False
     for route in routes:
         if not route.fits(run, severity, family, rule):
             continue
@@ -93,28 +88,27 @@ def routed_chats(
             here = [RoutedChat(url) for url in every_chat(urls, routes)]
         else:
             here = _routed_chats_of(route, urls, severity, now)
-        for stop in here:
-            known = found.get((stop.url, stop.escalation))
-            if known is None or stop.not_before < known.not_before:
-                found[stop.url, stop.escalation] = stop
+        for chat in here:
+            known = found.get((chat.url, chat.escalation))
+            if known is None or chat.not_before < known.not_before:
+                found[chat.url, chat.escalation] = chat
         if not (route.go_on or route.broken):
-            decided = True
             break
-    if not decided:
+    else:
         for url in urls:
             found[url, False] = RoutedChat(url)
     return list(found.values())
 
 
-def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
+def every_chat(urls: Sequence[str], routes: Sequence[Route]) -> tuple[str, ...]:
     """Return all chats for ordinary notifications; if there are none, return the escalation chats."""
     found = dict.fromkeys(urls)
-    for route in (routes := tuple(routes)):
+    for route in routes:
         found.update(dict.fromkeys(route.urls or ()))
     return tuple(found) or all_urls(urls, routes)
 
 
-def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
+def all_urls(urls: Sequence[str], routes: Sequence[Route]) -> tuple[str, ...]:
     """Return all configured chats, including the chats of routes and escalations."""
     found = dict.fromkeys(urls)
     for route in routes:
@@ -125,8 +119,7 @@ def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
 def _routed_chats_of(route: Route, urls: Sequence[str], severity: str, now: float) -> list[RoutedChat]:
     not_before = 0.0
     if route.quiet is not None and RANKS.get(severity, 0) < RANKS[route.quiet.but]:
-        until = route.quiet.until(now)
-        not_before = until if until > now else 0.0
+        not_before = route.quiet.until(now)
     found = [RoutedChat(url, not_before) for url in (urls if route.urls is None else route.urls)]
     if route.escalate_after and severity == "critical":
         due = now + route.escalate_after

@@ -106,11 +106,11 @@ class ChatSink(DeliveryQueue):
             is_new = self._deserves_message(incident)
             if not is_new and not self._changes_message(incident):
                 return
-            letter = self._incident_message(incident)
+            update = self._incident_message(incident)
             if is_new:
-                self.put(letter)
+                self.put(update)
             else:
-                self.amend(letter.notice)
+                self.amend(update.notice)
         except Exception:
             self._lost += 1
 

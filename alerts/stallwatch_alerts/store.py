@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from stallwatch_alerts.storage.engine import make_file, migrate, open_engine, writing
@@ -117,11 +117,11 @@ class IncidentStore:
                 connection.execute(insert(INCIDENTS).values(row))
             else:
                 connection.execute(update(INCIDENTS).where(INCIDENTS.c.id == incident.id).values(row))
-            _note(connection, incident, before)
-
-
-def _incident(payload: Any) -> Incident:
-    return convert(payload, Incident, str_keys=True)  # JSON keys are strings, even for ranks
+            for what in _changes(incident, before):
+                change = {"what": what, "who": "", "text": incident.resolution}
+                connection.execute(
+                    insert(HISTORY).values(incident=incident.id, at=incident.updated_at, **change)
+                )
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
@@ -129,26 +129,14 @@ def _readable(payloads: Iterable[Any]) -> list[Incident]:
     found = []
     for payload in payloads:
         try:
-            found.append(_incident(payload))
+            found.append(convert(payload, Incident, str_keys=True))  # JSON keys are strings, even for ranks
         except NOT_JSON as error:
             _log.warning("an incident cannot be read and is left out: %s", error)
     return found
 
 
-def _note(connection: Connection, incident: Incident, before: Any) -> None:
-    for what in _changes(incident, before):
-        connection.execute(
-            insert(HISTORY).values(
-                incident=incident.id, at=incident.updated_at, what=what, who="", text=incident.resolution
-            )
-        )
-
-
 def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
-    """Return the changes between two states of an incident that its history records.
-
-    Changes of steps and counts are not among them.
-    """
+    """Return the changes between two states of an incident that its history records."""
     if before is None or before.opened_at != incident.opened_at:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.masking import hide_secrets
+from stallwatch_alerts.masking import error_line
 from stallwatch_alerts.storage.cluster import is_cluster_engine
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
@@ -119,7 +119,8 @@ class StoreSink:
         if not self._complained:
             self._complained = True
             with contextlib.suppress(Exception):
-                self._report(f"an incident could not be stored ({self._reason(error)})")
+                reason = ": ".join(filter(None, (type(error).__name__, error_line(error, self._url))))
+                self._report(f"an incident could not be stored ({reason})")
 
     def _prune(self, store: IncidentStore) -> None:
         if self._keep_days is not None:
@@ -127,8 +128,3 @@ class StoreSink:
 
             with contextlib.suppress(Exception):  # the next agent retries
                 prune(store.engine, time.time(), self._keep_days)
-
-    def _reason(self, error: Exception) -> str:
-        """Return the first line of the error. SQLAlchemy prints the SQL statement in the following lines."""
-        lines = hide_secrets(str(error), self._url).strip().splitlines()
-        return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -56,10 +56,7 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items, and finish the queue within `timeout` seconds.
-
-        Return whether all items were finished.
-        """
+        """Accept no more items; return whether the queue was finished within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()
@@ -74,10 +71,7 @@ class Worker(Generic[Item]):
         return not self._thread.is_alive() and not self._left
 
     def _leave(self) -> None:
-        """Remove the remaining items from the queue, and count them as dropped.
-
-        The item that the thread has not finished counts, too.
-        """
+        """Remove the remaining items from the queue, and count them and the unfinished item as dropped."""
         left = 0
         with contextlib.suppress(queue.Empty):
             while True:

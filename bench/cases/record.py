@@ -20,7 +20,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ BENCH = HERE.parent
 sys.path[:0] = [str(BENCH), str(BENCH.parent / "tests" / "repro"), str(HERE / "programs")]
 
 from live_programs.table import FAILING, FORMS  # noqa: E402
+from machine import free_port  # noqa: E402
 
 AFTER_EVENT, AFTER_REPORT, AT_MOST = 200.0, 15.0, 360.0
 PROGRAM_HANGS = HERE / "programs" / "hangs.py"
@@ -102,10 +102,7 @@ def record(row: dict[str, Any], out: Path) -> str:
     work = Path(tempfile.mkdtemp(prefix="hang-"))
     (work / "work").mkdir()
     events = work / "event"
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    command = shlex.split(row["form"].format(python=sys.executable, program=row["program"], port=port))
+    command = shlex.split(row["form"].format(python=sys.executable, program=row["program"], port=free_port()))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     environ |= {
         "STALLWATCH_HOME": str(work / "home"),

@@ -8,12 +8,11 @@ tokens and lines of a parser's samples, pairs of them, and the attacks on the pr
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from fuzzing import patterns
 from fuzzing.mutation import TOKENS
-from fuzzing.targets import Target, wrong
+from fuzzing.targets import Target, seconds_for
 
 _SIZES = (16_000, 64_000)
 _FASTER = 8.0
@@ -74,11 +73,11 @@ def slow(
 ) -> tuple[float, float] | None:
     """Return the growth of the time, and the time for the longer input; ``None`` if the growth is normal."""
     small, large = (stretched(unit, size) for size in sizes)
-    took = _time(target, large)
+    took = seconds_for(target, large)
     if took < _FLOOR:
         return None
     for _ in range(3):  # the growth must be excessive every time: the machine may be busy, or a cache cold
-        before, took = max(_time(target, small), 1e-4), min(took, _time(target, large))
+        before, took = max(seconds_for(target, small), 1e-4), min(took, seconds_for(target, large))
         if took < _FLOOR or took / before < _FASTER * (sizes[1] / sizes[0]) / 4:
             return None
     return took / before, took
@@ -101,9 +100,3 @@ def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
             + (f", {worst:.2f} s at most" if seen else "")
         )
     return found
-
-
-def _time(target: Target, data: bytes) -> float:
-    began = time.process_time()
-    wrong(target, data)
-    return time.process_time() - began

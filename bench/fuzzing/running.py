@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzing.mutation import Mutator
-from fuzzing.targets import BY_NAME, Target, wrong
+from fuzzing.targets import BY_NAME, Target, seconds_for, wrong
 
 FLOOR_SECONDS = 0.01  #: shorter times are ignored, because they depend more on the machine than on the parser
 MOST_TIMES = 10  #: limit of an input's time, in multiples of the median time per byte
@@ -60,6 +60,13 @@ class Result:
     peak: int = 0  #: peak memory of the process in bytes
     failures: list[Failure] = field(default_factory=list)
 
+    def add(self, part: Result) -> None:
+        """Add the results of some more inputs."""
+        self.inputs += part.inputs
+        self.seconds += part.seconds
+        self.slowest, self.peak = max(self.slowest, part.slowest), max(self.peak, part.peak)
+        self.failures += part.failures
+
 
 def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
     """Return the input with this `number` for a target.
@@ -82,8 +89,8 @@ class Judge:
 
     def __init__(self, target: Target, samples: Sequence[bytes] = ()) -> None:
         self._target = target
-        self._least = min(self._time(b"") for _ in range(5))
-        whole = [self._rate(sample, self._time(sample)) for sample in samples]
+        self._least = min(seconds_for(target, b"") for _ in range(5))
+        whole = [self._rate(sample, seconds_for(target, sample)) for sample in samples]
         self._of_samples = statistics.median(whole) if whole else 0.0
         self._rates: list[float] = []
         self._median = 0.0
@@ -102,18 +109,15 @@ class Judge:
                 self._median = max(self._of_samples, statistics.median(self._rates))
         if seconds < FLOOR_SECONDS or not self._median or rate < MOST_TIMES * self._median:
             return rate / self._median if self._median and seconds >= FLOOR_SECONDS else 0.0
-        again = min(self._time(data) for _ in range(_RETRIES))  # the machine may have been busy
+        again = min(
+            seconds_for(self._target, data) for _ in range(_RETRIES)
+        )  # the machine may have been busy
         if again < FLOOR_SECONDS:
             return 0.0
         return self._rate(data, again) / self._median
 
     def _rate(self, data: bytes, seconds: float) -> float:
         return max(0.0, seconds - self._least) / max(64, self._target.size(data))
-
-    def _time(self, data: bytes) -> float:
-        began = time.process_time()
-        wrong(self._target, data)
-        return time.process_time() - began
 
 
 def _peak() -> int:
@@ -192,9 +196,7 @@ def run(
                     total.inputs += part.number + 1 - began
                     began = part.number + 1
             else:
-                total.inputs += part.inputs
-                total.seconds += part.seconds
-                total.slowest, total.peak = max(total.slowest, part.slowest), max(total.peak, part.peak)
+                total.add(part)
                 began = last
     return total
 

@@ -8,6 +8,7 @@ split.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,13 @@ def wrong(target: Target, data: bytes) -> str | None:
     except Exception as error:
         return described(error)
     return None
+
+
+def seconds_for(target: Target, data: bytes) -> float:
+    """Return the processor time of the target for one input."""
+    began = time.process_time()
+    wrong(target, data)
+    return time.process_time() - began
 
 
 def described(error: BaseException) -> str:

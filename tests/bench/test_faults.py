@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fault_kinds import FAULTS, agent_stopped, left_out
 from fault_trials import Result, Trial, reference, stages
-from faults import schedule, wilson
+from faults import schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,11 +31,6 @@ def test_schedule_contains_every_fault() -> None:
 def test_unknown_fault_is_refused() -> None:
     with pytest.raises(SystemExit, match="no fault is called flood"):
         schedule(10, ["flood"])
-
-
-@pytest.mark.parametrize(("good", "total", "low"), [(0, 0, 0.0), (10, 10, 0.7225), (990, 1000, 0.9817)])
-def test_wilson_interval_is_correct(good: int, total: int, low: float) -> None:
-    assert wilson(good, total)[0] == pytest.approx(low, abs=0.0005)
 
 
 def test_message_about_several_incidents_counts_for_each() -> None:

@@ -92,5 +92,7 @@ def test_share_has_a_wilson_interval() -> None:
     assert (round(low, 3), round(high, 3)) == (0.735, 0.863)
     assert Share(0, 20).interval[0] == 0.0 and round(Share(0, 20).interval[1], 3) == 0.161
     assert Share(20, 20).interval[1] == 1.0
+    assert round(Share(10, 10).interval[0], 4) == 0.7225
+    assert round(Share(990, 1000).interval[0], 4) == 0.9817
     assert Share(0, 0).interval == (0.0, 1.0) and Share(0, 0).measured == "none"
     assert Share(1, 2).measured == "1/2 = 50.0% [9.5%, 90.5%]"

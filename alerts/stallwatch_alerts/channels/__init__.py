@@ -1,7 +1,4 @@
-"""Define the channels, which send notifications.
-
-A channel raises an error if a notification did not arrive.
-"""
+"""Define the channels, which send notifications to chats."""
 
 from __future__ import annotations
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qs
 
+from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_rules.text.lazy import lazy
 
 _FEISHU = lazy(
@@ -37,24 +39,26 @@ def apprise_url(url: str) -> str:
     return url
 
 
-def no_channel(url: str, log_lines: Sequence[str]) -> tuple[str, str]:
-    """Return the reason why Apprise cannot send to the URL, and the reason's code for ``errors.remedy``."""
+def no_channel(url: str, log_lines: Sequence[str]) -> ChannelError:
+    """Return an error with the reason why Apprise cannot send to the URL."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
-        return "not a URL: it has no scheme such as slack://", "url"
+        return ChannelError("not a URL: it has no scheme such as slack://", code="url")
     if scheme.lower() in ("http", "https"):
-        return "no chat is known by this web address", "web"
-    if scheme.lower() not in (known := _schemes()):
+        return ChannelError("no chat is known by this web address", code="web")
+    if scheme.lower() not in (known := apprise_schemes()):
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
-        return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ChannelError(f"there is no channel {scheme!r}{hint}", code="url")
     # Apprise also logs that it could not load the URL. These lines contain pieces of the URL.
-    log_lines = [
-        line for line in dict.fromkeys(log_lines) if not line.startswith(("Could not load", "Unparseable"))
-    ]
-    return "; ".join(log_lines) or "not a URL that Apprise understands", "url"
+    reasons = [line for line in log_lines if not line.startswith(("Could not load", "Unparseable"))]
+    reason = "; ".join(dict.fromkeys(reasons)) or "not a URL that Apprise understands"
+    return ChannelError(reason, code="url")
 
 
-def _schemes() -> list[str]:
+@cache
+def apprise_schemes() -> list[str]:
+    """Return the URL schemes of the installed version of Apprise."""
     from apprise.manager_plugins import NotificationManager
 
     manager: Any = NotificationManager  # NotificationManager has no types

@@ -1,7 +1,4 @@
-"""Send notices to the chat that an Apprise URL identifies.
-
-Each URL has its own channel with its own retries.
-"""
+"""Send notices to the chat that an Apprise URL identifies."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from apprise.plugins.custom_json import NotifyJSON
 from apprise.plugins.email import NotifyEmail
 from apprise.plugins.ntfy import NotifyNtfy, NtfyPriority
 
-from stallwatch_alerts.channels.addresses import apprise_url, no_channel
+from stallwatch_alerts.channels.addresses import apprise_schemes, apprise_url, no_channel
 from stallwatch_alerts.channels.chats import chat_of
 from stallwatch_alerts.channels.chats.base import Chat, Place, headline
-from stallwatch_alerts.channels.errors import ChannelError, reason_of, smtp_code, wants_tls
+from stallwatch_alerts.channels.errors import WANTS_TLS, ChannelError, known_failure, smtp_code
 from stallwatch_alerts.channels.http import Line, post, retry_after
 from stallwatch_alerts.channels.log_capture import (
     DeliveryCapture,
@@ -25,13 +22,11 @@ from stallwatch_alerts.channels.log_capture import (
     capture_answers,
     silence_libraries,
 )
-from stallwatch_alerts.masking import hide_secrets, learn_schemes, mask_url
+from stallwatch_alerts.masking import hide_secrets, mask_url
 from stallwatch_alerts.messages.layout import html_page
 from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
-from stallwatch_rules.text.redact import redact
-
-__all__ = ["AppriseChannel", "ChannelError"]
+from stallwatch_rules.text.redact import add_schemes, redact
 
 # Priorities 4 and 5 make the phone ring (docs.ntfy.sh, "Publishing", "Message priority").
 _PRIORITIES = {
@@ -52,7 +47,7 @@ class AppriseChannel:
     def __init__(self, url: str) -> None:
         """Raise `ChannelError` if Apprise does not understand the URL."""
         silence_libraries()
-        learn_schemes()
+        add_schemes(apprise_schemes())
         self.name = mask_url(url)
         self._url = url
         # No image mask: clients would load images from another server.
@@ -62,8 +57,7 @@ class AppriseChannel:
         with capture() as captured:
             plugin = apprise.Apprise.instantiate(apprise_url(url), asset=asset)
         if plugin is None:
-            reason, code = no_channel(url, captured.lines)
-            raise self._masked(ChannelError(reason, code=code))
+            raise self._masked(no_channel(url, captured.lines))
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
@@ -103,10 +97,7 @@ class AppriseChannel:
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:
-        """Edit the messages that were sent about the notice's incident.
-
-        Raise `ChannelError` if the chat refuses.
-        """
+        """Edit the messages about the notice's incident; raise `ChannelError` if the chat refuses."""
         failure: ChannelError | None = None
         if self._chat is not None:
             for request in self._chat.edits(notice, self._places.get(_incident_of(notice), [])):
@@ -120,8 +111,7 @@ class AppriseChannel:
     def _masked(self, failure: ChannelError) -> ChannelError:
         """Return a copy of the error without secrets.
 
-        Raise the copy only outside of exception handlers, because Python would chain the original error to
-        it.
+        Raise the copy outside of exception handlers, so that Python does not chain the original error to it.
         """
         return ChannelError(
             hide_secrets(redact(str(failure)), self._url)[:_LONGEST_REASON],
@@ -131,10 +121,7 @@ class AppriseChannel:
         )
 
     def _post(self, chat: Chat, notice: Notice) -> None:
-        """Send the notice to all targets of the URL.
-
-        A retry skips the targets that already accepted the notice.
-        """
+        """Send the notice to each target of the URL that has not accepted it yet."""
         incident, grouped = _incident_of(notice), "count" in notice.facts
         before, taken = self._taken
         if before != notice:
@@ -199,11 +186,9 @@ def _failure(captured: DeliveryCapture, chat: str) -> ChannelError:
     refused = next((answer for answer in reversed(captured.answers) if not answer.ok), None)
     if refused is None:
         code = smtp_code(reason) if chat == "smtp" else "connection"
-        core = None if code.startswith("smtp-") else reason_of(reason)
-        if core is not None:
-            return ChannelError(core[0], code=core[1])
-        return ChannelError(reason, chat=chat, code=code)
-    if wants_tls(refused.text):
+        known = None if code.startswith("smtp-") else known_failure(reason)
+        return known or ChannelError(reason, chat=chat, code=code)
+    if WANTS_TLS.search(refused.text):
         return ChannelError("the port accepts only HTTPS", code="wants-tls")
     return ChannelError(reason, chat=chat, code=f"http-{refused.status}", retry_after=retry_after(refused))
 

@@ -37,11 +37,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
         "no-tls",
     ),
     (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no response in time", "timeout"),
-    (
-        r"Connection refused|Errno 111\b|WinError 10061|actively refused",
-        "connection refused",
-        "refused",
-    ),
+    (r"Connection refused|Errno 111\b|WinError 10061|actively refused", "connection refused", "refused"),
     (r"Network is unreachable|No route to host|Host is down", "no route to the host", "unreachable"),
     (
         r"Connection aborted|Connection reset|Remote end closed|RemoteDisconnected|BadStatusLine",
@@ -51,7 +47,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Failed to parse|InvalidURL|Port out of range", "the host or the port is invalid", "address"),
 )
 #: Answers of TLS servers to a plain HTTP request: nginx, Go's net/http, Apache.
-_WANTS_TLS = lazy(
+WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,
 )
@@ -77,25 +73,18 @@ class ChannelError(Exception):
         self.retry_after = retry_after
 
 
-def reason_of(output: str) -> tuple[str, str] | None:
-    """Return the failure reason from a library's error text, and the reason's code for ``remedy``.
-
-    Return ``None`` if the reason is unknown.
-    """
+def known_failure(output: str) -> ChannelError | None:
+    """Return the failure that a library's error text reports; ``None`` if the text is unknown."""
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
-        return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
+        shown = f" ({why[:80]})" if why else ""
+        return ChannelError(f"the server's certificate is not accepted{shown}", code="tls")
     for pattern, reason, code in _REASONS:
         if re.search(pattern, output):
-            return reason, code
+            return ChannelError(reason, code=code)
     if (found := _SSL.search(output)) is not None:
-        return f"TLS fails ({found['code'].replace('_', ' ').lower()})", "tls"
-    return ("TLS fails", "tls") if "SSLError" in output else None
-
-
-def wants_tls(answer: str) -> bool:
-    """Return whether a server responded that its port accepts only HTTPS."""
-    return _WANTS_TLS.search(answer) is not None
+        return ChannelError(f"TLS fails ({found['code'].replace('_', ' ').lower()})", code="tls")
+    return ChannelError("TLS fails", code="tls") if "SSLError" in output else None
 
 
 def smtp_code(output: str) -> str:
@@ -106,10 +95,7 @@ def smtp_code(output: str) -> str:
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return the names of advice texts, by chat and then by error code.
-
-    The entry ``any`` contains HTTP and network error codes, which apply to all chats.
-    """
+    """Return the names of advice texts by chat and error code; ``any`` holds the codes of all chats."""
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import json
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import requests
 
-from stallwatch_alerts.channels.errors import ChannelError, reason_of
+from stallwatch_alerts.channels.errors import ChannelError, known_failure
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
@@ -40,10 +41,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """True if the HTTP status is a success.
-
-        Some chats report errors with status 200, so check the body, too.
-        """
+        """True if the HTTP status is a success; some chats also report errors with status 200."""
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
@@ -75,7 +73,7 @@ def post(request: Request, line: Line) -> Answer:
     try:
         return _post(request, line)
     except requests.RequestException as error:
-        failure = failure_of(error, line)
+        failure = _failure(error, line)
     raise failure  # raised outside of the handler, so that the library's exception is not chained
 
 
@@ -102,20 +100,15 @@ def _post(request: Request, line: Line) -> Answer:
         return Answer(response.status_code, dict(response.headers), content.decode("utf-8", "replace"))
 
 
-def failure_of(error: Exception, line: Line) -> ChannelError:
-    """Return a `ChannelError` for a library's exception.
-
-    It does not contain the URL, as the exception may.
-    """
-    text = str(error)
+def _failure(error: Exception, line: Line) -> ChannelError:
+    """Return a `ChannelError` without the URL, which the library's exception can contain."""
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
-    found = reason_of(text)
-    if found is not None:
-        return ChannelError(found[0], code=found[1])
-    if isinstance(error, requests.ConnectionError):
-        return ChannelError("the connection broke", code="connection")
-    return ChannelError(f"not sent ({type(error).__name__})", code="connection")
+    if (known := known_failure(str(error))) is not None:
+        return known
+    broke = isinstance(error, requests.ConnectionError)
+    reason = "the connection broke" if broke else f"not sent ({type(error).__name__})"
+    return ChannelError(reason, code="connection")
 
 
 def retry_after(answer: Answer) -> float | None:
@@ -138,19 +131,11 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the wait in seconds that a header requests.
-
-    A date in the header is compared with the response's header ``Date``.
-    """
-    try:
+    """Return the seconds to wait until the time in a header; `date` is the response's header ``Date``."""
+    with contextlib.suppress(ValueError):
         return _seconds(float(value))
-    except ValueError:
-        pass
-    until = _moment(value)
-    if until is None:
-        return None
-    now = _moment(date)
-    return max(0.0, until - (time.time() if now is None else now))
+    until, now = _moment(value), _moment(date)
+    return None if until is None else max(0.0, until - (time.time() if now is None else now))
 
 
 def _moment(date: str) -> float | None:

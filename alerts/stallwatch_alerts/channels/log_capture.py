@@ -57,8 +57,7 @@ def silence_libraries() -> None:
 class _CaptureFilter(logging.Filter):
     """A log filter that captures Apprise's warnings, and exceptions that Apprise logs only at DEBUG.
 
-    It is a filter, not a handler, in order to keep the messages from handlers of the user and of log
-    collectors.
+    A handler could not prevent other handlers from receiving the messages, but a filter can.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

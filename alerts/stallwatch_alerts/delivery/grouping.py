@@ -128,10 +128,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports that a problem is over.
-
-    A crash is excluded, although its incident also has the status "resolved".
-    """
+    """Return whether the notice reports that a problem is over. A crash of the run does not count."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 

@@ -169,9 +169,8 @@ class Outbox:
                 if again > now or (row.claim and again == 0.0 and not holder_is_gone(row.claim)):
                     return None
                 if again != math.inf:
-                    keys, is_deferred = tuple(row.keys or ()), bool(row.not_before)
-                    message = Claimed(row.id, stored_group(row), keys, is_deferred)
-                    return Batch("", (message,), row.attempts, self._moments.of(row.created_at, now))
+                    created_at = self._moments.of(row.created_at, now)
+                    return Batch("", (_message(row),), row.attempts, created_at)
         return None
 
     @contextlib.contextmanager
@@ -225,10 +224,7 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """Discard the batch, and return its number of messages.
-
-        The next message to the chat reports the number of discarded messages.
-        """
+        """Discard the batch and return its number of messages. The next message reports this number."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="given-up", reason=reason[:1000])
             count = sum(group.count for group in batch.groups)
@@ -241,10 +237,7 @@ class Outbox:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw all messages that wait for this chat, and return their number.
-
-        Messages that are being sent are not withdrawn.
-        """
+        """Withdraw all messages that wait for this chat and are not being sent; return their number."""
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -324,10 +317,7 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """Return the state of the stored messages, newest first.
-
-        `run` and `state` restrict the result to the messages about one run or in one state.
-        """
+        """Return the state of the stored messages, newest first; optionally only of one run or state."""
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)
@@ -362,17 +352,14 @@ class Outbox:
         ]
 
     def _looked(self, row: Any, gone: Container[str], taken_at: float, now: float) -> Row:
-        wait = min(row.next_at - row.tried_at, LONGEST_PAUSE)
-        is_due = now - self._moments.of(row.tried_at, now) >= wait
+        tried_at = self._moments.of(row.tried_at, now)
         is_held = bool(row.claim) and row.claim not in gone
         claimed = self._moments.of(row.claimed_until - CLAIM_SECONDS, now)
         is_new = now - self._moments.first_seen(row.claim, now) < CLAIM_SECONDS
-        is_claimed = is_held and is_new and now - claimed < CLAIM_SECONDS + CLOCKS_APART
-        tried_at = self._moments.of(row.tried_at, now)
         return Row(
             row.attempts,
-            is_due,
-            is_claimed,
+            now - tried_at >= min(row.next_at - row.tried_at, LONGEST_PAUSE),
+            is_held and is_new and now - claimed < CLAIM_SECONDS + CLOCKS_APART,
             row.about or row.run,
             bool(row.escalation),
             created_at=self._moments.of(row.created_at, now),
@@ -391,10 +378,7 @@ class Outbox:
         )
         return Batch(
             claim,
-            tuple(
-                Claimed(row.id, stored_group(row), tuple(row.keys or ()), bool(row.not_before))
-                for row in rows
-            ),
+            tuple(_message(row) for row in rows),
             rows[0].attempts if rows else 0,
             min((self._moments.of(row.created_at, now) for row in rows), default=now),
             expired,
@@ -414,6 +398,10 @@ class Outbox:
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
         given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
         connection.execute(update(MESSAGES).where(mine).values(given))
+
+
+def _message(row: Any) -> Claimed:
+    return Claimed(row.id, stored_group(row), tuple(row.keys or ()), bool(row.not_before))
 
 
 def _last_sent(connection: Connection, channel: str) -> float:

@@ -71,10 +71,7 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Return whether `limits` allow one more message at `now`.
-
-    `sent` contains the steady times of the messages sent before.
-    """
+    """Return whether `limits` allow one more message; `sent` holds the steady times of earlier messages."""
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 
@@ -118,19 +115,16 @@ class SteadyTimes:
     def store(self, now: float) -> float:
         """Return the wall-clock time to store for the steady time `now`."""
         at = steady.wall(now)
-        self._keep(at, now)
+        self.first_seen(at, now)
         return at
 
     def of(self, at: float, now: float) -> float:
         """Return the steady time for the stored wall-clock time `at`."""
-        return self._keep(at, min(now, at - steady.moved()))
+        return self.first_seen(at, min(now, at - steady.moved()))
 
-    def first_seen(self, what: str, now: float) -> float:
-        """Return the steady time at which this process first read the value `what` from the database."""
-        return self._keep(what, now)
-
-    def _keep(self, key: Hashable, moment: float) -> float:
-        kept = self._known.setdefault(key, moment)
+    def first_seen(self, value: Hashable, now: float) -> float:
+        """Return the steady time at which this process first saw the value: `now` if the value is new."""
+        kept = self._known.setdefault(value, now)
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         return kept

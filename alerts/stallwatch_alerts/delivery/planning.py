@@ -36,11 +36,6 @@ class IncidentMessage:
     family: str = ""  #: the family of the rule, from its page
 
 
-def _is_news(incident: Incident) -> bool:
-    """Return whether to report the incident's end even to chats that did not receive its beginning."""
-    return not incident.is_settled and not incident.unwatched
-
-
 @dataclass(frozen=True)
 class Draft:
     """A message to store, with the notification keys that it covers."""
@@ -87,7 +82,7 @@ class Planner:
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
-        self, letters: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
+        self, updates: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
         """Return the messages about these incident updates that must be stored.
 
@@ -99,8 +94,8 @@ class Planner:
         def knows(channel: str, key: str) -> bool:
             return (channel, key) in new or bool(notified(channel, [key]))
 
-        for letter in letters:
-            for draft in self._drafts_of(letter, knows, escalated, now):
+        for update in updates:
+            for draft in self._drafts_of(update, knows, escalated, now):
                 fresh = tuple(key for key in draft.keys if not knows(draft.channel, key))
                 if draft.keys and not fresh:
                     continue
@@ -109,62 +104,51 @@ class Planner:
         return found
 
     def _drafts_of(
-        self, letter: IncidentMessage, knows: Callable[[str, str], bool], escalated: Escalated, now: float
+        self, update: IncidentMessage, knows: Callable[[str, str], bool], escalated: Escalated, now: float
     ) -> list[Draft]:
-        incident = letter.incident
-        ends = incident.status == "resolved"
-        routed = self._routed_chats(letter, now)
+        incident, settings = update.incident, self._settings
+        about = (incident.run, incident.severity, update.family, incident.rule)
+        routed = routed_chats(settings.urls, settings.routes, *about, now)
         drafts: list[Draft] = []
-        if ends:
-            by_url = {stop.url: stop for stop in routed if not stop.escalation}
+        if incident.status == "resolved":
+            by_url = {chat.url: chat for chat in routed if not chat.escalation}
             drafts += [
-                self._draft(letter, channel, by_url.get(url, RoutedChat(url)))
-                for channel, url in zip(self.channels, self._settings.all_urls, strict=True)
+                self._draft(update, channel, by_url.get(url, RoutedChat(url)))
+                for channel, url in zip(self.channels, settings.all_urls, strict=True)
                 if any(knows(channel, opening) for opening in opening_keys(incident))
                 or channel in escalated(incident.id)
             ]
         # A crash is reported even to chats that were not notified before, and requires an acknowledgement.
-        if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):
-            drafts += [self._draft(letter, fingerprint(stop.url), stop) for stop in routed]
+        is_news = not incident.is_settled and not incident.unwatched
+        if is_news and not self.is_silenced(incident, now):
+            drafts += [self._draft(update, fingerprint(chat.url), chat) for chat in routed]
         return drafts
 
-    def _draft(self, letter: IncidentMessage, channel: str, stop: RoutedChat) -> Draft:
-        incident, notice = letter.incident, letter.notice
+    def _draft(self, update: IncidentMessage, channel: str, chat: RoutedChat) -> Draft:
+        incident, notice = update.incident, update.notice
         key = notice.key
-        if stop.escalation:
-            notice = self._escalated(letter, stop)
+        if chat.escalation:
+            notice = self._escalated(update, chat)
             # An incident escalates once: its end does not repeat the escalation of its beginning.
             key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,
-            mask_url(stop.url),
+            mask_url(chat.url),
             incident.run,
             notice,
             (key,) if key else (),
             incident.id,
-            stop.not_before,
-            stop.escalation,
+            chat.not_before,
+            chat.escalation,
         )
 
-    def _escalated(self, letter: IncidentMessage, stop: RoutedChat) -> Notice:
-        message, language = letter.notice.message, self._settings.language
-        title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
+    def _escalated(self, update: IncidentMessage, chat: RoutedChat) -> Notice:
+        message, language = update.notice.message, self._settings.language
+        title = say("alerts.escalated", language, title=message.title, duration=chat.waited)
         # The acknowledgement comes first, because it is the most urgent action and the ends of long texts are
         # truncated.
-        text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
-        return replace(letter.notice, message=Message(title, text))
-
-    def _routed_chats(self, letter: IncidentMessage, now: float) -> list[RoutedChat]:
-        incident = letter.incident
-        return routed_chats(
-            self._settings.urls,
-            self._settings.routes,
-            incident.run,
-            incident.severity,
-            letter.family,
-            incident.rule,
-            now,
-        )
+        text = f"{say('alerts.acknowledge', language, incident=update.incident.id)}\n\n{message.text}"
+        return replace(update.notice, message=Message(title, text))
 
     def is_silenced(self, incident: Incident, now: float) -> bool:
         """Return whether a silence suppresses the message about the beginning of the incident."""

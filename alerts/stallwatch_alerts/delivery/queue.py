@@ -79,12 +79,12 @@ class DeliveryQueue:
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
-    def put(self, letter: IncidentMessage) -> None:
+    def put(self, update: IncidentMessage) -> None:
         """Accept a message about an incident. This never waits."""
         if len(self._incident_messages) >= _CAPACITY:
             self._lost += 1
             return
-        self._incident_messages.append(letter)
+        self._incident_messages.append(update)
         self._worker.put(None)  # wakes the worker; one item is enough for all messages
 
     def amend(self, notice: Notice) -> None:
@@ -92,19 +92,16 @@ class DeliveryQueue:
         self._edits.append(notice)
         self._worker.put(None)
 
-    def note(self, letter: IncidentMessage) -> None:
+    def note(self, update: IncidentMessage) -> None:
         """Record that another agent sent this message, so that this agent does not send it again.
 
         This agent still sends the incident's end and its escalations. This never waits.
         """
-        self._notes.append(letter)
+        self._notes.append(update)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Cancel this agent's escalation of the incident, because another agent has planned it.
-
-        This never waits.
-        """
+        """Cancel this agent's escalation, because another agent has planned it. This never waits."""
         self._notes.append(incident)
         self._worker.put(None)
 
@@ -117,9 +114,8 @@ class DeliveryQueue:
 
     def has_sent(self, incident: str) -> bool:
         """Return whether all due messages about this incident were delivered."""
-        if incident in self._in_hand or any(
-            letter.incident.id == incident for letter in list(self._incident_messages)
-        ):
+        queued = {update.incident.id for update in list(self._incident_messages)}
+        if incident in self._in_hand | queued:
             return False
         now = self._clock()
         with contextlib.suppress(Exception):
@@ -218,7 +214,7 @@ class DeliveryQueue:
         while self._notes:
             self._note(self._notes.popleft())
         while self._incident_messages and not give_up.is_set():
-            self._in_hand = {letter.incident.id for letter in list(self._incident_messages)[:_AT_ONCE]}
+            self._in_hand = {update.incident.id for update in list(self._incident_messages)[:_AT_ONCE]}
             some = [
                 self._incident_messages.popleft() for _ in range(min(_AT_ONCE, len(self._incident_messages)))
             ]
@@ -228,7 +224,11 @@ class DeliveryQueue:
                 self._incident_messages.extendleft(reversed(some))
                 break
             except Exception:  # one of the messages cannot be stored
-                self._store_each(some)
+                for update in some:
+                    try:
+                        self._store([update])
+                    except Exception:
+                        self._lost += 1
         self._in_hand = set()
         while self._edits:
             notice = self._edits.popleft()
@@ -243,27 +243,29 @@ class DeliveryQueue:
         outbox, now = self._spool or self._in_memory(), self._clock()
         with contextlib.suppress(Exception):
             if isinstance(noted, IncidentMessage):
-                self._note_sent(outbox, noted, now, steady.wall(now))
+                self._note_sent(outbox, noted, now)
             elif noted in self._planned:
                 self._planned.discard(noted)
                 outbox.release(noted)
 
-    def _note_sent(self, outbox: Outbox, letter: IncidentMessage, now: float, at: float) -> None:
-        incident = letter.incident
+    def _note_sent(self, outbox: Outbox, update: IncidentMessage, now: float) -> None:
+        incident, at = update.incident, steady.wall(now)
         waited = at - incident.opened_at
 
-        def calls(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
+        def escalations(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             """Plan the other agent's escalations for later, in case it can no longer send them."""
             if incident.status != "open":
                 return []
-            drafts = self._planner.drafts([letter], notified, escalated, at)
+            drafts = self._planner.drafts([update], notified, escalated, at)
             later = waited - _TAKEN_OVER_SECONDS
-            return [replace(one, not_before=one.not_before - later) for one in drafts if one.escalation]
+            return [
+                replace(draft, not_before=draft.not_before - later) for draft in drafts if draft.escalation
+            ]
 
-        for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
+        for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
             if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent a due draft
                 outbox.note(draft.channel, draft.keys, at)
-        self._put(outbox, calls, now, [incident.id] if incident.is_settled else [])
+        self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 
     def _put(
         self,
@@ -279,22 +281,15 @@ class DeliveryQueue:
             for sender in self._senders:
                 sender.wake()
 
-    def _store_each(self, letters: Sequence[IncidentMessage]) -> None:
-        for letter in letters:
-            try:
-                self._store([letter])
-            except Exception:
-                self._lost += 1
-
-    def _store(self, letters: Sequence[IncidentMessage]) -> None:
+    def _store(self, updates: Sequence[IncidentMessage]) -> None:
         """Store the messages on disk, or in memory if that fails, but never in both places."""
         try:
             if self._spool is None:
                 self._open()
             # An update of an incident must not overtake the incident's beginning, which waits in memory.
             before = set() if self._memory is None else self._memory.incidents_waiting()
-            later = [letter for letter in letters if letter.incident.id in before]
-            others = [letter for letter in letters if letter.incident.id not in before]
+            later = [update for update in updates if update.incident.id in before]
+            others = [update for update in updates if update.incident.id not in before]
             if later:
                 self._keep(self._in_memory(), later)
             if others:
@@ -307,7 +302,7 @@ class DeliveryQueue:
                     self._report(
                         f"messages cannot be kept on disk ({type(error).__name__}); they are sent from memory"
                     )
-            self._keep(self._in_memory(), letters)
+            self._keep(self._in_memory(), updates)
 
     def _in_memory(self) -> Outbox:
         if self._memory is None:
@@ -319,9 +314,9 @@ class DeliveryQueue:
             self._memory = memory
         return self._memory
 
-    def _keep(self, outbox: Outbox, letters: Sequence[IncidentMessage]) -> None:
+    def _keep(self, outbox: Outbox, updates: Sequence[IncidentMessage]) -> None:
         now = self._clock()
-        over = [letter.incident.id for letter in letters if letter.incident.is_settled]
+        over = [update.incident.id for update in updates if update.incident.is_settled]
         other = self._memory if outbox is self._spool else self._spool
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
@@ -337,7 +332,7 @@ class DeliveryQueue:
                         known |= other.notified(channel, keys)
                 return known
 
-            return self._planner.drafts(letters, notified_anywhere, escalated, steady.wall(now))
+            return self._planner.drafts(updates, notified_anywhere, escalated, steady.wall(now))
 
         if outbox is self._memory:
             with contextlib.suppress(Exception):

@@ -14,7 +14,7 @@ from stallwatch_alerts.delivery.grouping import expiry_notice, grouped_message, 
 from stallwatch_alerts.delivery.outbox import Batch, Claimed
 from stallwatch_alerts.delivery.pacing import Limit, is_expired, limits_of, wait_after
 from stallwatch_alerts.masking import mask_url
-from stallwatch_alerts.notice import Channel, EditingChannel, Notice, fingerprint
+from stallwatch_alerts.notice import Channel, Notice, fingerprint
 from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
@@ -104,10 +104,7 @@ class Sender:
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current attempt and stop the thread.
-
-        The remaining messages are sent after the next start.
-        """
+        """Finish the current attempt and stop the thread; the next start sends the remaining messages."""
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -161,14 +158,11 @@ class Sender:
             self._wake.wait(_LOOK_SECONDS)
 
     def _edit(self) -> None:
-        """Send one scheduled edit.
-
-        A refused edit is dropped, because the incident's final message has its content.
-        """
+        """Send one scheduled edit. A refused edit is dropped, because the final message has its content."""
         channel = self._channel
-        if not isinstance(channel, EditingChannel) or time.monotonic() - self._edited_at < _EDIT_SECONDS:
+        if channel is None or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return
-        name = next((each for each in list(self._edits) if channel.has_message(each)), None)
+        name = next((name for name in list(self._edits) if channel.has_message(name)), None)
         if name is None or not self.outbox.take_turn(self._fingerprint, self._clock(), self._limits):
             return
         self._edited_at = time.monotonic()

@@ -1,7 +1,4 @@
-"""Determine the cause of an incident, and the fixes.
-
-Messages in chats and the dashboard's pages show the same.
-"""
+"""Determine the cause and the fixes of an incident for messages in chats and the dashboard's pages."""
 
 from __future__ import annotations
 
@@ -85,20 +82,12 @@ def is_located(stacks: StallStacks) -> bool:
 
 
 def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
-    """Remove fixes that the reader does not need.
-
-    These are fixes that only repeat the ranks' code position and, if the position is known, fixes that
-    collect stacks.
-    """
+    """Remove fixes that repeat the ranks' code position and, if it is known, fixes that collect stacks."""
     known = sentence(stacks)
     if known:
-        shown = [render(known, language) for language in LANGUAGES]
-        fixes = [fix for fix in fixes if not any(words in _in_all(fix) for words in shown)]
+        shown = {language: render(known, language) for language in LANGUAGES}
+        fixes = [fix for fix in fixes if not any(words in render(fix, lang) for lang, words in shown.items())]
     return [fix for fix in fixes if not advises_stacks(fix)] if is_located(stacks) else list(fixes)
-
-
-def _in_all(fix: Text) -> str:
-    return "\n".join(render(fix, language) for language in LANGUAGES)
 
 
 def _first_advice(stacks: StallStacks) -> Text:
@@ -110,7 +99,7 @@ def _first_advice(stacks: StallStacks) -> Text:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix. If it collects stacks in a multi-host run, add the name of the rank's host."""
+    """Return the fix, with the rank's host if the fix collects stacks in a multi-host run."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
-from stallwatch_alerts.messages.ranks import answered, commands, pid_of, stack
+from stallwatch_alerts.messages.ranks import answered, commands, stack
 from stallwatch_alerts.neutral import clipped, neutralise
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending import running_sentence
@@ -109,10 +109,7 @@ def ending_line(ending: Ending, language: str) -> str:
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translation of a value, such as a phase; if there is none, return the value itself.
-
-    `kind` is the kind of the value, such as ``phase``.
-    """
+    """Return the translation of a value of this kind, such as a phase, or the value if there is none."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)
@@ -311,9 +308,9 @@ def _what(incident: Incident, language: str) -> str:
 def _where(incident: Incident, language: str) -> str:
     run, host = neutralise(incident.run, 80), neutralise(incident.host, 80)
     facts = []
-    rank = _rank(incident)
-    pid = pid_of(incident.stacks, rank)
+    rank, stacks = _rank(incident), incident.stacks
     if rank is not None:
+        pid = stacks.pids.get(rank) if stacks is not None else None
         named = say("alerts.rank" if pid is None else "alerts.rank-pid", language, rank=rank, pid=pid or 0)
         facts.append(_on_host(named, incident, language))
     if step := _step(incident, language):
@@ -323,7 +320,6 @@ def _where(incident: Incident, language: str) -> str:
         facts.append(say("alerts.last-loss", language, loss=f"{incident.last_loss:.5g}"))
     first = say("alerts.on-host" if host else "alerts.run", language, run=run, host=host)
     if incident.hosts:
-        stacks = incident.stacks
         every = {*incident.hosts, *stacks.hosts, *stacks.silent} if stacks is not None else incident.hosts
         if len(every) > 1:
             first = say("alerts.on-hosts", language, run=run, count=len(every))

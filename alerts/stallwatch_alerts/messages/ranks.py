@@ -40,10 +40,7 @@ def fold_hosts(hosts: Sequence[str], language: str) -> str:
 
 
 def remedy(stacks: StallStacks) -> Text:
-    """Return the advice for the blamed ranks, or for all ranks if none are blamed.
-
-    The advice is empty if the ranks are in different states.
-    """
+    """Return the advice for the blamed ranks, or else for all ranks; empty if their states differ."""
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")
     if stacks.hosts and stacks.why in _OF_HOSTS:
@@ -78,11 +75,6 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
     return [say("alerts.loader-worker", language, pid=group.worker or 0), *lines]
 
 
-def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
-    """Return the process id of the rank on its host; `None` if it is unknown."""
-    return stacks.pids.get(rank) if stacks is not None and rank is not None else None
-
-
 def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
     """Return commands for the reader: to collect further stacks, and to read the stored stacks and diagnosis.
 
@@ -106,7 +98,7 @@ def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) 
 
 
 def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """Return the command. In a multi-host run, it is run by ``ssh`` on the host of these ranks."""
+    """Return the command; in a multi-host run, it connects by ``ssh`` to the host of these ranks."""
     hosts = hosts_of(stacks, ranks)
     if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse the host name as an option
         return command

@@ -110,7 +110,7 @@ class Alertmanager(Server):
         return str(self.post("/api/v2/silences", body)["silenceID"])
 
 
-class RelayServer(Server):
+class Relay(Server):
     """A client for a Stallwatch relay."""
 
     def messages(self, run: str) -> list[Any]:
@@ -127,23 +127,15 @@ def _matchers(silence: Silence) -> list[dict[str, Any]]:
 
 
 def _matcher(name: str, pattern: str) -> dict[str, Any]:
-    if not _WILD.search(pattern):
-        return {"name": name, "value": pattern, "isRegex": False, "isEqual": True}
-    return {"name": name, "value": _expression(pattern), "isRegex": True, "isEqual": True}
-
-
-def _expression(pattern: str) -> str:
-    """Convert wildcards to a regular expression in RE2's syntax.
-
-    Alertmanager matches the entire value. The module ``fnmatch`` cannot be used, because it writes Python's
-    syntax.
-    """
+    # Alertmanager matches entire values by RE2's syntax, and ``fnmatch.translate`` writes Python's syntax.
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
-    return "".join(
+    expression = "".join(
         (known.get(part) or part.replace("[!", "[^", 1)) if at % 2 else re.escape(part)
         for at, part in enumerate(parts)
     )
+    is_wild = len(parts) > 1
+    return {"name": name, "value": expression if is_wild else pattern, "isRegex": is_wild, "isEqual": True}
 
 
 def _time(moment: float) -> str:

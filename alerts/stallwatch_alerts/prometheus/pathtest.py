@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer, Prometheus, RelayServer
+from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer, Prometheus, Relay
 from stallwatch_alerts.prometheus.rulefiles import alerts_written_by_hand
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
@@ -55,17 +55,14 @@ class PathTest:
         self.run = f"alert-test-{time.time_ns() // 1_000_000}"
         self._prometheus = Prometheus(prometheus)
         self._alertmanager = Alertmanager(alertmanager) if alertmanager else None
-        self._relay = RelayServer(relay, authorization)
+        self._relay = Relay(relay, authorization)
         self._exporter = exporter
         self._wait = wait
         self._clock = clock
         self._pause = pause
 
     def links(self) -> Iterator[Link]:
-        """Test the links in order, and yield each as soon as its state is known.
-
-        Stop after the first broken link.
-        """
+        """Test the links in order until one is broken, and yield each as soon as its state is known."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
             ("Prometheus sends alerts to an Alertmanager", self._sends),
@@ -200,10 +197,7 @@ class PathTest:
     # ---- helpers
 
     def _until(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Call `call` repeatedly until its result is true or `seconds` have passed; return the last result.
-
-        The default of `seconds` is `wait`.
-        """
+        """Return the first true result of `call`, or its last result after `seconds` (default: `wait`)."""
         deadline = self._clock() + (self._wait if seconds is None else seconds)
         while not (found := call()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)

@@ -27,7 +27,6 @@ _PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"
 HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
-_GUIDE = "docs/alerts.md"
 #: A placeholder in the handwritten files for an address, which depends on the user's configuration.
 _RUNBOOK = re.compile(
     r"^(?P<indent> +)runbook: (?:stallwatch rules show (?P<rule>\S+)|(?P<guide>docs/\S+))$", re.MULTILINE
@@ -46,14 +45,13 @@ _OPEN = (
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
     """Return the text of each rule file by file name; raise `FileNotFoundError` if a file is missing."""
-    texts = _written_by_hand()
 
     def annotation(found: re.Match[str]) -> str:
         page = catalogue.pages.get(found["rule"] or "")
         address = runbooks.rule(page) if page is not None else runbooks.guide(found["guide"] or "")
         return f"{found['indent']}runbook_url: {address}" if address else found[0]
 
-    texts = {name: _RUNBOOK.sub(annotation, text) for name, text in texts.items()}
+    texts = {name: _RUNBOOK.sub(annotation, text) for name, text in _written_by_hand().items()}
     return {**texts, FROM_CATALOGUE: catalogue_rules(catalogue, runbooks)}
 
 
@@ -109,32 +107,25 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
     """Return alerts for incidents whose rule has no page in the catalogue, such as a newer agent's rule."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
-    return [
-        _rule(
-            "StallwatchRankGone",
+    texts = {
+        "StallwatchRankGone": (
             f'rule="{RANK_GONE}"',
             "a rank's process is gone",
             "It ended while the run continues; the other ranks will wait for it.",
-            runbooks.guide(f"{_GUIDE}#stallwatchrankgone"),
-            f"{_GUIDE}#stallwatchrankgone",
         ),
-        _rule(
-            "StallwatchUnknownFailure",
+        "StallwatchUnknownFailure": (
             f'rule="{UNKNOWN_FAILURE}"',
             "a failure that no rule knows",
             "The run failed, or fell silent after an exception, in a way that no rule page describes.",
-            runbooks.guide(f"{_GUIDE}#stallwatchunknownfailure"),
-            f"{_GUIDE}#stallwatchunknownfailure",
         ),
-        _rule(
-            "StallwatchOtherIncident",
+        "StallwatchOtherIncident": (
             f'rule!~"{elsewhere}"',
             "{{ $labels.rule }}",
             "An incident of a rule that this file does not list; write it anew with stallwatch rules export.",
-            runbooks.guide(f"{_GUIDE}#stallwatchotherincident"),
-            f"{_GUIDE}#stallwatchotherincident",
         ),
-    ]
+    }
+    guides = {name: f"docs/alerts.md#{name.lower()}" for name in texts}
+    return [_rule(name, *texts[name], runbooks.guide(guide), guide) for name, guide in guides.items()]
 
 
 def _rule(

@@ -89,40 +89,40 @@ class Dispatcher:
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
         """Return the messages to store for these incident states, the worst first, and the outcome counts."""
-        known = self._memory(found, notified)
-        by_key = {story.key: story for story in found}
+        known = self._notified_or_planned(found, notified)
+        by_key = {state.key: state for state in found}
         # Alertmanager repeats large groups, so only new incident states are rendered.
         news = self._planned(found, known, escalated, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
-            [story for story in found if story.key in keys],
+            [state for state in found if state.key in keys],
             known,
             escalated,
             now,
-            lambda story: self._message([story]),
+            lambda state: self._message([state]),
         )
         at_once: dict[str, list[Draft]] = {}
         later: list[Draft] = []
         for draft in planned:
-            story = by_key[draft.notice.key]
-            if draft.escalation and story.over:
-                calls = (escalated_key(opening_keys(story.subject)[0]),)
-                if story.subject.is_settled or known(draft.channel, calls):
+            state = by_key[draft.notice.key]
+            if draft.escalation and state.over:
+                calls = (escalated_key(opening_keys(state.subject)[0]),)
+                if state.subject.is_settled or known(draft.channel, calls):
                     continue  # the incident resolved before its escalation, or was already escalated
                 draft = replace(draft, keys=calls)
-            if draft.not_before <= now or story.alert.name == TEST:  # a test message ignores quiet hours
+            if draft.not_before <= now or state.alert.name == TEST:  # a test message ignores quiet hours
                 at_once.setdefault(draft.channel, []).append(draft)
             else:
-                later.append(_later(draft, story))
+                later.append(_later(draft, state))
         drafts = [self._joined(some, by_key) for some in at_once.values()] + later
         return drafts, self._tally(found, drafts, known, now)
 
-    def _memory(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
+    def _notified_or_planned(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
         """Return a function like `notified` that needs only one database query per chat.
 
         It also counts a key as notified if a message for the key is planned.
         """
-        stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
+        stages = [key for state in found for key in (state.key, *opening_keys(state.subject))]
         plain = [*stages, *map(escalated_key, stages)]
         wanted = [*plain, *map(planned_key, plain)]
         fetched = {channel: notified(channel, wanted) for channel in self._planner.channels}
@@ -141,26 +141,24 @@ class Dispatcher:
         now: float,
         written: Callable[[IncidentState], Notice],
     ) -> list[Draft]:
-        letters = [letter for story in found for letter in self._incident_messages(story, written(story))]
-        return self._planner.drafts(letters, known, escalated, now)
+        updates = [update for state in found for update in self._incident_messages(state, written(state))]
+        return self._planner.drafts(updates, known, escalated, now)
 
-    def _incident_messages(self, story: IncidentState, notice: Notice) -> list[IncidentMessage]:
-        notice = replace(notice, key=story.key)
-        subject = story.subject
+    def _incident_messages(self, state: IncidentState, notice: Notice) -> list[IncidentMessage]:
+        notice = replace(notice, key=state.key)
+        subject = state.subject
         page = self._catalogue.pages.get(subject.rule)
         family = page.family if page is not None else ""
-        letters = []
-        if story.over:  # send the end only to chats that were notified of the incident's beginning
-            letters.append(
-                IncidentMessage(msgspec.structs.replace(subject, status="resolved"), notice, family)
-            )
-        if story.alert.firing and self._is_wanted(story):
-            letters.append(IncidentMessage(msgspec.structs.replace(subject, status="open"), notice, family))
-        return letters
+        updates = []
+        if state.over:  # send the end only to chats that were notified of the incident's beginning
+            updates.append(IncidentMessage(subject, notice, family))
+        if state.alert.firing and self._is_wanted(state):
+            updates.append(IncidentMessage(msgspec.structs.replace(subject, status="open"), notice, family))
+        return updates
 
-    def _is_wanted(self, story: IncidentState) -> bool:
+    def _is_wanted(self, state: IncidentState) -> bool:
         least = RANKS[self._settings.min_severity]
-        return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
+        return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
         """Return one message about a group of incidents: the worst incident in full, and the other titles."""
@@ -168,33 +166,33 @@ class Dispatcher:
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
         if others:
-            titles = [self._notice(story).message.title for story in others[:_TITLES]]
+            titles = [self._notice(state).message.title for state in others[:_TITLES]]
             title, listed = title_with_count(title, titles, len(others), language)
             text = f"{listed}\n\n{text}"
         return replace(notice, message=Message(title, with_links(text, self._links(first))))
 
-    def _notice(self, story: IncidentState) -> Notice:
+    def _notice(self, state: IncidentState) -> Notice:
         language = self._settings.language
-        if story.incident is not None:
-            page = self._catalogue.pages.get(story.incident.rule)
-            return incident_notice(story.incident, language, page)
-        if story.alert.name == TEST:
+        if state.incident is not None:
+            page = self._catalogue.pages.get(state.incident.rule)
+            return incident_notice(state.incident, language, page)
+        if state.alert.name == TEST:
             test = test_notice(language)
-            return replace(test, facts={**test.facts, "run": story.run, "id": story.key})
-        return _alert_notice(story, language)
+            return replace(test, facts={**test.facts, "run": state.run, "id": state.key})
+        return _alert_notice(state, language)
 
-    def _links(self, story: IncidentState) -> str:
+    def _links(self, state: IncidentState) -> str:
         """Return the links below a message.
 
         Addresses come only from the configuration and rule files, never from a log.
         """
-        page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
+        page = self._catalogue.pages.get(state.incident.rule) if state.incident is not None else None
         if page is not None:
             runbook = runbook_of(page, self._settings)
         else:
-            given = ((form, story.alert.annotations.get(name, "")) for name, form in _RUNBOOKS)
+            given = ((form, state.alert.annotations.get(name, "")) for name, form in _RUNBOOKS)
             runbook = next((text for form, text in given if form.fullmatch(text)), "")
-        return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
+        return link_lines(runbook, state.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, IncidentState]) -> Draft:
         """Return one draft for a chat, which joins the chat's due drafts."""
@@ -212,37 +210,37 @@ class Dispatcher:
         at_once = {key for draft in drafts if not draft.not_before for key in draft.keys}
         later = {key for draft in drafts if draft.not_before and not draft.escalation for key in draft.keys}
         channels = self._planner.channels
-        for story in found:
-            if story.key in at_once:
+        for state in found:
+            if state.key in at_once:
                 counts["new"] += 1
-            elif planned_key(story.key) in later:
+            elif planned_key(state.key) in later:
                 counts["held"] += 1
-            elif any(known(channel, [story.key]) for channel in channels):
+            elif any(known(channel, [state.key]) for channel in channels):
                 counts["repeated"] += 1
-            elif not story.over and self._planner.is_silenced(story.subject, now):
+            elif not state.over and self._planner.is_silenced(state.subject, now):
                 counts["silenced"] += 1
             else:
                 counts["unwanted"] += 1
         return OutcomeCounts(**counts)
 
 
-def _later(draft: Draft, story: IncidentState) -> Draft:
-    grace = AGENT_FIRST_SECONDS if story.incident is not None else 0.0
+def _later(draft: Draft, state: IncidentState) -> Draft:
+    grace = AGENT_FIRST_SECONDS if state.incident is not None else 0.0
     keys = tuple(planned_key(key) for key in draft.keys)
     return replace(draft, run=draft.run or _NO_RUN, keys=keys, not_before=draft.not_before + grace)
 
 
-def _alert_notice(story: IncidentState, language: str) -> Notice:
-    alert, over = story.alert, story.over
+def _alert_notice(state: IncidentState, language: str) -> Notice:
+    alert, over = state.alert, state.over
     facts = facts_of(
-        id=story.subject.id,
-        run=story.run,
+        id=state.subject.id,
+        run=state.run,
         kind="alert",
-        rule=story.subject.rule,
-        severity=story.severity,
-        status=story.subject.status,
+        rule=state.subject.rule,
+        severity=state.severity,
+        status=state.subject.status,
         rank=int(rank) if (rank := alert.labels.get("rank", "")).isdecimal() else None,
         host=alert.labels.get("instance", ""),
     )
     message = render_alert(alert.name, alert.labels, alert.annotations, over=over, language=language)
-    return Notice(message, "success" if over else level_of(story.severity), facts)
+    return Notice(message, "success" if over else level_of(state.severity), facts)

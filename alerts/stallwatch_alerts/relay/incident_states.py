@@ -75,10 +75,10 @@ def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentSta
         run = alert.labels.get("run", "")
         if run and run not in known:
             known[run] = lookup(run)
-        story = _story(alert, run, known.get(run, ()))
-        if story is not None:
-            found.setdefault(story.key, story)
-    return sorted(found.values(), key=lambda story: story.rank)
+        state = _state(alert, run, known.get(run, ()))
+        if state is not None:
+            found.setdefault(state.key, state)
+    return sorted(found.values(), key=lambda state: state.rank)
 
 
 def doubt(alert: Alert) -> str:
@@ -91,12 +91,7 @@ def doubt(alert: Alert) -> str:
     return f"{name}: {problem}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
 
 
-def _severity(alert: Alert) -> str:
-    severity = alert.labels.get("severity", "")
-    return severity if severity in RANKS or severity == _NEVER_SENT else _PRESUMED
-
-
-def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentState | None:
+def _state(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentState | None:
     incident = _incident_of(alert, incidents)
     if incident is None:
         made = _made(alert, run)
@@ -113,7 +108,7 @@ def _made(alert: Alert, run: str) -> Incident:
         run=run,
         kind="finding",
         rule=alert.labels.get("rule") or alert.name,
-        severity=cast("Severity", _severity(alert)),
+        severity=_PRESUMED if doubt(alert) else cast("Severity", alert.labels["severity"]),
         status="open" if alert.firing else "resolved",
         episode=1,
         opened_at=alert.started,
@@ -122,10 +117,7 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """Return the newest incident that the alert is about.
-
-    If single-host incidents were merged, return the merged incident.
-    """
+    """Return the newest incident that the alert is about, or the merged incident that includes it."""
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     merged = {alias for one in incidents for alias in one.aliases}
     incidents = [one for one in incidents if one.id not in merged]

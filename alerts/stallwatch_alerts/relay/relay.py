@@ -88,36 +88,36 @@ class NotificationIntake:
         wait costs a few seconds once per alert.
         """
         found = incident_states(alerts, self._incidents)
-        if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
+        if not any(self._is_early(state) for state in found) or not self._waiting.acquire(blocking=False):
             return found
         try:
-            while any(self._is_early(story) for story in found):
+            while any(self._is_early(state) for state in found):
                 self._pause(_LOOK_SECONDS)
                 found = incident_states(alerts, self._incidents)
         finally:
             self._waiting.release()
         return found
 
-    def _is_early(self, story: IncidentState) -> bool:
-        return story.unjoined and 0 <= steady.wall(self._clock()) - story.alert.started < _YOUNG_SECONDS
+    def _is_early(self, state: IncidentState) -> bool:
+        return state.unjoined and 0 <= steady.wall(self._clock()) - state.alert.started < _YOUNG_SECONDS
 
     def _kept(self, found: Sequence[IncidentState]) -> OutcomeCounts:
-        over = [story.subject.id for story in found if story.subject.is_settled]
+        over = [state.subject.id for state in found if state.subject.is_settled]
+        tally, now = OutcomeCounts(), self._clock()
+
+        def make(notified: Notified, escalated: Escalated) -> list[Draft]:
+            nonlocal tally
+            drafts, tally = self._dispatcher.drafts(found, notified, escalated, steady.wall(now))
+            return drafts
+
         for left in reversed(range(_TRIES)):
-            tally, now = OutcomeCounts(), self._clock()
-
-            def make(notified: Notified, escalated: Escalated, at: float = steady.wall(now)) -> list[Draft]:
-                nonlocal tally
-                drafts, tally = self._dispatcher.drafts(found, notified, escalated, at)
-                return drafts
-
             try:
                 self._outbox.put(make, now, over)
-                return tally
+                break
             except IntegrityError:  # another relay notified the chats at the same time: plan again
                 if not left:
                     raise
-        return OutcomeCounts()
+        return tally
 
     def _incidents(self, run: str) -> list[Incident]:
         return self._store.list(run=run, limit=_INCIDENTS)
@@ -133,7 +133,7 @@ class Relay:
         catalogue: Catalogue,
         *,
         report: Callable[[str], None] = lambda _: None,
-        connect: Callable[[str], Channel] | None = None,
+        connect: Callable[[str], Channel] = open_channel,
         clock: Callable[[], float] = steady.now,
     ) -> None:
         """Start the relay. Raise `OSError` if its address is not available."""
@@ -152,7 +152,7 @@ class Relay:
             Sender(
                 url,
                 self._outbox,
-                connect or open_channel,
+                connect,
                 language=alerts.language,
                 report=report,
                 count=metrics.delivery,

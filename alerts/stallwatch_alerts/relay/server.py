@@ -118,10 +118,7 @@ class RelayServer(ServerThread):
         return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
-        """Store a notification and return the response.
-
-        If storing fails, the response makes Alertmanager retry.
-        """
+        """Store a notification and return the response. If storing fails, Alertmanager retries."""
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
@@ -137,15 +134,14 @@ class RelayServer(ServerThread):
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "not stored; try again")
         for doubt in receipt.doubts:
             self._report_once(doubt)
-        if receipt.problems:
+        problems, doubts = receipt.problems[:_LISTED_LINES], receipt.doubts[:_LISTED_LINES]
+        if problems:
             self._metrics.refused.inc()
-            self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
-            text = "\n".join(
-                ["refused:", *receipt.problems[:_LISTED_LINES], f"the others are stored: {receipt.tally}"]
-            )
-            return _text(HTTPStatus.BAD_REQUEST, "\n".join([text, *receipt.doubts[:_LISTED_LINES]]))
+            self._report(f"refused {len(receipt.problems)} of a request's alerts: {problems[0]}")
+            stored = f"the others are stored: {receipt.tally}"
+            return _text(HTTPStatus.BAD_REQUEST, "refused:", *problems, stored, *doubts)
         self._metrics.stored.inc()
-        return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_LISTED_LINES]]))
+        return _text(HTTPStatus.OK, f"stored: {receipt.tally}", *doubts)
 
     def _report_once(self, text: str) -> None:
         if text not in self._reported and len(self._reported) < _REMEMBERED:
@@ -170,10 +166,7 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Parse the request's head.
-
-        Refuse a request with an ambiguous length, which a proxy could read differently.
-        """
+        """Parse the request's head. Refuse an ambiguous length, which a proxy could read differently."""
         if not super().parse_request():
             return False
         if not self.has_one_end():
@@ -231,5 +224,5 @@ class _Handler(BoundedHandler):
         self.wfile.write(body)
 
 
-def _text(status: HTTPStatus, text: str) -> Answer:
-    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
+def _text(status: HTTPStatus, *lines: str) -> Answer:
+    return status, "text/plain; charset=utf-8", "".join(f"{line}\n" for line in lines).encode()

@@ -7,7 +7,7 @@ Alertmanager defines the format in ``notify/webhook/webhook.go`` (``Message``) a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
 import msgspec
 
@@ -17,7 +17,6 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
 VERSION = "4"
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _FRACTION = lazy(r"\.(\d+)")  # Go prints up to nine digits, but Python before 3.11 reads only six
 
 
@@ -33,7 +32,6 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] = {}
     starts_at: str = ""
     ends_at: str = ""
-    generator_url: str = msgspec.field(default="", name="generatorURL")
     fingerprint: str = ""
 
     @property
@@ -44,8 +42,7 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def started(self) -> float:
         """Unix time at which the alert began to fire; 0 if unknown."""
-        moment = _moment(self.starts_at)
-        return 0.0 if moment is None else max(0.0, (moment - _EPOCH).total_seconds())
+        return max(0.0, _moment(self.starts_at) or 0.0)
 
     @property
     def firing(self) -> bool:
@@ -103,15 +100,12 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
     return msgspec.structs.replace(alert, labels=labels, annotations=annotations)
 
 
-def _moment(text: str) -> datetime | None:
-    """Parse a time that Go printed, and return it as Unix time.
-
-    Return ``None`` if the text is not a time or has no time zone.
-    """
+def _moment(text: str) -> float | None:
+    """Return the Unix time that Go printed; ``None`` if the text is not a time or has no time zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))
         )
     except ValueError:
         return None
-    return None if found.tzinfo is None else found
+    return None if found.tzinfo is None else found.timestamp()

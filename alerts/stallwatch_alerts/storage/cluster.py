@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.masking import hide_secrets
+from stallwatch_alerts.masking import error_line
 from stallwatch_exporter.cluster.backing import Merges, Refused
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Reply, aged
@@ -166,7 +166,10 @@ class PostgresBacking:
             works = False
             try:
                 if self._rows is None:
-                    self._rows = self._opened()
+                    from stallwatch_alerts.storage.cluster_rows import ClusterRows
+
+                    patience = self._timing.statement
+                    self._rows = ClusterRows(self._url, self._identity.key, self._agent, patience=patience)
                 self._rows.connect()
                 while not self._closed:
                     self._turn(self._rows, time.monotonic())
@@ -179,11 +182,6 @@ class PostgresBacking:
                 self._leave()
             if not (self._closed or self._refused or works):
                 self._wait(self._timing.reconnect if self._posted is not None else self._timing.retry)
-
-    def _opened(self) -> ClusterRows:
-        from stallwatch_alerts.storage.cluster_rows import ClusterRows
-
-        return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
         """Post, merge, or read replies, whichever is due; then wait for the next event."""
@@ -243,10 +241,7 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the merging agent's reply to the last post.
-
-        The merging agent may not have read the post yet.
-        """
+        """Read the reply to the last post, which the merging agent may not have read yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
@@ -336,14 +331,12 @@ class PostgresBacking:
 
         If the connection worked before, retry first.
         """
-        lines = hide_secrets(str(error), self._url).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        posted = self._posted
+        reason = error_line(error, self._url) or type(error).__name__
         if isinstance(error, ImportError):
             reason += " (pip install 'stallwatch[postgres]')"
         if _is_final(error):
             self._refused = f"the database of [alerts] incidents_url refuses this agent: {reason}"
-            if posted is not None:
+            if (posted := self._posted) is not None:
                 posted.done.set()
         elif not (works or self._complained or self._closed):
             self._complained = True

@@ -275,10 +275,7 @@ class ClusterRows:
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
-        """Break the connection if the block takes longer than `seconds`.
-
-        Without this, psycopg 3.1 waits for a response indefinitely.
-        """
+        """Break the connection after `seconds`, because psycopg 3.1 waits for a response indefinitely."""
         late = threading.Event()
 
         def give_up() -> None:

@@ -80,10 +80,7 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a later retry can succeed.
-
-    For example, the server may be restarting, a lock may be held, or the disk may be full.
-    """
+    """Return whether a later retry can succeed, for example because the server is restarting."""
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:

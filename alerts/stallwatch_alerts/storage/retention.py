@@ -70,10 +70,7 @@ def _lacks_end() -> ColumnElement[bool]:
 
 
 def _incidents(connection: Connection, before: float) -> int:
-    """Delete old resolved incidents.
-
-    Also delete old history and acknowledgements that belong to no incident.
-    """
+    """Delete old resolved incidents, and old history and acknowledgements that belong to no incident."""
     over = and_(INCIDENTS.c.status == "resolved", INCIDENTS.c.updated_at < before)
     count = connection.execute(delete(INCIDENTS).where(over)).rowcount
     known = select(INCIDENTS.c.id)

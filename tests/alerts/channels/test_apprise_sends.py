@@ -14,8 +14,8 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from channels_edge import Call, Reply, reply
 
-from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
-from stallwatch_alerts.channels.errors import remedy
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.errors import ChannelError, remedy
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import Notice
 

@@ -9,7 +9,8 @@ import pytest
 from channels_chats import CHATS
 from channels_edge import reply
 
-from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import Notice
 

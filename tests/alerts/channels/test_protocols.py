@@ -11,7 +11,8 @@ from channels_chats import CHATS
 from channels_edge import Reply, reply
 from channels_protocols import dingtalk
 
-from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.http import Answer, retry_after
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import Notice

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from channels_edge import Reply
 
-from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
+from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.trial import test_message as send_test_message
 

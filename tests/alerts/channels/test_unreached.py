@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stallwatch_alerts.channels.errors import reason_of
+from stallwatch_alerts.channels.errors import known_failure
 from stallwatch_alerts.trial import test_message as send_test_message
 
 
@@ -110,9 +110,10 @@ def test_connection_error_has_a_short_reason_and_a_remedy(
     ],
 )
 def test_reason_is_extracted_from_library_errors(said: str, reason: str, code: str) -> None:
-    assert reason_of(said) == (reason, code)
+    failure = known_failure(said)
+    assert failure is not None and (str(failure), failure.code) == (reason, code)
 
 
 def test_other_errors_have_no_connection_reason() -> None:
     for said in ("535 Authentication failed", "all recipients were refused: 550", "the token was refused"):
-        assert reason_of(said) is None
+        assert known_failure(said) is None

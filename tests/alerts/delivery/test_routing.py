@@ -25,7 +25,7 @@ def where(
 
 @pytest.mark.parametrize(
     ("now", "until"),
-    [(at(21), at(21)), (at(22), at(7, 22)), (at(3), at(7)), (at(7), at(7)), (at(12), at(12))],
+    [(at(21), 0.0), (at(22), at(7, 22)), (at(3), at(7)), (at(7), 0.0), (at(12), 0.0)],
 )
 def test_quiet_hours_can_include_midnight(now: float, until: float) -> None:
     assert NIGHT.until(now) == until

@@ -38,7 +38,7 @@ def chat_of(plugin: Any, url: str) -> Chat | None:
     template, Slack workflows, Slack users by email address, or the search for the owner of a Telegram bot.
     """
     if isinstance(plugin, (NotifyFeishu, NotifyLark)):
-        return Feishu(plugin, secret=_query(url, "secret"))
+        return Feishu(plugin, secret=parse_qs(urlsplit(url).query).get("secret", [""])[0])
     if isinstance(plugin, NotifyDingTalk):
         return DingTalk(plugin)
     if isinstance(plugin, NotifyWeComBot):
@@ -58,7 +58,3 @@ def chat_of(plugin: Any, url: str) -> Chat | None:
     ):
         return Slack.of(plugin)
     return None
-
-
-def _query(url: str, name: str) -> str:
-    return parse_qs(urlsplit(url).query).get(name, [""])[0]

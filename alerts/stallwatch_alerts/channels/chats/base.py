@@ -12,8 +12,7 @@ from stallwatch_alerts.channels.http import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, address, blocks_of, bold_label, fitted
 from stallwatch_alerts.notice import SIGNS, Notice
 
-Place = Mapping[str, Any]
-"""Where a message is: what its chat asks for to edit it, or to answer it."""
+Place = Mapping[str, Any]  #: the location of a message, as its chat needs it for an edit or a reply
 
 Written = TypeVar("Written")
 
@@ -47,10 +46,7 @@ class Chat:
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request for each place.
-
-        Each request replaces the message at its place with the notice.
-        """
+        """Return one request for each place, which replaces the message there with the notice."""
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002

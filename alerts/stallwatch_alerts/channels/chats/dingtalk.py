@@ -19,7 +19,7 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from stallwatch_alerts.channels.chats.base import CodedChat, Markdown, fit, headline, json_bytes
@@ -41,18 +41,16 @@ class DingTalk(CodedChat):
     title = "DingTalk"
     pauses: ClassVar = {"130101": 600.0}
 
-    def __init__(self, plugin: Any, clock: Callable[[], float] = time.time) -> None:
-        self._url, _, query = plugin.notify_url.format(token=plugin.token).partition("?")
-        self._params = dict(part.split("=", 1) for part in query.split("&"))
-        self._secret = plugin.secret or ""
+    def __init__(self, plugin: Any) -> None:
+        self._url = plugin.notify_url.format(token=plugin.token)
+        self._secret = plugin.secret
         self._people = list(plugin.targets)
-        self._clock = clock
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return a single request with a Markdown message for the robot."""
         body = fit(notice, _LIMIT, lambda blocks: self._body(notice, blocks), json_bytes)
-        signed = signature(self._secret, int(self._clock() * 1000)) if self._secret else {}
-        return [Request(self._url, body, params=self._params | signed)]
+        signed = signature(self._secret, int(time.time() * 1000)) if self._secret else {}
+        return [Request(self._url, body, params=signed)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
         """Return the error code and message.

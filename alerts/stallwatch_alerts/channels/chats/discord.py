@@ -27,7 +27,7 @@ _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
 
 
 class Discord(Chat):
-    """Sends notices to one webhook, and to a thread if the URL names one."""
+    """Sends notices to one webhook, and to a thread if the URL names one. Webhooks cannot send replies."""
 
     name = "discord"
     title = "Discord"
@@ -47,10 +47,7 @@ class Discord(Chat):
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one PATCH request for each message.
-
-        Webhooks cannot reply to messages, so `replies` sends separate messages.
-        """
+        """Return one PATCH request for each message."""
         return [
             Request(f"{self._url}/messages/{place['id']}", _body(notice), params=self._thread, method="PATCH")
             for place in places

@@ -16,7 +16,7 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from apprise.plugins.lark import NotifyLark
@@ -41,18 +41,17 @@ class Feishu(CodedChat):
     # The rate limit is per minute; Feishu does not document how long it refuses messages after that.
     pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
-    def __init__(self, plugin: Any, secret: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, plugin: Any, secret: str) -> None:
         lark = isinstance(plugin, NotifyLark)
         self.title = "Lark" if lark else "Feishu"
         # The documented address does not end in the slash that Apprise appends for Feishu.
         self._url = plugin.webhook_url if lark else plugin.notify_url.format(token=plugin.token).rstrip("/")
         self._secret = secret
-        self._clock = clock
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return a single request with a card that shows the notice."""
         card = fit(notice, _LIMIT, lambda blocks: _card(notice, blocks), json_bytes)
-        signed = signature(self._secret, int(self._clock())) if self._secret else {}
+        signed = signature(self._secret, int(time.time())) if self._secret else {}
         return [Request(self._url, {"msg_type": "interactive", "card": card, **signed})]
 
 

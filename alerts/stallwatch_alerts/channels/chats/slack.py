@@ -36,7 +36,7 @@ class Slack(Chat):
     name = "slack"
     title = "Slack"
 
-    def __init__(self, plugin: Any, targets: Sequence[tuple[str | None, str | None]]) -> None:
+    def __init__(self, plugin: Any, targets: Sequence[dict[str, str]]) -> None:
         self._bot = plugin.mode == SlackMode.BOT
         self._user = plugin.user
         self._targets = targets
@@ -51,33 +51,26 @@ class Slack(Chat):
 
     @classmethod
     def of(cls, plugin: Any) -> Slack | None:
-        """Return the Slack chat of the Apprise plugin.
-
-        Return `None` if a target is a user's email address, which only Apprise can resolve.
-        """
-        targets: list[tuple[str | None, str | None]] = []
+        """Return the chat; `None` if a target is a user's email address, which only Apprise can resolve."""
+        targets = []
         for channel in plugin.channels:
-            if channel is None:
-                targets.append((None, None))
-                continue
-            found = CHANNEL_RE.match(channel)
-            if found is None:
-                return None
-            name = found["channel"]
-            # This follows Apprise: an id begins with "+", and a name without a prefix is a channel.
-            name = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
-            targets.append((name, found["thread_ts"]))
+            target = {}
+            if channel is not None:  # a webhook without a channel sends to its own channel
+                found = CHANNEL_RE.match(channel)
+                if found is None:
+                    return None
+                name = found["channel"]
+                # This follows Apprise: an id begins with "+", and a name without a prefix is a channel.
+                target["channel"] = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
+                if found["thread_ts"]:
+                    target["thread_ts"] = found["thread_ts"]
+            targets.append(target)
         return cls(plugin, targets)
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return one request for each channel of the URL."""
         body = self._body(notice)
-        found = []
-        for channel, thread in self._targets:
-            where = {"channel": channel, "thread_ts": thread}
-            own = {**body, **{name: value for name, value in where.items() if value}}
-            found.append(Request(self._url, own, headers=self._headers))
-        return found
+        return [Request(self._url, {**body, **target}, headers=self._headers) for target in self._targets]
 
     def place(self, answer: Answer) -> Place | None:
         """Return the message's channel id and timestamp; `None` for webhooks, which return neither."""
@@ -90,14 +83,15 @@ class Slack(Chat):
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply for each message, in the message's thread and in the channel.
+        """Return one reply for each message. It appears in the message's thread and in the channel.
 
-        If the URL names a thread, the reply is sent only to that thread.
+        If the URL names a thread, the reply appears only in that thread.
         """
+        body = self._body(notice)
         found = []
-        for (_, thread), place in zip(self._targets, places, strict=True):
-            where = {"channel": place["channel"], "thread_ts": thread or place["ts"]}
-            own = {**self._body(notice), **where, **({} if thread else {"reply_broadcast": True})}
+        for target, place in zip(self._targets, places, strict=True):
+            thread = target if "thread_ts" in target else {"thread_ts": place["ts"], "reply_broadcast": True}
+            own = {**body, **thread, "channel": place["channel"]}
             found.append(Request(self._url, own, headers=self._headers))
         return found
 

@@ -53,21 +53,18 @@ class Telegram(Chat):
 
     def place(self, answer: Answer) -> Place | None:
         """Return the ids of the chat and the message; `None` if the response has no ids."""
-        result = answer.json().get("result")
-        chat = result.get("chat") if isinstance(result, dict) else None
-        if not isinstance(result, dict) or not isinstance(chat, dict) or "message_id" not in result:
+        try:
+            result = answer.json()["result"]
+            return {"chat_id": result["chat"]["id"], "message_id": result["message_id"]}
+        except (KeyError, TypeError):
             return None
-        return {"chat_id": chat.get("id"), "message_id": result["message_id"]}
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
         """Return one ``editMessageText`` request for each posted message."""
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply for each posted message.
-
-        If a message was deleted, Telegram sends the reply as a plain message.
-        """
+        """Return one reply for each posted message. If it was deleted, Telegram sends a plain message."""
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}

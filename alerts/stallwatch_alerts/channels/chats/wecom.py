@@ -34,21 +34,17 @@ class WeCom(CodedChat):
     pauses: ClassVar = {"45009": 60.0, "45033": 60.0}
 
     def __init__(self, plugin: Any) -> None:
-        self._url, _, query = plugin.api_url.partition("?")
-        self._params = dict(part.split("=", 1) for part in query.split("&"))
+        self._url = plugin.api_url
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return a single request with a Markdown message for the robot."""
         head = f'<font color="{_COLOURS[notice.level]}">**{_plain(headline(notice))}**</font>\n'
         text = head + fit(notice, _LIMIT - len(head.encode()), _MARKDOWN, lambda text: len(text.encode()))
         body: dict[str, Any] = {"msgtype": "markdown", "markdown": {"content": text}}
-        return [Request(self._url, body, params=self._params)]
+        return [Request(self._url, body)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return WeCom's error code and error message.
-
-        The message omits WeCom's hint and the IP address of the requester.
-        """
+        """Return the error code and message, without WeCom's hint and the IP address of the requester."""
         refusal = super().refusal(answer)
         return refusal and (refusal[0], refusal[1].split(", hint")[0])
 
