@@ -50,7 +50,7 @@ def incident_table(
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
         say("started"): [reader.clock(began(i)) for i in incidents],
-        say("duration"): [duration(lasted(i, reader.now)) for i in incidents],
+        say("duration"): [reader.seconds(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
