@@ -98,19 +98,13 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed these lines.
-
-        Then the first line and most others occur repeatedly.
-        """
+        """True if several processes printed these lines: the first line and most others occur repeatedly."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
-        """The index of the first line that a launcher printed.
-
-        A launcher prints its lines once for all ranks.
-        """
+        """The index of the first line that a launcher printed, once for all its ranks."""
         launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
         return min(launchers, default=None)
 
@@ -229,10 +223,7 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Compare a line with all heads.
-
-        The key is the line without its digits, and at least one head contains it.
-        """
+        """Compare a line with all heads; ``key`` is the line without digits, and in at least one head."""
         for recurrence in self._recurrences:
             if recurrence.see(key, line):
                 self._met_at = len(self.lines)
@@ -280,10 +271,7 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return a candidate if another start of the program may begin at this line.
-
-        This can be the case if the line also occurs in a head, or if it is a mark of a start.
-        """
+        """Return a candidate if the line is in a head or marks a start, so that a start may begin at it."""
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None
@@ -334,10 +322,7 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Return whether the line is examined for starts.
-
-        This is done for one rank, and for lines without a rank.
-        """
+        """Return whether the line has no rank, or the one rank whose lines are examined for starts."""
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank
