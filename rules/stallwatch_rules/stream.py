@@ -363,10 +363,19 @@ def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[K
                 echoes.setdefault(rule, []).extend(stream.hits[rule].exemplars)
     if not echoes:
         return streams
-    return {
-        key: _without(stream, logged) if key[0] == SOURCE else _with(stream, echoes)
-        for key, stream in streams.items()
-    }
+    changed = dict(streams)
+    for key, stream in streams.items():
+        if key[0] == SOURCE:
+            hits_of = {rule: hits for rule, hits in stream.hits.items() if rule not in logged}
+        else:
+            hits_of = stream.hits | {
+                rule: replace(hits, exemplars=[*hits.exemplars[:2], *echoes[rule]])
+                for rule, hits in stream.hits.items()
+                if rule in echoes
+            }
+        changed[key] = copy.copy(stream)
+        changed[key].hits = hits_of
+    return changed
 
 
 def with_exit_codes(
@@ -382,20 +391,3 @@ def with_exit_codes(
     reports = copy.copy(streams.get((SOURCE, None)) or StreamReading(SOURCE, None, frozenset()))
     reports.summary = LauncherSummary.seen(codes)
     return {**streams, (SOURCE, None): reports}
-
-
-def _without(stream: StreamReading, rules: set[str]) -> StreamReading:
-    left = copy.copy(stream)
-    left.hits = {rule: hits for rule, hits in stream.hits.items() if rule not in rules}
-    return left
-
-
-def _with(stream: StreamReading, echoes: Mapping[str, list[str]]) -> StreamReading:
-    if echoes.keys().isdisjoint(stream.hits):
-        return stream
-    more = copy.copy(stream)
-    more.hits = {
-        rule: replace(hits, exemplars=[*hits.exemplars[:2], *echoes[rule]]) if rule in echoes else hits
-        for rule, hits in stream.hits.items()
-    }
-    return more

@@ -108,10 +108,7 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
 
 
 def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Return whether an activity of a rank was over before the other ranks' timeouts.
-
-    The sign is that other output followed it.
-    """
+    """Return whether other output followed an activity of a rank before the other ranks' timeouts."""
     after = activity.after
     if after is None:
         return False
@@ -123,10 +120,7 @@ def _went_on(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks that reported a timeout or another failure by matching this rule.
-
-    They include the ranks that the watchdog's lines name.
-    """
+    """Return the ranks with a match of this rule, including those that the watchdog's lines name."""
     finding = now.get(rule)
     if finding is None:
         return set()
@@ -196,7 +190,7 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):
         return True
-    began = _first_timeout(rule, run)
+    began = first_timeout(rule, run)
     times = [
         run.streams[key].when(hits.first.line)
         for finding in now.found
@@ -223,7 +217,7 @@ def _number(flight: WatchdogPosition) -> int:
     return max(flight.work or 0, flight.enqueued or 0)
 
 
-def _first_timeout(rule: str, run: Snapshot) -> float | None:
+def first_timeout(rule: str, run: Snapshot) -> float | None:
     """Return the time at which the first rank gave up waiting; ``None`` if it is unknown."""
     hits = ((stream, stream.hits[rule]) for stream in run.streams.values() if rule in stream.hits)
     times = (stream.when(found.first.line) for stream, found in hits)
@@ -231,10 +225,7 @@ def _first_timeout(rule: str, run: Snapshot) -> float | None:
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's last step is behind that of all other ranks.
-
-    The difference must be at least the rank's usual interval between printed steps.
-    """
+    """Return whether a rank's last step is at least one printed interval behind that of all other ranks."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
@@ -247,7 +238,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
     A message that the rank also printed between its steps can come from a thread that prints all the time.
     """
-    until = _first_timeout(rule, run)
+    until = first_timeout(rule, run)
     if until is None:
         return False
     quiet = [time for other in reported for time in _times(other, until, run)]

@@ -1,7 +1,4 @@
-"""Derive the diagnosis from the streams that were read.
-
-It consists of the findings with their harm and causal order, the primary cause, and the verdict.
-"""
+"""Derive the diagnosis of a run from the streams that were read."""
 
 from __future__ import annotations
 
@@ -99,11 +96,7 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add hosts to the diagnosis of a run on several hosts, including the host of the rank it names.
-
-    Returns:
-        The ranks for which the other ranks waited, if any.
-    """
+    """Add the hosts to the diagnosis of a run on several hosts; return the ranks that others waited for."""
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
         primary.host = run.hosts.host(primary.rank)
@@ -201,10 +194,7 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds since the last step, as the log or the agent shows them.
-
-    The agent may have observed a longer time than the log shows.
-    """
+    """Return the seconds since the last step, of which the agent may know more than the log shows."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)

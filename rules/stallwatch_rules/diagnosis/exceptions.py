@@ -225,10 +225,9 @@ def read_exceptions(
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
-    ``known`` maps the rules that matched to the streams in which they matched. ``symptoms`` are rules that
-    matched but do not name an exception; their lines can precede the traceback of an exception. ``aborts``
-    are rules that only name a SIGABRT. ``died`` is True if the run is known to have failed, and ``complete``
-    if it is known to have reached its end.
+    ``known`` maps each rule that matched to the streams in which it matched. ``symptoms`` are matched rules
+    that do not name an exception; their lines can precede a traceback. ``aborts`` are rules that only name a
+    SIGABRT. ``died`` is True if the run is known to have failed, and ``complete`` if it reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -290,10 +289,7 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield rules that matched only in the output of a later program.
-
-    A script started that program after an exception had ended another one.
-    """
+    """Yield rules that matched only in the output of a program that started after another one had failed."""
     failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
     programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
     if not programs:
@@ -316,12 +312,10 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended its process or thread.
-
-    ``with_steps`` are the sources that show steps.
-    """
+    """Return whether an exception ended its process or thread; ``with_steps`` are sources that show steps."""
     stream, last = streams[key], seen.last
-    enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
+    of_tracker = last.setting == "thread" and of_helper(last)  # training does not need trackers
+    enough = SURVIVED_BUT_DIED if died else 1 if of_tracker else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
         return False
     if stream.plain - last.mark.plain >= SURVIVED_LINES:
@@ -332,20 +326,13 @@ def _ended(
     # warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
-    if last.beside and last.shows_teardown:
-        # Either a tracker's process ended, which training does not need, or the program printed more lines
-        # after the exception.
-        tracker = last.setting == "thread" and of_helper(last)
-        if tracker or stream.plain - last.mark.plain > AT_ONCE:
-            return False
+    if last.beside and last.shows_teardown and (of_tracker or stream.plain - last.mark.plain > AT_ONCE):
+        return False
     return not (complete and (last.setting != "main" or last.native))
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Return whether a program continued after a line of its stream.
-
-    The sign is that more messages below the level of a warning follow than an ending program prints.
-    """
+    """Return whether more informational messages follow a line than a program prints while it ends."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
@@ -399,20 +386,14 @@ def _below(line: Line, stops: Iterable[Line]) -> bool:
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """Return the time of the first interrupt, in Unix seconds.
-
-    Return ``None`` if it is unknown or if training continued after it.
-    """
+    """Return the time of the first interrupt; ``None`` if it is unknown or if training continued after it."""
     matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
 def _wordless(raised: ExceptionChain) -> bool:
-    """Return whether the message of a crash in compiled code is missing.
-
-    The message is then among the lines of another rank.
-    """
+    """Return whether the message of a crash in compiled code is missing, because another rank printed it."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 

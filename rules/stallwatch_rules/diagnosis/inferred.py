@@ -17,7 +17,6 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Inferred
 from stallwatch_rules.text.display import earliest
 
 PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
@@ -50,11 +49,6 @@ def infer_finding(
     page, call = placed
     where = _where(call) if call is not None else raised.exception
     return _found(page, same, message(f"diagnosis.{PLACE}", where=where), call)
-
-
-def inferred_from(finding: RuleFinding) -> Inferred:
-    """Return from what the finding was inferred; an empty string if it was not inferred."""
-    return "place" if PLACE in finding.facts else ""
 
 
 def _may_be(page: RulePage) -> bool:

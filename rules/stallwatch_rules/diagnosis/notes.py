@@ -23,10 +23,7 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes, the most useful first.
-
-    The ranks whose steps ended early are also stored in the progress of the diagnosis.
-    """
+    """Return the notes, the most useful first, and store the ranks that are behind in the diagnosis."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress

@@ -40,10 +40,7 @@ class StepRange(msgspec.Struct, frozen=True):
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """Return a note that names two files of different runs and how they differ.
-
-    The note is empty if all files may belong to one run.
-    """
+    """Return a note that names two files of different runs; empty if all files may belong to one run."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
@@ -68,10 +65,7 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | N
 
 
 def _differ(course: StepRange, other: StepRange) -> str:
-    """Return what shows that two logs are from different runs: ``job``, ``total`` or ``time``.
-
-    Return an empty string if they may be from one run.
-    """
+    """Return what shows that two logs are from different runs: ``job``, ``total``, ``time`` or nothing."""
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
     if course.job and other.job and course.job != other.job:

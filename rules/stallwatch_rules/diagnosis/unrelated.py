@@ -51,18 +51,12 @@ def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
 
 
 def is_of_other_program(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding report the end of a program other than the training.
-
-    The name of the program decides.
-    """
+    """Return whether all lines of a finding report the end of a program that is not the training."""
     return bool(finding.hits) and all(map(_is_another, finding.texts()))
 
 
 def is_recurring_noise(finding: RuleFinding) -> bool:
-    """Return whether a finding recurs too often to show the end of the run.
-
-    Its lines report the end of a program that they do not name.
-    """
+    """Return whether a finding reports the end of unnamed programs too often to be about the run's end."""
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():
@@ -105,10 +99,7 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 
 
 def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the finding without the streams in which all its exceptions come from other code.
-
-    The page's ``said_by`` describes the code that must have raised the exception.
-    """
+    """Return the finding without the streams in which all its exceptions come from other code."""
     hits = dict(finding.hits)
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()

@@ -55,9 +55,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     never the reason why that peer crashed, even if the report comes before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: the cancellation is a symptom.
     """
-    requests = [RemovedFinding(one.rule) for one in _requests(now)]
-    yield from requests
-    now = now.after(requests)
+    removed = [RemovedFinding(finding.rule) for finding in _cancellations_by_scheduler(now)]
+    yield from removed
+    now = now.after(removed)
     for late in now.fatal:
         if not late.tagged("follows-failure") or not late.hits:
             continue
@@ -78,11 +78,11 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         now = now.after([changed])
 
 
-def _requests(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield cancellations that only follow from a scheduler's end of the job.
+def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
+    """Yield the findings of a cancellation that only show that a scheduler ended the job.
 
-    Their only sign is srun's line "Job step aborted", which srun prints whenever a step ends early, for any
-    reason (`src/srun/libsrun/launch.c`).
+    Their only line is srun's "Job step aborted", which srun prints whenever a step ends early
+    (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
         for finding in now.found:
@@ -92,10 +92,7 @@ def _requests(now: Assessment) -> Iterator[RuleFinding]:
 
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
-    """Return whether a task failed before the finding `late`, the cancellation of its step.
-
-    In this case srun canceled the step because of the task.
-    """
+    """Return whether a task failed before the cancellation `late`, so that srun canceled the step for it."""
     task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
@@ -151,10 +148,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Return whether the logs contain any line of a rank.
-
-    Some launchers write the lines of a rank elsewhere, or do not write them at all.
-    """
+    """Return whether the logs contain any line of a rank; some launchers do not write its lines to them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 

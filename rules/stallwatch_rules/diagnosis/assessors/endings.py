@@ -24,7 +24,6 @@ from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
-from stallwatch_rules.endings import Ending
 from stallwatch_rules.failures.crashes import GRACEFUL_SIGNALS as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
@@ -151,8 +150,9 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     ending = context.ending
     if ending is None or ending.kind != "killed" or now.exceptions.fatal:
         return
-    rank = _rank_ended_by_signal(ending)
-    lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
+    rank, code = next(iter(ending.codes.items()), (None, None))  # the rank that failed first
+    by_signal = code is not None and code < 0
+    lost = failures_of_lost_peers(now.found, (rank, None)) if by_signal else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
     # If a signal from outside came first, the command's reaction to it is not a separate finding.
@@ -172,12 +172,6 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
             where = Line(render(ending.detail), SOURCE, 0, crash.rank)
             finding = replace(finding, where=where, step=crash.step)
         yield finding.with_facts(fact)
-
-
-def _rank_ended_by_signal(ending: Ending) -> int | None:
-    """Return the rank that failed first, if a signal ended it; otherwise ``None``."""
-    rank, code = next(iter(ending.codes.items()), (None, None))
-    return rank if code is not None and code < 0 else None
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -247,7 +241,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return how many steps that a stream shows began after this line of the same source."""
+    """Return how many steps of a stream began after a line, if both are in the same source."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

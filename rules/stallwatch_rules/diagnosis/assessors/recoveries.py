@@ -54,8 +54,9 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
             continue  # later steps do not repair the weights
         else:
+            answers = (answers_after(key, hits.answers, streams) for key, hits in finding.hits.items())
             judgement = judge_recovery(finding.followed, often, facts)
-            judgement = judgement or judge_service(_answered(finding, streams), facts)
+            judgement = judgement or judge_service(min(answers, default=0), facts)
             if judgement is not None:
                 yield finding.with_harm(judgement.harm, judgement.note)
 
@@ -183,10 +184,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program ran after the message about a failed start.
-
-    The signs are output below the message, or a help text that a user requested.
-    """
+    """Return whether a program ran after a message about a failed start, by the output below the message."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
@@ -208,22 +206,11 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
 
 
 def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
-    """Return whether an unknown exception came after the finding, on a rank where the finding matched.
-
-    If the finding had ended the rank, the rank could not have raised this exception.
-    """
+    """Return whether a rank on which the finding matched raised an unknown exception afterwards."""
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
     )
-
-
-def _answered(finding: RuleFinding, streams: Streams) -> int:
-    """Return how many requests a server answered after the last match of a finding.
-
-    If several streams have matches, the smallest of their numbers is returned.
-    """
-    return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
 def _remembered(finding: RuleFinding, streams: Streams) -> bool:
@@ -257,10 +244,7 @@ def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether all gradient norms that a stream printed are NaN.
-
-    If they are, later steps did not end the problem.
-    """
+    """Return whether all gradient norms that a stream printed are NaN."""
     for key in finding.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
