@@ -146,17 +146,8 @@ def _snapshot(
     left, left_line = _left_early(streams, context)
     # The successful end of one process does not show that the run ended if other processes never ended.
     complete = tracker.shows_finish if left else tracker.finished
-    known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
-        streams,
-        known,
-        catalogue.tagged("interrupt"),
-        steps,
-        symptoms=[one.rule for one in matched if one.role == "symptom"],
-        aborts=catalogue.tagged("sigabrt"),
-        died=died,
-        complete=complete,
-        last_step=tracker.last_step,
+        streams, matched, catalogue, steps, died=died, complete=complete, last_step=tracker.last_step
     )
     by_hand = _by_hand(matched, exceptions, context)
     complete = complete and (tracker.surely_finished or not by_hand)

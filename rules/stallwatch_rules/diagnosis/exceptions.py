@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from stallwatch_rules.failures.raised import (
 )
 from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.judgements.facts import continued_to_serve
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
@@ -213,24 +214,23 @@ def named(exception: UnknownException) -> str:
 
 def read_exceptions(
     streams: Streams,
-    known: Mapping[str, set[Key]],
-    interrupt_rules: Collection[str],  # rules that show that a user stopped the run
+    matched: Sequence[RuleFinding],
+    catalogue: Catalogue,
     clock: StepClock,
     *,
-    symptoms: Collection[str] = (),
-    aborts: Collection[str] = (),
-    died: bool = False,
-    complete: bool = False,
-    last_step: int | None = None,
+    died: bool,
+    complete: bool,
+    last_step: int | None,
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
-    ``known`` maps each rule that matched to the streams in which it matched. ``symptoms`` are matched rules
-    that do not name an exception; their lines can precede a traceback. ``aborts`` are rules that only name a
-    SIGABRT. ``died`` is True if the run is known to have failed, and ``complete`` if it reached its end.
+    ``matched`` contains the findings of the streams. ``died`` is True if the run is known to have failed, and
+    ``complete`` if it is known to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
+    interrupt_rules, aborts = catalogue.tagged("interrupt"), catalogue.tagged("sigabrt")
+    symptoms = {finding.rule for finding in matched if finding.role == "symptom"}
     interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main, beside, ended_in = set[str](), set[str](), set[str]()
@@ -248,12 +248,13 @@ def read_exceptions(
             if s.raised.exception == _INTERRUPT
         ]
         interrupted = interrupted or bool(interrupts)
-        matched = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
         # A launcher reports an interrupt before the tracebacks of its ranks.
         interrupts += [
-            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in matched
+            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line))
+            for rule in interrupt_rules
+            if (hits := stream.hits.get(rule)) is not None
         ]
-        rules = {rule for rule, where in known.items() if key in where}
+        rules = {finding.rule for finding in matched if key in finding.hits}
         for seen in table.seen.values():
             helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
             (beside if helper else main).update(seen.raised.rules)
@@ -262,7 +263,7 @@ def read_exceptions(
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
                 ended_in |= naming if ended(seen, key) else set()
         for seen in unknown_in(table, rules, aborts):
-            if seen.raised.heading & (rules - set(symptoms)):
+            if seen.raised.heading & (rules - symptoms):  # the lines of a symptom can precede a traceback
                 continue
             fatal = ended(seen, key)
             followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)

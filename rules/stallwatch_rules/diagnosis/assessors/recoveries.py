@@ -206,7 +206,7 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
 
 
 def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
-    """Return whether a rank on which the finding matched raised an unknown exception afterwards."""
+    """Return whether a rank on which the finding matched raised an unknown exception later."""
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
