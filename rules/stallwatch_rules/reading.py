@@ -332,9 +332,9 @@ class RunReading:
             self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Return whether the program may have been started again at this line.
+        """Make the line the candidate for a start, and save the state, if the program may start at it again.
 
-        If so, the state is saved, and the line becomes the candidate for a start.
+        Return whether it may.
         """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
@@ -484,21 +484,21 @@ class RunReading:
         elif hints.activity and sample is None and may_hold(line.text, hints.activity):
             stream.activity_now = follow(busy, line)
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
-            stream.answers += 1 + (more.get("", 0) if more else 0)
+            stream.answers += 1 + more.get("", 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
             # Source code below a traceback frame and training data mention failures that did not happen.
             hits = ()
         line = stream.dated(line)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
-            stream.match(match, rule in self._by_progress, more.pop(rule, 0) if more else 0)
+            stream.match(match, rule in self._by_progress, more.pop(rule, 0))
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
         if hits or stream.in_exception or (hints.traceback and may_hold(line.text, hints.traceback)):
             stream.see_exceptions(line, [rule for rule, _ in hits])
         stream.plain += not stream.in_exception
         if sample is None and not hits:
-            stream.see_message(line, more.pop("", 0) if more else 0)
+            stream.see_message(line, more.pop("", 0))
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)
         return sample

@@ -29,7 +29,7 @@ MOST_HEADS = 4  #: maximum number of heads of one source that are kept
 ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
-MOST_VAIN = 3
+MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
 FRESH = 3  #: maximum number of lines outside of heads in a start with little output
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
@@ -276,14 +276,14 @@ class Part(msgspec.Struct):
             return None
         mark = mark_of(line.text) if marked else None
         if mark is not None:
-            known = mark.usage or mark.program in self.programs
+            started_before = mark.usage or mark.program in self.programs
             self.programs.add(mark.program)
-            mark = mark if known else None
-        lines = [head.lines[key] for head in self.heads if key in head.lines] if mark is None else []
-        if mark is None and self.refused and line.text[:1].isspace():
-            return None
-        if mark is None and not any(is_same_line(one.text, line.text) for one in lines):
-            return None
+            mark = mark if started_before else None
+        if mark is None:
+            known_lines = (head.lines[key] for head in self.heads if key in head.lines)
+            again = any(is_same_line(known.text, line.text) for known in known_lines)
+            if not again or (self.refused and line.text[:1].isspace()):
+                return None
         return Candidate(line, self.heads, mark)
 
     def learn(self, key: bytes, line: Line, *, ends: bool) -> None:

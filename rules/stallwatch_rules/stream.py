@@ -289,7 +289,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the last line and ``more`` similar lines under their template, unless an exception has it."""
+        """Count the last line and ``more`` similar lines under their template, unless a traceback has it."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":

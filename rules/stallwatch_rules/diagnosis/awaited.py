@@ -161,10 +161,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows why the rank cannot have made the others wait.
-
-    It may show that the rank waited, too, that it was ahead, or that something ended it.
-    """
+    """Return whether a rank's log shows that it waited itself, was ahead, or was ended by something else."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)

@@ -112,10 +112,7 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
-    """Return the finding that is the root cause, and its confidence.
-
-    If an unknown exception ended the run, the finding may be inferred from that exception.
-    """
+    """Return the root cause and its confidence; the cause may be inferred from an unknown exception."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):

@@ -90,10 +90,7 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """Return the line of the failure that led to the last restart; an empty string if it is unknown.
-
-    If there are several failures, a cause is preferred to a symptom, and a symptom to an unknown exception.
-    """
+    """Return the line that shows why the last restart happened, preferably that of a cause; empty if none."""
     found: list[tuple[str, Line]] = []
     for finding in now.found:
         if finding.role in ("cause", "symptom"):

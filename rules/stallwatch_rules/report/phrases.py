@@ -291,11 +291,11 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 def _size(count: int) -> str:
     size = float(min(count, 1 << 64))  # a stored record can contain any number
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    for unit, digits in (("B", 0), ("KiB", 1), ("MiB", 1)):
+        if size < 1024:
+            return f"{size:.{digits}f} {unit}"
         size /= 1024
-    raise AssertionError("unreachable")
+    return f"{size:.1f} GiB"
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
