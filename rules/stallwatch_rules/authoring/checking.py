@@ -23,13 +23,13 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
         catalogue = Catalogue.of([*(other for other in others if other.id != page.id), page])
     else:
-        catalogue = Catalogue.of([_awake(page)])
+        catalogue = Catalogue.of([_as_active(page)])
     return list(_check(page, catalogue, Matcher(catalogue)))
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
     """Return the problems that loading the pages found, followed by the problems of each page's samples."""
-    awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
+    awake = Catalogue.of(_as_active(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
     for page in catalogue.pages.values():
@@ -38,7 +38,7 @@ def check_catalogue(catalogue: Catalogue) -> list[PageError]:
     return problems
 
 
-def _awake(page: RulePage) -> RulePage:
+def _as_active(page: RulePage) -> RulePage:
     """Return a page as an active rule, because the samples of a retired rule must still be correct."""
     return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
 

@@ -94,7 +94,7 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
         (rank or 0, stream)
         for (_, rank), stream in run.streams.items()
         if stream.activity_now is not None and (rank or 0) not in reported
-        if not _went_on(stream.activity_now, waited)
+        if not _is_over(stream.activity_now, waited)
     ]
     named = [each for each in busy if not absent or each[0] in absent]
     ranks = {rank for rank, _ in named}
@@ -107,7 +107,7 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
 
 
-def _went_on(activity: Activity, waited: list[Line]) -> bool:
+def _is_over(activity: Activity, waited: list[Line]) -> bool:
     """Return whether other output followed an activity of a rank before the other ranks' timeouts."""
     after = activity.after
     if after is None:
@@ -149,7 +149,7 @@ def _world_size(run: Snapshot) -> int:
     return max(chain(sizes, failed), default=0)
 
 
-def _kept(stream: StreamReading) -> Iterator[Line]:
+def _stored_lines(stream: StreamReading) -> Iterator[Line]:
     """Yield the lines of a stream that are stored: the first and the last line of each template."""
     for entry in stream.templates.entries.values():
         yield entry.first
@@ -202,14 +202,15 @@ def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
     """Return whether a rank's watchdog shows that it reached the collective at which the others waited."""
     own = FlightData()
     for stream in _streams_of(rank, run):
-        for line in _kept(stream):
+        for line in _stored_lines(stream):
             own.see(line.text, rank)
-    numbers = [_number(flight) for (_, of), flight in own.ranks.items() if of == rank]
-    others = [_number(one) for (_, of), one in watchdog_positions(run.streams).items() if of in reported]
+    numbers = [_last_collective(flight) for (_, of), flight in own.ranks.items() if of == rank]
+    flights = watchdog_positions(run.streams)
+    others = [_last_collective(flight) for (_, of), flight in flights.items() if of in reported]
     return bool(numbers) and max(numbers) >= max(others, default=0)
 
 
-def _number(flight: WatchdogPosition) -> int:
+def _last_collective(flight: WatchdogPosition) -> int:
     """Return the sequence number of the last collective that a rank reached, according to its watchdog."""
     return max(flight.work or 0, flight.enqueued or 0)
 
@@ -253,6 +254,6 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
     """Yield the times of a rank's stored messages and its last step, if they are earlier than ``until``."""
     for stream in _streams_of(rank, run):
-        for line in chain([stream.last_advance], _kept(stream)):
+        for line in chain([stream.last_advance], _stored_lines(stream)):
             if (time := stream.when(line)) is not None and time < until:
                 yield time

@@ -86,12 +86,12 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
     if not ahead:
         return streams
     return {
-        key: _put_right(stream, by) if (by := ahead.get(hosts.get(key, ""))) is not None else stream
+        key: _corrected(stream, by) if (by := ahead.get(hosts.get(key, ""))) is not None else stream
         for key, stream in streams.items()
     }
 
 
-def _put_right(stream: StreamReading, by: float) -> StreamReading:
+def _corrected(stream: StreamReading, by: float) -> StreamReading:
     stream = copy.copy(stream)
     for name in ("timelines", "tracebacks", "crashes", "exceptions", "templates", "hits", "summary"):
         setattr(stream, name, _earlier(getattr(stream, name), by))

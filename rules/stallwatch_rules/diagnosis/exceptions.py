@@ -175,7 +175,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         if not fatal or any(one not in kills for one in causes):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
-        named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
+        named = [one for one in fatal if one.seen.raised.exception and not _lacks_message(one.seen.raised)]
         # An exception about a lost peer reports the same as the symptom, whichever came first.
         named = [one for one in named if not one.shows_teardown]
         own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
@@ -234,7 +234,7 @@ def read_exceptions(
     interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main, beside, ended_in = set[str](), set[str](), set[str]()
-    stops = _stops(streams, interrupt_rules)
+    stops = _interrupt_lines(streams, interrupt_rules)
 
     def ended(seen: CountedException, key: Key) -> bool:
         return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
@@ -281,7 +281,7 @@ def read_exceptions(
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
             # A rank that does not report the interrupt may report the peer or data that it lost because of
             # it.
-            lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
+            lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
@@ -325,14 +325,14 @@ def _ended(
         return False
     # Lines after a warning do not show that the program continued: some collectors log all of stderr as
     # warnings.
-    if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
+    if last.warned and not died and key[0] not in with_steps and _continued(stream, last.mark.index):
         return False
     if last.beside and last.shows_teardown and (of_tracker or stream.plain - last.mark.plain > AT_ONCE):
         return False
     return not (complete and (last.setting != "main" or last.native))
 
 
-def _went_on(stream: StreamReading, index: int) -> bool:
+def _continued(stream: StreamReading, index: int) -> bool:
     """Return whether more informational messages follow a line than a program prints while it ends."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
@@ -373,7 +373,7 @@ class _Interrupt(NamedTuple):
 _INTERRUPT = "KeyboardInterrupt"
 
 
-def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
+def _interrupt_lines(streams: Streams, rules: Collection[str]) -> list[Line]:
     """Return the lines, of any rank, that show that a user stopped the run."""
     tables = (one.exceptions_now().seen.values() for one in streams.values())
     raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
@@ -381,7 +381,7 @@ def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
     return raised + matched
 
 
-def _below(line: Line, stops: Iterable[Line]) -> bool:
+def _is_below(line: Line, stops: Iterable[Line]) -> bool:
     """Return whether a line comes after one of the lines `stops` in the same file."""
     return any(stop.source == line.source and stop.number < line.number for stop in stops)
 
@@ -393,7 +393,7 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
-def _wordless(raised: ExceptionChain) -> bool:
+def _lacks_message(raised: ExceptionChain) -> bool:
     """Return whether the message of a crash in compiled code is missing, because another rank printed it."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 

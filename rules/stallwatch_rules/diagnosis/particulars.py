@@ -53,14 +53,16 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         odd = mismatched_ranks(watchdog_positions(run.streams))
-        # without others, it is unknown which ranks took a different path
-        return _apart(primary, odd, run, [primary.rule]) if odd and odd.ranks and odd.others() else primary
+        if odd is not None and odd.ranks and odd.others():  # else, it is unknown which ranks are odd
+            return _with_odd_ranks(primary, odd, run, [primary.rule])
+        return primary
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, finding, run.streams)
     if primary.rule == MISMATCH and not finding.hits:
         odd = mismatched(watchdog_positions(run.streams))
-        few = odd is not None and len(odd.ranks) <= sum(map(len, odd.works.values())) / 8
-        return _apart(primary, odd, run, run.catalogue.tagged("flight-data")) if odd and few else primary
+        if odd is not None and len(odd.ranks) <= sum(map(len, odd.works.values())) / 8:
+            return _with_odd_ranks(primary, odd, run, run.catalogue.tagged("flight-data"))
+        return primary
     first = finding.shown_match
     if finding.tagged("nan-loss") and first and first.step is not None and SEEN not in first.captures:
         since = message("diagnosis.nan-since", step=first.step, fix=primary.fixes[0])
@@ -124,12 +126,12 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
             paths = failed if page.id in seen.raised.rules else others
             paths += (frame.path for frame in seen.raised.frames)
             messages.append(seen.raised.message)
-    lines = "\n".join((*_kept_lines(own), *messages))
+    lines = "\n".join((*_stored_lines(own), *messages))
     text = "\n".join((lines, *failed, *others))
     return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
 
 
-def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
+def _stored_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
     """Yield the stored lines: one per template, the matched lines, and the line of the last step."""
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
@@ -163,7 +165,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
     return any(_VLLM.search(text) for group in (texts, hits) for text in group)
 
 
-def _apart(primary: Primary, odd: MismatchedRanks, run: Snapshot, rules: Collection[str]) -> Primary:
+def _with_odd_ranks(primary: Primary, odd: MismatchedRanks, run: Snapshot, rules: Collection[str]) -> Primary:
     """Name in the primary cause the ranks that waited in a different collective than most ranks."""
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, run.hosts), odd.ranks, run.streams, rules)
@@ -297,7 +299,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
     return message(f"diagnosis.{key}", count=len(hosts), hosts=fold_names(hosts), ranks=fold_ranks(absent))
 
 
-def _behind(primary: Primary, run: Snapshot) -> Primary:
+def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
     """Add to the primary cause the ranks that waited in an earlier collective, if they are few."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in watchdog_positions(run.streams).items():
@@ -327,7 +329,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         return _still_busy(primary, *busy, run)
     absent = waited_for(primary.rule, run, now)
     if not absent:
-        return _behind(primary, run)
+        return _with_late_ranks(primary, run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
     own = min((steps[rank] for rank in absent if rank in steps), default=None)

@@ -45,7 +45,7 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
     for current, other in combinations(ordered, 2):
-        sign = _differ(current, other)
+        sign = _difference(current, other)
         if sign:
             names = {"one": current.source, "other": other.source}
             if sign == "time":
@@ -64,7 +64,7 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | N
     return StepRange(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
 
 
-def _differ(course: StepRange, other: StepRange) -> str:
+def _difference(course: StepRange, other: StepRange) -> str:
     """Return what shows that two logs are from different runs: ``job``, ``total``, ``time`` or nothing."""
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""

@@ -45,7 +45,7 @@ def verdict_of(
     by = _requested_by(run, now)
     if chosen is not None:
         return "degraded", by
-    if not _recognised(run, now):
+    if not _is_of_training(run, now):
         dead = run.context.failed is None and run.context.now is None
         in_error = dead and any(map(_ends_in_error, run.streams.values()))
         return ("unknown-failure" if in_error else "no-training-log"), None
@@ -111,7 +111,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     return "healthy" if watched or serves else "unfinished"
 
 
-def _recognised(run: Snapshot, now: Assessment) -> bool:
+def _is_of_training(run: Snapshot, now: Assessment) -> bool:
     """Return whether anything in the log shows that it is the output of a training run."""
     tracker = run.tracker
     return bool(

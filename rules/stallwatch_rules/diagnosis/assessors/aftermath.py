@@ -38,7 +38,7 @@ UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceb
 #: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: Messages of shells, containers and systemd about a process that a signal ended, which may be a helper.
-_SOMEBODYS = lazy(
+_ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
@@ -144,7 +144,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.context.kind and _was_read(rank, run))):
         left = ended_silently(run, now)
     if left and LEFT_EARLY in catalogue.pages:
-        yield _left(run, left, rank)
+        yield _early_exit(run, left, rank)
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
@@ -152,7 +152,7 @@ def _was_read(rank: int, run: Snapshot) -> bool:
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
-def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
+def _early_exit(run: Snapshot, note: Text, rank: int) -> RuleFinding:
     """Return the finding for a rank that exited early; it points to the launcher's line about the exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
@@ -179,7 +179,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if not facts.complete or now.exceptions.fatal:
         return
     harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
-    if all(_somebodys(finding) for finding in fatal) and run.tracker.surely_finished:
+    if all(_shows_any_process(finding) for finding in fatal) and run.tracker.surely_finished:
         yield from (finding.with_judgement(harmless, seen=True) for finding in fatal)
         return
     abort = next((finding for finding in fatal if finding.tagged("sigabrt")), None)
@@ -198,8 +198,8 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
         yield judged.with_facts(AT_EXIT) if finding is abort else judged
 
 
-def _somebodys(finding: RuleFinding) -> bool:
+def _shows_any_process(finding: RuleFinding) -> bool:
     """Return whether a finding only shows that some process ended, perhaps not a training process."""
     if finding.tagged("any-process") and finding.hits:
-        return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
+        return finding.tagged("exit-status") or all(map(_ANY_PROCESS.search, finding.texts()))
     return is_of_other_program(finding)

@@ -61,7 +61,7 @@ _SIGNAL_RECEIVED = lazy(
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
 #: Text about the handler of a signal, or about an ignored signal, rather than about a received one.
-_NOT = lazy(
+_NO_SIGNAL_RECEIVED = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
 )
@@ -223,17 +223,17 @@ def signal_lines(streams: Streams) -> list[Line]:
     return [
         line
         for stream in streams.values()
-        for line, advances, index in _signs(stream)
+        for line, advances, index in _signal_reports(stream)
         if advances >= stream.timelines.advances
         and stream.index - index <= NEAR
         and all(_steps_below(other, line) <= GRACE for other in streams.values())
     ]
 
 
-def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
+def _signal_reports(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
     """Yield the lines of a stream that report a signal, each with the number of earlier steps and lines."""
     for entry in stream.templates.entries.values():
-        if _SIGNAL_RECEIVED.search(entry.last.text) and not _NOT.search(entry.last.text):
+        if _SIGNAL_RECEIVED.search(entry.last.text) and not _NO_SIGNAL_RECEIVED.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
     for seen in stream.exceptions_now().seen.values():
         if seen.last.native and seen.last.exception in SIGNALS_TO_END:

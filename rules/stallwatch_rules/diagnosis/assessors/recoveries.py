@@ -42,8 +42,8 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
         # While fp16 training searches for its loss scale, non-finite gradients are normal, but non-finite
         # losses are not.
-        often = often or (finding.tagged("nan-loss") and _remembered(finding, streams))
-        often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
+        often = often or (finding.tagged("nan-loss") and _is_recent(finding, streams))
+        often = often or (finding.tagged("nan-gradient") and _is_always_nan(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
         # the exit status belongs to a program that ran before or alongside the training
@@ -51,7 +51,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
-        elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
+        elif finding.tagged("nan-loss") and _no_finite_loss_since(finding, streams):
             continue  # later steps do not repair the weights
         else:
             answers = (answers_after(key, hits.answers, streams) for key, hits in finding.hits.items())
@@ -117,7 +117,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif facts.complete and not facts.died:
             yield finding.with_harm("harmless", message("diagnosis.caught-at-end"))
-        elif caused or otherwise or running or _outlived(finding, exceptions):
+        elif caused or otherwise or running or _raised_later(finding, exceptions):
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
@@ -205,7 +205,7 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
     )
 
 
-def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
+def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
     """Return whether a rank on which the finding matched raised an unknown exception later."""
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
@@ -213,7 +213,7 @@ def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
     )
 
 
-def _remembered(finding: RuleFinding, streams: Streams) -> bool:
+def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
 
     Many steps may lie between two printed losses, so a single finite loss after it is weak evidence.
@@ -234,7 +234,7 @@ def _remembered(finding: RuleFinding, streams: Streams) -> bool:
     return False
 
 
-def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
+def _no_finite_loss_since(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether no stream that printed non-finite losses printed a finite loss after them."""
     for key, hits in finding.hits.items():
         curve = streams[key].curves.main
@@ -243,7 +243,7 @@ def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
     return True
 
 
-def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
+def _is_always_nan(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether all gradient norms that a stream printed are NaN."""
     for key in finding.hits:
         curve = streams[key].curves.main
