@@ -1,4 +1,4 @@
-"""Define the records in which an agent stores how the processes of a run ended.
+"""Records in which an agent stores how the processes of a run ended.
 
 This module imports little, because lists of runs must load quickly.
 """
@@ -85,7 +85,7 @@ class SurvivingRank(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The way in which the command ended, with the evidence for it."""
+    """How the command ended, with the evidence for it."""
 
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
@@ -112,10 +112,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of an incident that was open when the run ended.
-
-        Return ``None`` if it is unknown how the run ended.
-        """
+        """The outcome of an incident that was open when the run ended; ``None`` if the end is unknown."""
         if self.kind == "unknown":
             return None
         return "ended" if self.stopped or self.kind == "finished" else "crashed"
@@ -132,10 +129,7 @@ def ending_name(ending: Ending | None) -> Message:
 
 
 def interruption(ending: Ending | None) -> Message:
-    """Return a text about who or what stopped the run: a person, a scheduler or a time limit.
-
-    If this is unknown, the text only says that the run was interrupted.
-    """
+    """Return a text about who or what stopped the run: a person, a scheduler or a time limit, if known."""
     if ending is None or not ending.stopped:
         return message("endings.interrupted")
     if ending.kind == "time-limit":

@@ -56,17 +56,13 @@ _WARNING = lazy(
 )
 
 
-_FIGURES = str.maketrans("123456789", "0" * 9)
-_with_figures = {
-    word: word.translate(_FIGURES)
-    for words in (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
-    for word in words
-    if not word.isalpha()
-}
+_KINDS = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
+_ZEROS = str.maketrans("123456789", "0" * 9)
+_with_zeros = {word: word.translate(_ZEROS) for words in _KINDS for word in words if not word.isalpha()}
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """The hint words that occur in a portion of lines, by the kind of line that they indicate."""
+    """The hint words that occur in a portion of lines, by the kind of line, in the order of ``_KINDS``."""
 
     traceback: tuple[str, ...]
     version: tuple[str, ...]
@@ -79,18 +75,11 @@ class Hints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> Hints:
-        """Return the hint words in a portion's text.
-
-        Lines that differ only in their digits are searched once.
-        """
-        text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
-        kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
-        return cls(*[_held(text, words) for words in kinds])
-
-
-def _held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that can be in `text`. The caller has replaced all digits in it with zeros."""
-    return tuple([word for word in words if _with_figures.get(word, word) in text])
+        """Return the hint words in a portion's text. Lines that differ only in digits are searched once."""
+        text = "\n".join(dict.fromkeys(text.translate(_ZEROS).split("\n")))
+        return cls(
+            *[tuple([word for word in words if _with_zeros.get(word, word) in text]) for words in _KINDS]
+        )
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:

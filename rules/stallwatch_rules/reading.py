@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
 from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
-from stallwatch_rules.failures.unexplained import with_explanations
+from stallwatch_rules.failures.unexplained import Baseline, with_explanations
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.matching.matcher import Matcher
@@ -49,9 +49,6 @@ from stallwatch_rules.stream import (
 )
 from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact_part
 
-if TYPE_CHECKING:
-    from stallwatch_rules.failures.unexplained import Baseline
-
 #: Maximum number of streams, one for each source and rank. A stream takes some 8 KiB: with 100,000 files, a
 #: process stays below 400 MB.
 MAX_STREAMS = 20_000
@@ -67,10 +64,7 @@ class Observed(msgspec.Struct):
 
 
 class SkippedCount(NamedTuple):
-    """The number of lines of a source that were not read.
-
-    These are the lines skipped before a line, or similar lines that this line represents.
-    """
+    """The number of lines that were skipped before a line, or of similar lines that this line represents."""
 
     before: int  #: index of the line that follows the skipped lines
     source: str
@@ -220,7 +214,8 @@ class RunReading:
     def _take_asides(self, waiting: deque[SkippedCount], index: int) -> dict[str, int]:
         """Record the lines that were skipped before a line.
 
-        Return, for each rule, the number of its matches in lines that this line represents.
+        Returns:
+            For each rule, the number of its matches in the skipped lines that this line represents.
         """
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
@@ -243,10 +238,7 @@ class RunReading:
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Remove the reports of a rule in which a capture has this value.
-
-        The reported condition has ended.
-        """
+        """Remove the reports of a rule in which a capture has this value, because the condition has ended."""
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == OWN_REPORTS else None
             if hits is not None and hits.first.captures.get(capture) == value:
@@ -265,10 +257,7 @@ class RunReading:
             stream.versions.update(versions)
 
     def parted(self) -> PartialReading:
-        """Return the state of this reader, which another process can merge.
-
-        Compiled patterns are not included.
-        """
+        """Return the state of this reader without compiled patterns, so that another process can merge it."""
         return PartialReading(self.streams, self.tracker, self.unread)
 
     def merge(self, other: PartialReading) -> None:
@@ -340,13 +329,12 @@ class RunReading:
     def settle(self) -> None:
         """Decide whether another start began at the candidate line. Call this at the end of the source."""
         if self._part is not None and self._before is not None:
-            began = self._began(self._part, self._before)
-            self._begin(self._part) if began else self._go_on(self._part)
+            self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Return whether the program may have been started again at this line.
+        """Make the line the candidate for a start, and save the state, if the program may start at it again.
 
-        If so, the state is saved, and the line becomes the candidate for a start.
+        Return whether it may.
         """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
@@ -359,7 +347,7 @@ class RunReading:
         return True
 
     def _did_anything(self) -> bool:
-        """Return whether the lines read contain training metrics or a failure."""
+        """Return whether the lines that were read contain training metrics or a failure."""
         return any(
             stream.sampled
             or stream.in_exception
@@ -368,19 +356,17 @@ class RunReading:
             for stream in self.streams.values()
         )
 
-    def _raised(self) -> bool:
-        return any(stream.exceptions.seen for stream in self.streams.values())
-
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide, if this line makes it possible, whether another start begins at the candidate line.
+        """Decide whether another start begins at the candidate line, if the lines until now show it.
 
-        Return True if it was decided.
+        Return False if the decision needs more lines.
         """
         candidate, before = part.candidate, self._before
         assert candidate is not None and before is not None
         stepped = sample is not None and sample.step is not None and self._is_counted(sample, line)
         if before.diagnosis is None and candidate.is_likely:
-            before = self._before = before._replace(diagnosis=self._conclude(before))
+            found = self._concluded(before.streams, before.tracker)
+            before = self._before = before._replace(diagnosis=found)
         began: bool | None = None
         if before.diagnosis is None:
             began = False if stepped else None
@@ -392,7 +378,7 @@ class RunReading:
             began = False
         elif stepped and sample and (back := before.tracker.goes_back(sample)) is not None:
             began = back and (candidate.mark is not None or candidate.again.is_whole)
-        elif candidate.again.is_whole and self._raised():
+        elif candidate.again.is_whole and any(stream.exceptions.seen for stream in self.streams.values()):
             began = True  # the program failed before its first step
         elif len(candidate.lines) <= MOST_WAITING:
             return False
@@ -400,9 +386,10 @@ class RunReading:
             began = bool(began)
         elif began and not self._did_anything():
             return False  # the steps can continue those of the previous part
-        if began is not None:
-            self._begin(part) if began else self._go_on(part)
-        return began is not None
+        if began is None:
+            return False
+        self._settle(part, began=began)
+        return True
 
     def _is_counted(self, sample: Sample, line: Line) -> bool:
         counter = self.tracker.counter(sample, line)
@@ -432,24 +419,21 @@ class RunReading:
         enough = self._did_anything() and candidate.again.is_whole
         return enough and ended_in_trouble(self._concluded(self.streams, self.tracker))
 
-    def _conclude(self, before: _Before) -> Diagnosis:
-        return self._concluded(before.streams, before.tracker)
-
     def _concluded(self, streams: Mapping[Key, StreamReading], tracker: ProgressTracker) -> Diagnosis:
         return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
 
-    def _begin(self, part: Part) -> None:
-        """Begin another start at the candidate line. Only the result of the previous start is kept."""
-        before, self._before = self._before, None
-        assert before is not None
-        found = before.diagnosis or self._conclude(before)
-        self.starts.add(start_of(found, before.streams, before.first, before.last))
-        part.begin()
+    def _settle(self, part: Part, *, began: bool) -> None:
+        """Begin another start at the candidate line, or continue the current start with the lines after it.
 
-    def _go_on(self, part: Part) -> None:
-        """Continue the current start with the candidate line and the lines after it."""
+        Only the result of a start that has ended is kept.
+        """
         before, self._before = self._before, None
         assert before is not None
+        if began:
+            found = before.diagnosis or self._concluded(before.streams, before.tracker)
+            self.starts.add(start_of(found, before.streams, before.first, before.last))
+            part.begin()
+            return
         candidate = part.go_on()
         self.streams, self._streams_of, self._gaps = before.streams, before.streams_of, before.gaps
         self.tracker, self._series = before.tracker, before.series
@@ -500,21 +484,21 @@ class RunReading:
         elif hints.activity and sample is None and may_hold(line.text, hints.activity):
             stream.activity_now = follow(busy, line)
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
-            stream.answers += 1 + (more.get("", 0) if more else 0)
+            stream.answers += 1 + more.get("", 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
             # Source code below a traceback frame and training data mention failures that did not happen.
             hits = ()
         line = stream.dated(line)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
-            stream.match(match, rule in self._by_progress, more.pop(rule, 0) if more else 0)
+            stream.match(match, rule in self._by_progress, more.pop(rule, 0))
             if rule not in self.matcher.conditional or rule in stream.contexts:
                 observed.matches.append(match)
         if hits or stream.in_exception or (hints.traceback and may_hold(line.text, hints.traceback)):
             stream.see_exceptions(line, [rule for rule, _ in hits])
         stream.plain += not stream.in_exception
         if sample is None and not hits:
-            stream.see_message(line, more.pop("", 0) if more else 0)
+            stream.see_message(line, more.pop("", 0))
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)
         return sample

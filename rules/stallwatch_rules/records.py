@@ -149,10 +149,7 @@ class NearPage(msgspec.Struct):
 
 
 class UnknownException(msgspec.Struct):
-    """An exception that ended processes and matches no rule.
-
-    The same exceptions of all ranks are one record.
-    """
+    """An exception that ended processes and matches no rule; one record for all ranks that raised it."""
 
     exception: str
     message: str
@@ -223,11 +220,7 @@ class PassedOver(msgspec.Struct):
 class Contribution(msgspec.Struct):
     """What one assessor, or the selection of the root cause, contributed to the verdict."""
 
-    assessor: (
-        #: a name of ``diagnosis.assessors``, ``matches`` (the rules that fired) or ``root-cause`` (the
-        #: choice)
-        str
-    )
+    assessor: str  #: an assessor's name, ``matches`` (the rules that fired) or ``root-cause`` (the choice)
     changes: list[FindingChange]
     noted: list[Noted] = []
     passed_over: list[PassedOver] = []

@@ -29,7 +29,7 @@ MOST_HEADS = 4  #: maximum number of heads of one source that are kept
 ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
-MOST_VAIN = 3
+MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
 FRESH = 3  #: maximum number of lines outside of heads in a start with little output
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
@@ -98,19 +98,13 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed these lines.
-
-        Then the first line and most others occur repeatedly.
-        """
+        """True if several processes printed these lines: the first line and most others occur repeatedly."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
-        """The index of the first line that a launcher printed.
-
-        A launcher prints its lines once for all ranks.
-        """
+        """The index of the first line that a launcher printed, once for all its ranks."""
         launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
         return min(launchers, default=None)
 
@@ -229,10 +223,7 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Compare a line with all heads.
-
-        The key is the line without its digits, and at least one head contains it.
-        """
+        """Compare a line with all heads; ``key`` is the line without digits, and in at least one head."""
         for recurrence in self._recurrences:
             if recurrence.see(key, line):
                 self._met_at = len(self.lines)
@@ -280,22 +271,19 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return a candidate if another start of the program may begin at this line.
-
-        This can be the case if the line also occurs in a head, or if it is a mark of a start.
-        """
+        """Return a candidate if the line is in a head or marks a start, so that a start may begin at it."""
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None
         if mark is not None:
-            known = mark.usage or mark.program in self.programs
+            started_before = mark.usage or mark.program in self.programs
             self.programs.add(mark.program)
-            mark = mark if known else None
-        lines = [head.lines[key] for head in self.heads if key in head.lines] if mark is None else []
-        if mark is None and self.refused and line.text[:1].isspace():
-            return None
-        if mark is None and not any(is_same_line(one.text, line.text) for one in lines):
-            return None
+            mark = mark if started_before else None
+        if mark is None:
+            known_lines = (head.lines[key] for head in self.heads if key in head.lines)
+            again = any(is_same_line(known.text, line.text) for known in known_lines)
+            if not again or (self.refused and line.text[:1].isspace()):
+                return None
         return Candidate(line, self.heads, mark)
 
     def learn(self, key: bytes, line: Line, *, ends: bool) -> None:
@@ -334,10 +322,7 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Return whether the line is examined for starts.
-
-        This is done for one rank, and for lines without a rank.
-        """
+        """Return whether the line has no rank, or the one rank whose lines are examined for starts."""
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank

@@ -162,16 +162,8 @@ class StreamReading:
         self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's first skip count, and its step
         self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
 
-    @property
-    def in_part(self) -> bool:
-        """True if lines of the source were skipped. Then only some of the rank's lines were read."""
-        return self._gaps.lines > 0
-
     def clock(self, line: Line) -> None:
-        """Record the time of a line.
-
-        Also record whether the log's collector, not the program, supplied the time.
-        """
+        """Record the time of a line, and whether it comes from the log's collector, not from the program."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or not _same_clock(time_of_line(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
@@ -211,10 +203,7 @@ class StreamReading:
         hints: Hints,
         counter: Counter | None = None,
     ) -> None:
-        """Read the next line and its sample.
-
-        Matches are recorded separately; ``counter`` counts the sample's steps.
-        """
+        """Read the next line and its sample, whose steps ``counter`` counts; ``match`` records matches."""
         before = self.last_time
         self.clock(line)
         self._undated += 1
@@ -300,10 +289,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the last line and ``more`` similar lines under their template.
-
-        Parts of exceptions are not counted.
-        """
+        """Count the last line and ``more`` similar lines under their template, unless a traceback has it."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -340,10 +326,7 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since a loss was last printed.
-
-        Counters that appeared after that loss are ignored.
-        """
+        """The number of training steps since a loss was last printed, by counters that existed before it."""
         return self.timelines.trained_since(self._logged)
 
     @property
@@ -354,15 +337,10 @@ class StreamReading:
 
     @property
     def mark(self) -> LinePosition:
-        """The current position in the stream.
-
-        It consists of the numbers of lines, steps, lines outside of tracebacks and answered requests, and of
-        the step.
-        """
+        """The current position in the stream, in lines, steps and answered requests."""
         main = self.timelines.main
-        if main is None:
-            return LinePosition(self.index - 1, 0, None, self.plain, self.answers)
-        return LinePosition(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
+        advances, step = (main.advances, main.last_step) if main is not None else (0, None)
+        return LinePosition(self.index - 1, advances, step, self.plain, self.answers)
 
 
 SOURCE = "events.jsonl"  #: file in a run's folder with the reports of ranks
@@ -385,10 +363,19 @@ def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[K
                 echoes.setdefault(rule, []).extend(stream.hits[rule].exemplars)
     if not echoes:
         return streams
-    return {
-        key: _without(stream, logged) if key[0] == SOURCE else _with(stream, echoes)
-        for key, stream in streams.items()
-    }
+    changed = dict(streams)
+    for key, stream in streams.items():
+        if key[0] == SOURCE:
+            hits_of = {rule: hits for rule, hits in stream.hits.items() if rule not in logged}
+        else:
+            hits_of = stream.hits | {
+                rule: replace(hits, exemplars=[*hits.exemplars[:2], *echoes[rule]])
+                for rule, hits in stream.hits.items()
+                if rule in echoes
+            }
+        changed[key] = copy.copy(stream)
+        changed[key].hits = hits_of
+    return changed
 
 
 def with_exit_codes(
@@ -404,20 +391,3 @@ def with_exit_codes(
     reports = copy.copy(streams.get((SOURCE, None)) or StreamReading(SOURCE, None, frozenset()))
     reports.summary = LauncherSummary.seen(codes)
     return {**streams, (SOURCE, None): reports}
-
-
-def _without(stream: StreamReading, rules: set[str]) -> StreamReading:
-    left = copy.copy(stream)
-    left.hits = {rule: hits for rule, hits in stream.hits.items() if rule not in rules}
-    return left
-
-
-def _with(stream: StreamReading, echoes: Mapping[str, list[str]]) -> StreamReading:
-    if echoes.keys().isdisjoint(stream.hits):
-        return stream
-    more = copy.copy(stream)
-    more.hits = {
-        rule: replace(hits, exemplars=[*hits.exemplars[:2], *echoes[rule]]) if rule in echoes else hits
-        for rule, hits in stream.hits.items()
-    }
-    return more

@@ -10,6 +10,7 @@ import msgspec
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
+from stallwatch_rules.reading import RunReading
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
@@ -22,13 +23,13 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
         catalogue = Catalogue.of([*(other for other in others if other.id != page.id), page])
     else:
-        catalogue = Catalogue.of([_awake(page)])
+        catalogue = Catalogue.of([_as_active(page)])
     return list(_check(page, catalogue, Matcher(catalogue)))
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
     """Return the problems that loading the pages found, followed by the problems of each page's samples."""
-    awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
+    awake = Catalogue.of(_as_active(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
     for page in catalogue.pages.values():
@@ -37,11 +38,8 @@ def check_catalogue(catalogue: Catalogue) -> list[PageError]:
     return problems
 
 
-def _awake(page: RulePage) -> RulePage:
-    """Return a page as an active rule, even if it is retired.
-
-    The samples of a retired rule must still be correct.
-    """
+def _as_active(page: RulePage) -> RulePage:
+    """Return a page as an active rule, because the samples of a retired rule must still be correct."""
     return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
 
 
@@ -73,23 +71,16 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"
-    if _needs_run(page) and page.id in _concluded(sample, catalogue, matcher):
-        return ""
-    return None
+    if not _needs_run(page):
+        return None
+    reading = RunReading(catalogue, matcher)
+    reading.feed(lines_of(sample))
+    return "" if any(finding.rule == page.id for finding in reading.diagnose().findings) else None
 
 
 def _needs_run(page: RulePage) -> bool:
     """Return whether the rule can also be inferred from a whole run, so that a sample must be diagnosed."""
     return page.judged or "concluded" in page.tags
-
-
-def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
-    """Return the rules that the diagnosis of the sample finds."""
-    from stallwatch_rules.reading import RunReading  # only rules without patterns need it
-
-    reading = RunReading(catalogue, matcher)
-    reading.feed(lines_of(sample))
-    return {finding.rule for finding in reading.diagnose().findings}
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:

@@ -64,11 +64,10 @@ class Failure:
 
 
 def failure_of(diagnosis: Diagnosis) -> Failure:
-    """Return the failure to describe: the first unknown exception with a message.
+    """Return the first unknown exception with a message, or else the first new line that reports an error.
 
-    If there is none, return the first new line that reports an error. Raises ``DraftError`` if the log has
-    neither, or if a rule already describes the cause. If it does, new lines are only consequences of that
-    cause.
+    Raises:
+        DraftError: if the log has neither, or if a rule already describes the cause of the failure.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -140,10 +139,7 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """Return the package and the file of the innermost stack frame that is in a library.
-
-    Both are empty if no frame is in a library.
-    """
+    """Return the package and the file of the innermost stack frame in a library; empty texts without one."""
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:
@@ -176,30 +172,22 @@ def draft(
 ) -> str:
     """Return the text of a rule page for the failure."""
     package, module = origin_of(failure)
-    title = _title(failure)
+    title = re.sub(r"\s+", " ", masked(failure.message)).strip()
+    title = title if len(title) <= 80 else title[:80].rpartition(" ")[0] + " …"
+    title = f"{failure.name.rpartition('.')[2]}: {title}" if failure.name else title
     seen = f"  # seen with {versions[package]}" if package in versions else ""
     single = pattern.replace("'", "''")  # YAML doubles single quotes in single-quoted text
     return _PAGE.format(
         rule=rule,
         title=title,
-        quoted_title=_quoted(title),
+        quoted_title=json.dumps(title, ensure_ascii=False),
         family=family,
-        since=_quoted(since),
+        since=json.dumps(since),
         pattern=f"'{single}'",
         emitted_by=_EMITTED_BY.format(package=package + seen, module=module) if package else "",
         fires=failure.line,
         quiet=quiet,
     )
-
-
-def _title(failure: Failure) -> str:
-    text = re.sub(r"\s+", " ", masked(failure.message)).strip()
-    text = text if len(text) <= 80 else text[:80].rpartition(" ")[0] + " …"
-    return f"{failure.name.rpartition('.')[2]}: {text}" if failure.name else text
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 _EMITTED_BY = """\

@@ -94,7 +94,7 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
         (rank or 0, stream)
         for (_, rank), stream in run.streams.items()
         if stream.activity_now is not None and (rank or 0) not in reported
-        if not _went_on(stream.activity_now, waited)
+        if not _is_over(stream.activity_now, waited)
     ]
     named = [each for each in busy if not absent or each[0] in absent]
     ranks = {rank for rank, _ in named}
@@ -107,11 +107,8 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
 
 
-def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Return whether an activity of a rank was over before the other ranks' timeouts.
-
-    The sign is that other output followed it.
-    """
+def _is_over(activity: Activity, waited: list[Line]) -> bool:
+    """Return whether other output followed an activity of a rank before the other ranks' timeouts."""
     after = activity.after
     if after is None:
         return False
@@ -123,10 +120,7 @@ def _went_on(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks that reported a timeout or another failure by matching this rule.
-
-    They include the ranks that the watchdog's lines name.
-    """
+    """Return the ranks with a match of this rule, including those that the watchdog's lines name."""
     finding = now.get(rule)
     if finding is None:
         return set()
@@ -155,7 +149,7 @@ def _world_size(run: Snapshot) -> int:
     return max(chain(sizes, failed), default=0)
 
 
-def _kept(stream: StreamReading) -> Iterator[Line]:
+def _stored_lines(stream: StreamReading) -> Iterator[Line]:
     """Yield the lines of a stream that are stored: the first and the last line of each template."""
     for entry in stream.templates.entries.values():
         yield entry.first
@@ -167,10 +161,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows why the rank cannot have made the others wait.
-
-    It may show that the rank waited, too, that it was ahead, or that something ended it.
-    """
+    """Return whether a rank's log shows that it waited itself, was ahead, or was ended by something else."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -196,7 +187,7 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):
         return True
-    began = _first_timeout(rule, run)
+    began = first_timeout(rule, run)
     times = [
         run.streams[key].when(hits.first.line)
         for finding in now.found
@@ -211,19 +202,20 @@ def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
     """Return whether a rank's watchdog shows that it reached the collective at which the others waited."""
     own = FlightData()
     for stream in _streams_of(rank, run):
-        for line in _kept(stream):
+        for line in _stored_lines(stream):
             own.see(line.text, rank)
-    numbers = [_number(flight) for (_, of), flight in own.ranks.items() if of == rank]
-    others = [_number(one) for (_, of), one in watchdog_positions(run.streams).items() if of in reported]
+    numbers = [_last_collective(flight) for (_, of), flight in own.ranks.items() if of == rank]
+    flights = watchdog_positions(run.streams)
+    others = [_last_collective(flight) for (_, of), flight in flights.items() if of in reported]
     return bool(numbers) and max(numbers) >= max(others, default=0)
 
 
-def _number(flight: WatchdogPosition) -> int:
+def _last_collective(flight: WatchdogPosition) -> int:
     """Return the sequence number of the last collective that a rank reached, according to its watchdog."""
     return max(flight.work or 0, flight.enqueued or 0)
 
 
-def _first_timeout(rule: str, run: Snapshot) -> float | None:
+def first_timeout(rule: str, run: Snapshot) -> float | None:
     """Return the time at which the first rank gave up waiting; ``None`` if it is unknown."""
     hits = ((stream, stream.hits[rule]) for stream in run.streams.values() if rule in stream.hits)
     times = (stream.when(found.first.line) for stream, found in hits)
@@ -231,10 +223,7 @@ def _first_timeout(rule: str, run: Snapshot) -> float | None:
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's last step is behind that of all other ranks.
-
-    The difference must be at least the rank's usual interval between printed steps.
-    """
+    """Return whether a rank's last step is at least one printed interval behind that of all other ranks."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
@@ -247,7 +236,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
     A message that the rank also printed between its steps can come from a thread that prints all the time.
     """
-    until = _first_timeout(rule, run)
+    until = first_timeout(rule, run)
     if until is None:
         return False
     quiet = [time for other in reported for time in _times(other, until, run)]
@@ -265,6 +254,6 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
     """Yield the times of a rank's stored messages and its last step, if they are earlier than ``until``."""
     for stream in _streams_of(rank, run):
-        for line in chain([stream.last_advance], _kept(stream)):
+        for line in chain([stream.last_advance], _stored_lines(stream)):
             if (time := stream.when(line)) is not None and time < until:
                 yield time

@@ -7,10 +7,10 @@ result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stallwatch_rules.diagnosis.confidence import Rivals, confidence
-from stallwatch_rules.diagnosis.findings import RuleFinding
+from stallwatch_rules.diagnosis.findings import Occurrence, RuleFinding
 from stallwatch_rules.records import Harm, PassedOver, PassedReason, Role
 
 _ROLES: tuple[Role, ...] = ("cause", "symptom", "wrapper", "notice")
@@ -18,10 +18,7 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings, the worst first and causes before symptoms.
-
-    Each finding is followed by the findings that it explains.
-    """
+    """Sort findings, the worst first; each is followed by the findings that it explains."""
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, RuleFinding] = {}
@@ -134,10 +131,7 @@ def confidence_among(
 
 
 def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
-    """Return what is known about the order of the first finding and its rivals.
-
-    The result shows whether the rivals came later, by their times, positions or steps.
-    """
+    """Return whether the rivals came later than the first finding, by their times, positions or steps."""
     if not rivals:
         return "none"
     group = [first, *rivals]
@@ -156,15 +150,21 @@ def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))
 
 
-def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
-    """Return the earliest time of each rule, or ``None`` if any match has no time."""
-    times: dict[str, float] = {}
+def _earliest(
+    group: Sequence[RuleFinding], of: Callable[[Occurrence], float | None]
+) -> dict[str, float] | None:
+    """Return the lowest time or step of each rule, or ``None`` if it is unknown for any match."""
+    lowest: dict[str, float] = {}
     for finding in group:
-        known = [place.time for place in finding.occurrences if place.time is not None]
+        known = [value for place in finding.occurrences if (value := of(place)) is not None]
         if not known or len(known) < len(finding.occurrences):
             return None
-        times[finding.rule] = min(known)
-    return times
+        lowest[finding.rule] = float(min(known))
+    return lowest
+
+
+def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
+    return _earliest(group, lambda place: place.time)
 
 
 def _positions(group: Sequence[RuleFinding]) -> dict[str, float] | None:
@@ -179,13 +179,8 @@ def _positions(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _steps(group: Sequence[RuleFinding]) -> dict[str, float] | None:
-    steps: dict[str, float] = {}
-    for finding in group:
-        known = [place.step for place in finding.occurrences if place.step is not None]
-        if not known or len(known) < len(finding.occurrences):
-            return None
-        steps[finding.rule] = float(min(known))
-    return steps if len(set(steps.values())) > 1 else None
+    steps = _earliest(group, lambda place: place.step)
+    return steps if steps is not None and len(set(steps.values())) > 1 else None
 
 
 def _same_place(finding: RuleFinding, other: RuleFinding) -> bool:

@@ -8,9 +8,10 @@ off.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from statistics import median, median_low
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -22,8 +23,6 @@ from stallwatch_rules.progress.timeline import Interval, StreamTimelines, Timeli
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, Key, StreamReading
 from stallwatch_rules.text.lazy import lazy
-
-T = TypeVar("T")
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
@@ -43,10 +42,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Return the hosts whose clocks are off, each with the seconds that its clock is ahead.
-
-    A host counts only if the difference is steady and large enough to matter.
-    """
+    """Return the seconds by which each host's clock is ahead, if they are steady and enough to matter."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -90,12 +86,12 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
     if not ahead:
         return streams
     return {
-        key: _put_right(stream, by) if (by := ahead.get(hosts.get(key, ""))) is not None else stream
+        key: _corrected(stream, by) if (by := ahead.get(hosts.get(key, ""))) is not None else stream
         for key, stream in streams.items()
     }
 
 
-def _put_right(stream: StreamReading, by: float) -> StreamReading:
+def _corrected(stream: StreamReading, by: float) -> StreamReading:
     stream = copy.copy(stream)
     for name in ("timelines", "tracebacks", "crashes", "exceptions", "templates", "hits", "summary"):
         setattr(stream, name, _earlier(getattr(stream, name), by))
@@ -109,41 +105,35 @@ def _put_right(stream: StreamReading, by: float) -> StreamReading:
     return stream
 
 
-def _earlier(value: T, by: float) -> T:
+def _earlier(value: Any, by: float) -> Any:
     """Return a copy of an object in which the times of all its lines and steps are ``by`` seconds earlier."""
-    return cast("T", _moved(value, by))
-
-
-def _moved(value: Any, by: float) -> Any:
     if isinstance(value, (Line, Interval)):
         return value if value.time is None else replace(value, time=value.time - by)
     if isinstance(value, msgspec.Struct):
         old = {name: getattr(value, name) for name in value.__struct_fields__}
-        new = {name: moved for name, one in old.items() if (moved := _moved(one, by)) is not one}
+        new = {name: moved for name, one in old.items() if (moved := _earlier(one, by)) is not one}
         return replace(value, **new) if new else value
     if isinstance(value, dict):
-        return {key: _moved(one, by) for key, one in value.items()} if value else value
+        return {key: _earlier(one, by) for key, one in value.items()} if value else value
     if isinstance(value, list):
-        return [_moved(one, by) for one in value] if value else value
+        return [_earlier(one, by) for one in value] if value else value
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        moved_items = [_moved(one, by) for one in value]
-        return (
-            tuple(moved_items) if any(a is not b for a, b in zip(moved_items, value, strict=True)) else value
-        )
+        items = tuple(_earlier(one, by) for one in value)
+        return items if any(map(operator.is_not, items, value)) else value
     if isinstance(value, StreamTimelines):
         timelines = copy.copy(value)
-        timelines.by_series = {name: _moved(one, by) for name, one in value.by_series.items()}
+        timelines.by_series = {name: _earlier(one, by) for name, one in value.by_series.items()}
         timelines.hit_times = {rule: [one - by for one in times] for rule, times in value.hit_times.items()}
         return timelines
     if isinstance(value, Timeline):
         timeline = copy.copy(value)
-        timeline.intervals = _moved(value.intervals, by)
+        timeline.intervals = _earlier(value.intervals, by)
         timeline.last_time = None if value.last_time is None else value.last_time - by
         return timeline
     if isinstance(value, (TracebackReader, CrashReader)):
         holder = copy.copy(value)
         for name, field in vars(value).items():
             if isinstance(field, msgspec.Struct):
-                setattr(holder, name, _moved(field, by))
+                setattr(holder, name, _earlier(field, by))
         return holder
     return value

@@ -1,7 +1,4 @@
-"""Derive the diagnosis from the streams that were read.
-
-It consists of the findings with their harm and causal order, the primary cause, and the verdict.
-"""
+"""Derive the diagnosis of a run from the streams that were read."""
 
 from __future__ import annotations
 
@@ -99,11 +96,7 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add hosts to the diagnosis of a run on several hosts, including the host of the rank it names.
-
-    Returns:
-        The ranks for which the other ranks waited, if any.
-    """
+    """Add the hosts to the diagnosis of a run on several hosts; return the ranks that others waited for."""
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
         primary.host = run.hosts.host(primary.rank)
@@ -119,10 +112,7 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
-    """Return the finding that is the root cause, and its confidence.
-
-    If an unknown exception ended the run, the finding may be inferred from that exception.
-    """
+    """Return the root cause and its confidence; the cause may be inferred from an unknown exception."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -153,17 +143,8 @@ def _snapshot(
     left, left_line = _left_early(streams, context)
     # The successful end of one process does not show that the run ended if other processes never ended.
     complete = tracker.shows_finish if left else tracker.finished
-    known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
-        streams,
-        known,
-        catalogue.tagged("interrupt"),
-        steps,
-        symptoms=[one.rule for one in matched if one.role == "symptom"],
-        aborts=catalogue.tagged("sigabrt"),
-        died=died,
-        complete=complete,
-        last_step=tracker.last_step,
+        streams, matched, catalogue, steps, died=died, complete=complete, last_step=tracker.last_step
     )
     by_hand = _by_hand(matched, exceptions, context)
     complete = complete and (tracker.surely_finished or not by_hand)
@@ -201,10 +182,7 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds since the last step, as the log or the agent shows them.
-
-    The agent may have observed a longer time than the log shows.
-    """
+    """Return the seconds since the last step, of which the agent may know more than the log shows."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from stallwatch_rules.failures.raised import (
 )
 from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.judgements.facts import continued_to_serve
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
@@ -174,7 +175,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         if not fatal or any(one not in kills for one in causes):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
-        named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
+        named = [one for one in fatal if one.seen.raised.exception and not _lacks_message(one.seen.raised)]
         # An exception about a lost peer reports the same as the symptom, whichever came first.
         named = [one for one in named if not one.shows_teardown]
         own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
@@ -213,29 +214,27 @@ def named(exception: UnknownException) -> str:
 
 def read_exceptions(
     streams: Streams,
-    known: Mapping[str, set[Key]],
-    interrupt_rules: Collection[str],  # rules that show that a user stopped the run
+    matched: Sequence[RuleFinding],
+    catalogue: Catalogue,
     clock: StepClock,
     *,
-    symptoms: Collection[str] = (),
-    aborts: Collection[str] = (),
-    died: bool = False,
-    complete: bool = False,
-    last_step: int | None = None,
+    died: bool,
+    complete: bool,
+    last_step: int | None,
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
-    ``known`` maps the rules that matched to the streams in which they matched. ``symptoms`` are rules that
-    matched but do not name an exception; their lines can precede the traceback of an exception. ``aborts``
-    are rules that only name a SIGABRT. ``died`` is True if the run is known to have failed, and ``complete``
-    if it is known to have reached its end.
+    ``matched`` contains the findings of the streams. ``died`` is True if the run is known to have failed, and
+    ``complete`` if it is known to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
+    interrupt_rules, aborts = catalogue.tagged("interrupt"), catalogue.tagged("sigabrt")
+    symptoms = {finding.rule for finding in matched if finding.role == "symptom"}
     interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main, beside, ended_in = set[str](), set[str](), set[str]()
-    stops = _stops(streams, interrupt_rules)
+    stops = _interrupt_lines(streams, interrupt_rules)
 
     def ended(seen: CountedException, key: Key) -> bool:
         return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
@@ -249,12 +248,13 @@ def read_exceptions(
             if s.raised.exception == _INTERRUPT
         ]
         interrupted = interrupted or bool(interrupts)
-        matched = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
         # A launcher reports an interrupt before the tracebacks of its ranks.
         interrupts += [
-            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in matched
+            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line))
+            for rule in interrupt_rules
+            if (hits := stream.hits.get(rule)) is not None
         ]
-        rules = {rule for rule, where in known.items() if key in where}
+        rules = {finding.rule for finding in matched if key in finding.hits}
         for seen in table.seen.values():
             helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
             (beside if helper else main).update(seen.raised.rules)
@@ -263,7 +263,7 @@ def read_exceptions(
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
                 ended_in |= naming if ended(seen, key) else set()
         for seen in unknown_in(table, rules, aborts):
-            if seen.raised.heading & (rules - set(symptoms)):
+            if seen.raised.heading & (rules - symptoms):  # the lines of a symptom can precede a traceback
                 continue
             fatal = ended(seen, key)
             followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
@@ -281,7 +281,7 @@ def read_exceptions(
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
             # A rank that does not report the interrupt may report the peer or data that it lost because of
             # it.
-            lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
+            lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
@@ -290,10 +290,7 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield rules that matched only in the output of a later program.
-
-    A script started that program after an exception had ended another one.
-    """
+    """Yield rules that matched only in the output of a program that started after another one had failed."""
     failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
     programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
     if not programs:
@@ -316,12 +313,10 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended its process or thread.
-
-    ``with_steps`` are the sources that show steps.
-    """
+    """Return whether an exception ended its process or thread; ``with_steps`` are sources that show steps."""
     stream, last = streams[key], seen.last
-    enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
+    of_tracker = last.setting == "thread" and of_helper(last)  # training does not need trackers
+    enough = SURVIVED_BUT_DIED if died else 1 if of_tracker else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
         return False
     if stream.plain - last.mark.plain >= SURVIVED_LINES:
@@ -330,22 +325,15 @@ def _ended(
         return False
     # Lines after a warning do not show that the program continued: some collectors log all of stderr as
     # warnings.
-    if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
+    if last.warned and not died and key[0] not in with_steps and _continued(stream, last.mark.index):
         return False
-    if last.beside and last.shows_teardown:
-        # Either a tracker's process ended, which training does not need, or the program printed more lines
-        # after the exception.
-        tracker = last.setting == "thread" and of_helper(last)
-        if tracker or stream.plain - last.mark.plain > AT_ONCE:
-            return False
+    if last.beside and last.shows_teardown and (of_tracker or stream.plain - last.mark.plain > AT_ONCE):
+        return False
     return not (complete and (last.setting != "main" or last.native))
 
 
-def _went_on(stream: StreamReading, index: int) -> bool:
-    """Return whether a program continued after a line of its stream.
-
-    The sign is that more messages below the level of a warning follow than an ending program prints.
-    """
+def _continued(stream: StreamReading, index: int) -> bool:
+    """Return whether more informational messages follow a line than a program prints while it ends."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
@@ -385,7 +373,7 @@ class _Interrupt(NamedTuple):
 _INTERRUPT = "KeyboardInterrupt"
 
 
-def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
+def _interrupt_lines(streams: Streams, rules: Collection[str]) -> list[Line]:
     """Return the lines, of any rank, that show that a user stopped the run."""
     tables = (one.exceptions_now().seen.values() for one in streams.values())
     raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
@@ -393,26 +381,20 @@ def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
     return raised + matched
 
 
-def _below(line: Line, stops: Iterable[Line]) -> bool:
+def _is_below(line: Line, stops: Iterable[Line]) -> bool:
     """Return whether a line comes after one of the lines `stops` in the same file."""
     return any(stop.source == line.source and stop.number < line.number for stop in stops)
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """Return the time of the first interrupt, in Unix seconds.
-
-    Return ``None`` if it is unknown or if training continued after it.
-    """
+    """Return the time of the first interrupt; ``None`` if it is unknown or if training continued after it."""
     matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
-def _wordless(raised: ExceptionChain) -> bool:
-    """Return whether the message of a crash in compiled code is missing.
-
-    The message is then among the lines of another rank.
-    """
+def _lacks_message(raised: ExceptionChain) -> bool:
+    """Return whether the message of a crash in compiled code is missing, because another rank printed it."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 

@@ -57,10 +57,7 @@ def lines_about_memory(finding: RuleFinding) -> tuple[str, ...]:
 
 
 def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bool:
-    """Return whether something other than the run's own failure ended it.
-
-    The launcher was asked to end, or a component such as a scheduler ended the run.
-    """
+    """Return whether the launcher was asked to end, or something such as a scheduler ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
     return signaled or any(
@@ -155,23 +152,24 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
     """Return the note for a command that failed by itself: without a launcher, a signal or an exception."""
     ending = run.context.ending
-    if ending is None or not _failed_by_itself(run, now):
+    launched = any(stream.summary.codes or stream.summary.spawned for stream in run.streams.values())
+    if ending is None or ending.kind != "failed" or launched or now.exceptions.any:
         return ""
-    last = closing_message(run, now)
-    if last is not None and ending.exit_code not in _NOT_RUN:
-        return message("diagnosis.ended-with-message", code=ending.exit_code or 0, line=shown(last.text))
-    key = "command-not-run" if ending.exit_code in _NOT_RUN else "ended-by-itself"
-    return message(f"diagnosis.{key}")
+    if ending.exit_code in _NOT_RUN:
+        return message("diagnosis.command-not-run")
+    last = _closing_message(run)
+    if last is None:
+        return message("diagnosis.ended-by-itself")
+    return message("diagnosis.ended-with-message", code=ending.exit_code or 0, line=shown(last.text))
 
 
-def closing_message(run: Snapshot, now: Assessment) -> Line | None:
-    """Return the last message of a command that failed by itself, if it came after the last step.
+def _closing_message(run: Snapshot) -> Line | None:
+    """Return the last message of a run, if it is new, matches no rule and came after the last step.
 
-    An example is the message of ``sys.exit("no data left")``. Only a message that matches no rule and was not
-    printed before counts.
+    An example is the message of ``sys.exit("no data left")``.
     """
     step = run.clock.last_advance
-    if not _failed_by_itself(run, now) or step is None:
+    if step is None:
         return None
     entries = [entry for stream in run.streams.values() for entry in stream.templates.entries.values()]
     new = [entry.last for entry in entries if _is_after(entry.first, step)]
@@ -183,10 +181,3 @@ def _is_after(line: Line, step: Line) -> bool:
     if line.source == step.source:
         return line.number > step.number
     return line.time is not None and step.time is not None and line.time > step.time
-
-
-def _failed_by_itself(run: Snapshot, now: Assessment) -> bool:
-    """Return whether a command failed without a launcher, a signal or an exception."""
-    summaries = [stream.summary for stream in run.streams.values()]
-    launched = any(summary.codes or summary.spawned for summary in summaries)
-    return run.context.kind == "failed" and not launched and not now.exceptions.any

@@ -122,10 +122,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
-        """Return the finding with an assessed harm and its note.
-
-        ``seen`` is True if the harm was observed and not inferred.
-        """
+        """Return the finding with an assessed harm and its note; ``seen`` means observed, not inferred."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -251,9 +248,9 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return a finding that no line matched, with an assessed harm.
+    """Return a finding that no line matched, with an assessed harm and the fields in `known`.
 
-    ``seen`` is True if the finding was observed and not inferred. `known` contains values of other fields.
+    ``seen`` is True if the finding was observed and not inferred.
     """
     found = RuleFinding(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
@@ -298,10 +295,7 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the matches of a rule with the steps at which they occurred.
-
-    The steps do not depend on the order in which ranks were read.
-    """
+    """Return the matches of a rule with their steps, which do not depend on the order of reading."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))

@@ -57,10 +57,7 @@ class RunHosts(msgspec.Struct, frozen=True):
 
 
 def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int, str]) -> RunHosts:
-    """Determine the hosts of the streams from the names of the sources and from lines.
-
-    The hosts of ranks that were not read are determined from these hosts.
-    """
+    """Return the hosts of a run, as the names of its sources and its lines show them."""
     of_streams = {
         key: host for key, stream in streams.items() if (host := sources.get(key[0]) or _named_by(stream))
     }

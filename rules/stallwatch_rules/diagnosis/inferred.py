@@ -17,7 +17,6 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Inferred
 from stallwatch_rules.text.display import earliest
 
 PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
@@ -39,7 +38,9 @@ def infer_finding(
     if not fatal:
         return None
     matched = {one.rule for one in found}  # rules in ``found`` matched the log and were already assessed
-    pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in matched]
+    pages = [
+        page for page in catalogue.pages.values() if _describes_exception(page) and page.id not in matched
+    ]
     same = _earliest_kind(fatal)
     if not same:
         return None
@@ -49,15 +50,10 @@ def infer_finding(
         return None
     page, call = placed
     where = _where(call) if call is not None else raised.exception
-    return _found(page, same, message(f"diagnosis.{PLACE}", where=where), call)
+    return _inferred(page, same, message(f"diagnosis.{PLACE}", where=where), call)
 
 
-def inferred_from(finding: RuleFinding) -> Inferred:
-    """Return from what the finding was inferred; an empty string if it was not inferred."""
-    return "place" if PLACE in finding.facts else ""
-
-
-def _may_be(page: RulePage) -> bool:
+def _describes_exception(page: RulePage) -> bool:
     """Return whether a page can describe an exception: its rule must end a run and must not be a stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
@@ -82,7 +78,7 @@ def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
     return [first, *(one for one in others if (one.seen.raised.exception, one.seen.raised.message) == kind)]
 
 
-def _found(page: RulePage, same: list[Unknown], note: Message, call: Frame | None) -> RuleFinding:
+def _inferred(page: RulePage, same: list[Unknown], note: Message, call: Frame | None) -> RuleFinding:
     ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
     places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
     raised = same[0].seen.raised

@@ -23,10 +23,7 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes, the most useful first.
-
-    The ranks whose steps ended early are also stored in the progress of the diagnosis.
-    """
+    """Return the notes, the most useful first, and store the ranks that are behind in the diagnosis."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -41,14 +38,12 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         if absent and chosen.rank not in absent:
             notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
-        silent = ended_silently(run, now)
-        notes += [silent] if silent else []
+        notes.append(ended_silently(run, now))
     other_runs = runs_note(run.streams)
-    notes += [other_runs] if other_runs else []
+    notes.append(other_runs)
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
     if not explained and any(one.tagged("flight-data") for one in now.fatal):
-        counters = flight_note(watchdog_positions(run.streams))
-        notes += [counters] if counters else []
+        notes.append(flight_note(watchdog_positions(run.streams)))
     uneven = None
     if diagnosis.in_trouble and not progress.finished:
         uneven = uneven_end(run.last_steps)
@@ -62,7 +57,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         if not has(by_itself, "diagnosis.ended-with-message"):
             notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
-        notes += [by_itself] if by_itself else []
+        notes.append(by_itself)
     elif chosen is not None and chosen.rule == SILENT_HANG:
         by_itself = ended_by_itself(run, now)
         notes += [by_itself] if has(by_itself, "diagnosis.ended-with-message") else []
@@ -84,8 +79,8 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
             notes.append(message("diagnosis.ends-in-evaluation"))
     if diagnosis.verdict == "no-evidence":
         notes.append(message("diagnosis.no-evidence"))
-    restarted = restarts_note(run.restarts, now)
-    return [*notes, restarted] if restarted else notes
+    notes.append(restarts_note(run.restarts, now))
+    return [note for note in notes if note]
 
 
 def _clocks_note(hosts: RunHosts) -> Text:

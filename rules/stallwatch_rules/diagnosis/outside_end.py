@@ -45,20 +45,13 @@ def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd 
 
 
 def _ended_from_outside(finding: RuleFinding) -> bool:
-    """Return whether a finding shows that something outside the run ended it.
-
-    A failed node does not count, because the other ranks waited for it.
-    """
-    return finding.tagged(SIGTERM) or (
-        finding.tagged("ends-from-outside") and not finding.tagged("node-failed")
-    )
+    # A failed node does not count, because the other ranks waited for it.
+    from_outside = finding.tagged("ends-from-outside") and not finding.tagged("node-failed")
+    return finding.tagged(SIGTERM) or from_outside
 
 
 def is_end(finding: RuleFinding) -> bool:
-    """Return whether a finding only shows how a stalled run was ended.
-
-    An example is a SIGKILL without a line that mentions memory.
-    """
+    """Return whether a finding only shows how a stalled run was ended, such as an unexplained SIGKILL."""
     return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 

@@ -1,7 +1,4 @@
-"""Add details from the log to a primary cause.
-
-The page of its rule can only describe how to find such details.
-"""
+"""Add details from the log to a primary cause: ranks, limits, senders of signals, and stack frames."""
 
 from __future__ import annotations
 
@@ -9,15 +6,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.awaited import busy_ranks, is_only_waiting, waited_for
+from stallwatch_rules.diagnosis.awaited import busy_ranks, first_timeout, is_only_waiting, waited_for
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside, ended_silently, rank_of_end
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
-from stallwatch_rules.diagnosis.inferred import inferred_from
+from stallwatch_rules.diagnosis.inferred import PLACE
 from stallwatch_rules.diagnosis.outside_end import last_unknown_line
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.environment import agreed
-from stallwatch_rules.failures.flight import mismatched, mismatched_ranks, watchdog_positions
+from stallwatch_rules.failures.flight import (
+    MismatchedRanks,
+    mismatched,
+    mismatched_ranks,
+    watchdog_positions,
+)
 from stallwatch_rules.failures.frameworks import framework_of
 from stallwatch_rules.failures.raised import ExceptionChain, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
@@ -36,16 +38,12 @@ _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
 MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
-NO_HOSTS = RunHosts()
 #: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
 def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause with the text of its page, and with details that were found in the log.
-
-    The details are ranks, limits, senders of signals, and stack frames.
-    """
+    """Return the primary cause with the text of its page, and with details that were found in the log."""
     primary = _primary(finding, confidence, run)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
@@ -54,11 +52,17 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
         primary.fixes[:0] = [silent] if silent else []
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
-        return _odd_ranks(primary, run.streams, run.hosts)
+        odd = mismatched_ranks(watchdog_positions(run.streams))
+        if odd is not None and odd.ranks and odd.others():  # else, it is unknown which ranks are odd
+            return _with_odd_ranks(primary, odd, run, [primary.rule])
+        return primary
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, finding, run.streams)
     if primary.rule == MISMATCH and not finding.hits:
-        return _with_odd_ranks(primary, run)
+        odd = mismatched(watchdog_positions(run.streams))
+        if odd is not None and len(odd.ranks) <= sum(map(len, odd.works.values())) / 8:
+            return _with_odd_ranks(primary, odd, run, run.catalogue.tagged("flight-data"))
+        return primary
     first = finding.shown_match
     if finding.tagged("nan-loss") and first and first.step is not None and SEEN not in first.captures:
         since = message("diagnosis.nan-since", step=first.step, fix=primary.fixes[0])
@@ -75,12 +79,13 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     captures = {name: shown(value) for name, value in (first.captures if first else {}).items()}
     fixes = fixes_for(finding.page, environment, _evidence(finding.page, line, captures, run))
     failed = culprits(run.streams)
-    rank = line.rank if line is not None else None
+    line = line if line is not None else Line("", "", 0)
+    rank = line.rank
     if rank is None:
         rank = rank_of_end(finding, run.streams)
     if len(failed) == 1 and (finding.role == "wrapper" or (finding.role == "cause" and rank is None)):
         rank = failed[0]  # all ranks share a file without rank prefixes; the launcher names the failed rank
-    served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
+    served = line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
         fixes.insert(0, message("diagnosis.in-vllm-server"))
@@ -95,23 +100,20 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
         harm=finding.harm,
         confidence=confidence,
         rank=rank,
-        file=line.source if line is not None else "",
-        line=line.number if line is not None else 0,
-        time=iso(line.time, zoned=line.zoned) if line is not None else None,
+        file=line.source,
+        line=line.number,
+        time=iso(line.time, zoned=line.zoned),
         step=None if served else finding.step_of(first, last_step) if first is not None else finding.step,
         evidence=[*finding.evidence()],
         captures=captures,
         why=why_of(finding.page),
         fixes=fixes,
-        inferred=inferred_from(finding),
+        inferred="place" if PLACE in finding.facts else "",
     )
 
 
 def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
-    """Return the facts that decide which of the page's fixes apply.
-
-    The result is empty if no fix of the page has a condition.
-    """
+    """Return the facts that decide which of the page's fixes apply, if any of them has a condition."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
     own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
@@ -124,16 +126,13 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
             paths = failed if page.id in seen.raised.rules else others
             paths += (frame.path for frame in seen.raised.frames)
             messages.append(seen.raised.message)
-    lines = "\n".join((*_kept_lines(own), *messages))
+    lines = "\n".join((*_stored_lines(own), *messages))
     text = "\n".join((lines, *failed, *others))
     return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
 
 
-def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
-    """Yield the lines of the streams that are stored.
-
-    They are one line per template, the matched lines, and the line of the last step.
-    """
+def _stored_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
+    """Yield the stored lines: one per template, the matched lines, and the line of the last step."""
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
@@ -157,10 +156,7 @@ def title_of(page: RulePage) -> Message:
 
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
-    """Return whether a source is the log of a vLLM server.
-
-    The failures of a server do not belong to a rank or a step.
-    """
+    """Return whether a source is the log of a vLLM server, whose failures belong to no rank and no step."""
     own = [stream for (name, _), stream in streams.items() if name == source]
     if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
         return False
@@ -169,34 +165,19 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
     return any(_VLLM.search(text) for group in (texts, hits) for text in group)
 
 
-def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """Add to the primary cause the ranks that waited in a different collective than most ranks."""
-    odd = mismatched_ranks(watchdog_positions(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took a different path
-        return primary
+def _with_odd_ranks(primary: Primary, odd: MismatchedRanks, run: Snapshot, rules: Collection[str]) -> Primary:
+    """Name in the primary cause the ranks that waited in a different collective than most ranks."""
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
+    return _with_own_line(named(primary, odd.ranks, advice, run.hosts), odd.ranks, run.streams, rules)
 
 
-def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
-    """Add to a mismatch of collectives the ranks whose call differs from that of the others, if few."""
-    odd = mismatched(watchdog_positions(run.streams))
-    if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
-        return primary
-    advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    primary = named(primary, odd.ranks, advice, run.hosts)
-    return _with_own_line(primary, odd.ranks, run.streams, run.catalogue.tagged("flight-data"))
-
-
-def _with_own_line(
-    primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str] = ()
-) -> Primary:
-    """Point the primary cause to a line that one of these ranks printed itself."""
+def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str]) -> Primary:
+    """Point the primary cause to a line with a match of these rules that one of the ranks printed itself."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
         if rank in ranks
-        for rule in rules or (primary.rule,)
+        for rule in rules
         if (hits := stream.hits.get(rule)) and hits.first.line.rank is not None
     )
     if not lines:
@@ -229,11 +210,7 @@ def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) ->
 
 
 def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
-    """Describe the primary cause as an end from outside.
-
-    Return it unchanged if another failure ended the run, or if nothing outside the run is known to have sent
-    the SIGTERM.
-    """
+    """Describe the primary cause as an end from outside, if only a SIGTERM from outside ended the run."""
     failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in finding.hits.values() for text in hits.exemplars]
     if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
@@ -254,10 +231,9 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
         return primary
     *_, raised = min(dumps, key=lambda dump: dump[:3])
     frames = [frame for frame in reversed(raised.frames) if frame.line]
-    own = next((frame for frame in frames if not frame.library), None)
     if not frames:
         return primary
-    place = own if own is not None else frames[0]
+    place = next((frame for frame in frames if not frame.library), frames[0])
     advice = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
     fixes = [fix for fix in primary.fixes if not contains(fix, FAULTHANDLER)]
     evidence = [*primary.evidence[:1], shown(f"  {place}"), *primary.evidence[1:3]]
@@ -298,7 +274,7 @@ def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
-def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO_HOSTS) -> Primary:
+def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts) -> Primary:
     """Return the primary cause with these ranks in its title and with `advice` as its first fix."""
     known = {rank: host for rank in ranks if (host := hosts.host(rank))}
     if len(known) < len(ranks):
@@ -314,21 +290,16 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return advice that names hosts instead of ranks, if whole hosts are missing.
-
-    This is the case if the ranks in `absent` are all the ranks of their hosts, or if none of them has a log.
-    """
-    if not run.hosts.whole(absent) and any(rank in run.hosts.of_ranks for rank in absent):
-        return None
+    """Return advice that names hosts, if all their ranks are absent or none of the absent ranks has a log."""
     hosts = run.hosts.of(absent)
-    if not hosts:
-        return None
     logged = any(rank in run.hosts.of_ranks for rank in absent)
+    if not hosts or (logged and not run.hosts.whole(absent)):
+        return None
     key = "host-did-not-come" if logged else "host-left-no-log"
     return message(f"diagnosis.{key}", count=len(hosts), hosts=fold_names(hosts), ranks=fold_ranks(absent))
 
 
-def _behind(primary: Primary, run: Snapshot) -> Primary:
+def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
     """Add to the primary cause the ranks that waited in an earlier collective, if they are few."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in watchdog_positions(run.streams).items():
@@ -341,7 +312,8 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
     if number - late > MAX_BEHIND or len(ranks) > len(others) / 4:
         return primary
     advice = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
-    return _with_own_line(named(primary, sorted(ranks), advice, run.hosts), sorted(ranks), run.streams)
+    named_ranks = named(primary, sorted(ranks), advice, run.hosts)
+    return _with_own_line(named_ranks, sorted(ranks), run.streams, [primary.rule])
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
@@ -357,7 +329,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         return _still_busy(primary, *busy, run)
     absent = waited_for(primary.rule, run, now)
     if not absent:
-        return _behind(primary, run)
+        return _with_late_ranks(primary, run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
     own = min((steps[rank] for rank in absent if rank in steps), default=None)
@@ -378,16 +350,17 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary
-    if len(lines) != 1:
-        return primary
-    line = lines[0]
+    return _pointed_to(primary, absent[0], lines[0], own) if len(lines) == 1 else primary
+
+
+def _pointed_to(primary: Primary, rank: int, line: Line, step: int | None) -> Primary:
     return replace(
         primary,
-        rank=absent[0],
+        rank=rank,
         file=line.source,
         line=line.number,
         time=iso(line.time, zoned=line.zoned),
-        step=own,
+        step=step,
         evidence=[shown(line.text), *primary.evidence[:3]],
     )
 
@@ -396,15 +369,7 @@ def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: 
     """Describe in the primary cause what the missing ranks were busy with, and for how long."""
     rank, activity = ranks[0], stream.activity_now
     assert activity is not None
-    until = min(
-        (
-            time
-            for other in run.streams.values()
-            if (hits := other.hits.get(primary.rule)) and (time := other.when(hits.first.line)) is not None
-        ),
-        default=None,
-    )
-    begun = stream.when(activity.first)
+    until, begun = first_timeout(primary.rule, run), stream.when(activity.first)
     lasted = until - begun if until is not None and begun is not None and until > begun else activity.seconds
     waited = primary.captures.get("timeout_ms", "")
     operation = primary.captures.get("optype", "")
@@ -423,16 +388,6 @@ def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: 
     captures = {**primary.captures, "activity": activity.kind}
     if lasted is not None:
         captures["activity_seconds"] = f"{lasted:.0f}"
-    line = activity.last
-    return replace(
-        primary,
-        title=title,
-        fixes=[message("diagnosis.still-busy-advice"), *without_search(primary.fixes)],
-        captures=captures,
-        rank=rank,
-        file=line.source,
-        line=line.number,
-        time=iso(line.time, zoned=line.zoned),
-        step=run.tracker.steps.get(rank),
-        evidence=[shown(line.text), *primary.evidence[:3]],
-    )
+    fixes = [message("diagnosis.still-busy-advice"), *without_search(primary.fixes)]
+    primary = replace(primary, title=title, fixes=fixes, captures=captures)
+    return _pointed_to(primary, rank, activity.last, run.tracker.steps.get(rank))

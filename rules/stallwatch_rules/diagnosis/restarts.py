@@ -36,7 +36,9 @@ def restarts_of(streams: Streams) -> list[Restart]:
     for stop in stops:
         numbers.setdefault(stop.line.source, []).append(stop.line.number)
     for stop in sorted(stops, key=lambda stop: (stop.line.source, stop.line.number)):
-        restart = _restart(stop, numbers[stop.line.source], _timelines_in(stop.line.source, streams))
+        beside = [stream for (source, _), stream in streams.items() if source == stop.line.source]
+        mains = [main for stream in beside if (main := stream.timelines.main) is not None]
+        restart = _restart(stop, numbers[stop.line.source], mains)
         if restart is None or restart.followed < (1 if stop.left else RECOVERED_BUT_DIED):
             continue
         alike = found.setdefault((stop.line.source, restart.followed), {})
@@ -44,11 +46,6 @@ def restarts_of(streams: Streams) -> list[Restart]:
         ranks = {*restart.local_ranks, *(before.local_ranks if before is not None else ())}
         alike[stop.left] = replace(restart, local_ranks=tuple(sorted(ranks)))
     return [restart for alike in found.values() for restart in alike.values()]
-
-
-def _timelines_in(source: str, streams: Streams) -> Sequence[Timeline]:
-    mains = (stream.timelines.main for (name, _), stream in streams.items() if name == source)
-    return [main for main in mains if main is not None]
 
 
 def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) -> Restart | None:
@@ -93,10 +90,7 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """Return the line of the failure that led to the last restart; an empty string if it is unknown.
-
-    If there are several failures, a cause is preferred to a symptom, and a symptom to an unknown exception.
-    """
+    """Return the line that shows why the last restart happened, preferably that of a cause; empty if none."""
     found: list[tuple[str, Line]] = []
     for finding in now.found:
         if finding.role in ("cause", "symptom"):

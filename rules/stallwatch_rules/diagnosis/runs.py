@@ -40,15 +40,12 @@ class StepRange(msgspec.Struct, frozen=True):
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """Return a note that names two files of different runs and how they differ.
-
-    The note is empty if all files may belong to one run.
-    """
+    """Return a note that names two files of different runs; empty if all files may belong to one run."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
     for current, other in combinations(ordered, 2):
-        sign = _differ(current, other)
+        sign = _difference(current, other)
         if sign:
             names = {"one": current.source, "other": other.source}
             if sign == "time":
@@ -67,11 +64,8 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | N
     return StepRange(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
 
 
-def _differ(course: StepRange, other: StepRange) -> str:
-    """Return what shows that two logs are from different runs: ``job``, ``total`` or ``time``.
-
-    Return an empty string if they may be from one run.
-    """
+def _difference(course: StepRange, other: StepRange) -> str:
+    """Return what shows that two logs are from different runs: ``job``, ``total``, ``time`` or nothing."""
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
     if course.job and other.job and course.job != other.job:

@@ -75,10 +75,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank.
-
-        A rank whose log was not read has the last step of the rank with the same lines.
-        """
+        """The last step of each rank; a rank that was not read has that of the rank with the same lines."""
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]
@@ -132,10 +129,7 @@ class Assessment(msgspec.Struct, frozen=True):
         return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
-        """Return the assessment after these changes.
-
-        Changed findings keep their places, and new findings come last.
-        """
+        """Return the assessment after these changes. Changed findings keep their places; new ones follow."""
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:

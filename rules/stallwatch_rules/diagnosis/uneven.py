@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import median, median_high
 
@@ -24,21 +26,19 @@ MOST = 0.6  #: minimum share of the ranks that must have continued to the same s
 LATE = 4  #: number of gaps at the end of a log that show the pace; the middle of long logs is not read
 
 
-class _Course(msgspec.Struct, frozen=True):
+@dataclass
+class _Course:
     """The steps that one rank printed, in ascending order."""
 
     stream: StreamReading
     timeline: Timeline
     series: str
     steps: list[int]
-    clocks: list[StepClock] = []  #: the clock of the steps, created on first use
 
-    @property
+    @cached_property
     def clock(self) -> StepClock:
         """The clock that shows which step this rank had reached at a given time."""
-        if not self.clocks:
-            self.clocks.append(StepClock(self.timeline))
-        return self.clocks[0]
+        return StepClock(self.timeline)
 
     @property
     def gap(self) -> int:
@@ -100,10 +100,7 @@ def ranks_left_behind(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """Return the steps of each rank.
-
-    If a rank has several logs, because logs rotate and runs restart, the log with the highest step counts.
-    """
+    """Return the steps of each rank, from the log with the highest step if a rank has several logs."""
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main

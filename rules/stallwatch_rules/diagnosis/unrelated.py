@@ -17,7 +17,7 @@ from stallwatch_rules.text.lazy import lazy
 
 #: Reports that name what ended: the command (bash, zsh), the target (make), the container (Docker Compose) or
 #: the unit (systemd).
-_NAMED = lazy(
+_PROGRAM = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
     r"|expired|timer|signal|system|call|clock|fault|trap|error|exception|point|instruction|hardware"
@@ -51,18 +51,12 @@ def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
 
 
 def is_of_other_program(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding report the end of a program other than the training.
-
-    The name of the program decides.
-    """
+    """Return whether all lines of a finding report the end of a program that is not the training."""
     return bool(finding.hits) and all(map(_is_another, finding.texts()))
 
 
 def is_recurring_noise(finding: RuleFinding) -> bool:
-    """Return whether a finding recurs too often to show the end of the run.
-
-    Its lines report the end of a program that they do not name.
-    """
+    """Return whether a finding reports the end of unnamed programs too often to be about the run's end."""
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():
@@ -70,22 +64,22 @@ def is_recurring_noise(finding: RuleFinding) -> bool:
         spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
-    return all(_NAMELESS.search(text) and not _named(text) for text in finding.texts())
+    return all(_NAMELESS.search(text) and not _program_in(text) for text in finding.texts())
 
 
 def _is_helper(text: str) -> bool:
-    name = _named(text)
+    name = _program_in(text)
     return bool(name) and bool(_HELPER.search(name))
 
 
 def _is_another(text: str) -> bool:
-    name = _named(text)
+    name = _program_in(text)
     return bool(name) and (not _TRAINS.search(name) or bool(_SERVES.search(name)))
 
 
-def _named(text: str) -> str:
+def _program_in(text: str) -> str:
     """Return the program whose end a line reports; empty if the line names none."""
-    match = _NAMED.search(text)
+    match = _PROGRAM.search(text)
     return next(filter(None, match.groups()), "") if match else ""
 
 
@@ -100,20 +94,17 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
     stack frames are shown. If a script does everything in ``main``, the line of code in the innermost frame
     decides (``load_state_dict(…)``).
     """
-    own = [_own(finding, streams) if finding.page.said_by and finding.hits else finding for finding in found]
-    return [finding for finding, before in zip(own, found, strict=True) if finding.hits or not before.hits]
+    kept = (_without_foreign_streams(one, streams) if one.page.said_by and one.hits else one for one in found)
+    return [finding for finding, before in zip(kept, found, strict=True) if finding.hits or not before.hits]
 
 
-def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the finding without the streams in which all its exceptions come from other code.
-
-    The page's ``said_by`` describes the code that must have raised the exception.
-    """
+def _without_foreign_streams(finding: RuleFinding, streams: Streams) -> RuleFinding:
+    """Return the finding without the streams in which all its exceptions come from other code."""
     hits = dict(finding.hits)
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()
         seen = [each.last for each in table if finding.rule in each.last.rules]
-        own = [raised for raised in seen if not _of_others(finding.page, raised)]
+        own = [raised for raised in seen if not _is_foreign(finding.page, raised)]
         if seen and not own and any(is_exception_line(finding.hits[key], raised) for raised in seen):
             del hits[key]
     return replace(
@@ -121,7 +112,7 @@ def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
     )
 
 
-def _of_others(page: RulePage, raised: ExceptionChain) -> bool:
+def _is_foreign(page: RulePage, raised: ExceptionChain) -> bool:
     """Return whether the exception's text fits several pages, and its stack frames do not fit this page."""
     text = f"{raised.exception}: {raised.message}"
     for entry in page.said_by:

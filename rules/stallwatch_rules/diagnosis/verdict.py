@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside
-from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
+from stallwatch_rules.diagnosis.findings import RuleFinding
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.templates import states_error, states_info
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
@@ -35,10 +35,7 @@ def means_stall(chosen: RuleFinding) -> bool:
 def verdict_of(
     chosen: RuleFinding | None, run: Snapshot, now: Assessment
 ) -> tuple[Verdict, Interrupter | None]:
-    """Return the verdict on a run, and who stopped the run from outside.
-
-    `chosen` is the primary cause. The second result is ``None`` if the run was not stopped from outside.
-    """
+    """Return the verdict on a run with this primary cause, and who stopped it from outside, if anyone."""
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
         by = _stopped_by(chosen, run, now)
@@ -48,9 +45,10 @@ def verdict_of(
     by = _requested_by(run, now)
     if chosen is not None:
         return "degraded", by
-    if not _recognised(run, now):
+    if not _is_of_training(run, now):
         dead = run.context.failed is None and run.context.now is None
-        return ("unknown-failure" if dead and _ends_in_error(run.streams) else "no-training-log"), None
+        in_error = dead and any(map(_ends_in_error, run.streams.values()))
+        return ("unknown-failure" if in_error else "no-training-log"), None
     if by is not None:
         return "interrupted", by
     return _undisturbed(run, now), None
@@ -113,7 +111,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     return "healthy" if watched or serves else "unfinished"
 
 
-def _recognised(run: Snapshot, now: Assessment) -> bool:
+def _is_of_training(run: Snapshot, now: Assessment) -> bool:
     """Return whether anything in the log shows that it is the output of a training run."""
     tracker = run.tracker
     return bool(
@@ -144,12 +142,8 @@ def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
     return fine and bool(diagnosis.progress.behind) and not (known or diagnosis.progress.finished)
 
 
-def _ends_in_error(streams: Streams) -> bool:
-    """Return whether one of the streams ends with a line that its logger marks as an error."""
-    return any(_ends_so(stream) for stream in streams.values())
-
-
-def _ends_so(stream: StreamReading) -> bool:
+def _ends_in_error(stream: StreamReading) -> bool:
+    """Return whether a stream ends with a line that its logger marks as an error."""
     last = [one for one in stream.templates.entries.values() if one.last_index >= stream.index - LAST_LINES]
     error = max((one.last_index for one in last if states_error(one.last.text)), default=None)
     # A program that logs the same kind of work before and after an error survived the error.

@@ -2,7 +2,7 @@
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
 is the template for ``count=1``. Besides Python's own format specifications, a field may have
-* ``duration``: seconds as ``412 s`` or ``2.5 h``; ``duration_text``: as ``3 min 10 s``,
+* ``span``: seconds as a duration, such as ``42 s`` or ``3 min 10 s``,
 * ``one|many``: the first word if the number is 1, else the second,
 * ``commas``, ``semicolons`` or ``brackets``: how the items of a list are joined,
 * ``capital``, alone or after a comma (``semicolons,capital``): the first letter as a capital.

@@ -8,7 +8,7 @@ from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Diagnosis, JobSummary, UnknownException
-from stallwatch_rules.report import phrases
+from stallwatch_rules.report import jobtable, phrases
 from stallwatch_rules.report.phrases import Shown, word
 
 
@@ -16,8 +16,6 @@ def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSumma
     """Return a report of at most five lines. If there are several `jobs`, a line for each of them follows."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
-        from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
-
         found = jobtable.table(jobs, language)
         rows = [" · ".join(filter(None, row.cells[:5])) for row in found.rows]
         lines += filter(None, [found.summary, *rows, found.more])
@@ -42,10 +40,7 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Yield lines about an exception that matches no rule.
-
-    They contain its place, the line of user code that led to it, and the next step.
-    """
+    """Yield the place of an exception, the user's line of code that led to it, and what to do next."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

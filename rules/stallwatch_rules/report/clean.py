@@ -27,8 +27,15 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
 def cleaned_job(job: JobSummary) -> dict[str, Any]:
     """Return a job's summary as plain data that is safe to show anywhere."""
     clean: dict[str, Any] = clean_values(msgspec.to_builtins(job))
-    # The name can be passed to ``--job``, and can be the path of a folder.
-    return clean | {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
+    return clean | job_paths(job)
+
+
+def job_paths(job: JobSummary) -> dict[str, Any]:
+    """Return the name and the files of a job as they are safe to show.
+
+    The name can be the path of a folder, and users can pass it to ``--job``.
+    """
+    return {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
 
 
 def clean_path(path: str) -> str:

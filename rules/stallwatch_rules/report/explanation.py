@@ -12,9 +12,9 @@ from stallwatch_rules.report.phrases import word
 
 
 def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[str, str]]:
-    """Yield pairs (step, effect) for the findings that assessors changed, and for their notes.
+    """Yield the name of each assessor that changed something, with a line about the change.
 
-    The last pairs explain the root cause, with the findings that were not chosen, and the verdict.
+    The last lines name the root cause, the findings that were not chosen, and the verdict.
     """
     for contribution in diagnosis.explained:
         step = contribution.assessor
@@ -49,10 +49,7 @@ def _noted(noted: Noted, language: str) -> Iterator[str]:
 
 
 def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
-    """Yield a line for each reason why findings were not chosen as the root cause.
-
-    It lists these findings.
-    """
+    """Yield a line for each reason why findings were not chosen as the root cause."""
     for reason in get_args(PassedReason):
         rules = ", ".join(one.rule for one in passed if one.reason == reason)
         if rules:

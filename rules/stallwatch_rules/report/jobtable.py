@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stallwatch_rules.decoding import convert
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has, message
 from stallwatch_rules.records import JobSummary, Start, Verdict
 from stallwatch_rules.report.clean import cleaned_job
-from stallwatch_rules.report.phrases import clock, word
+from stallwatch_rules.report.phrases import clock, steps_of, word
 from stallwatch_rules.text.digest import shortened
 
 MAX_JOBS = 20  #: maximum number of lines in the table; the reported job is always shown
@@ -20,17 +20,15 @@ _WELL: tuple[Verdict, ...] = ("finished", "healthy")
 OTHER = "other"  #: name for files that do not belong to a known job
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the table. It describes a job, or a start of a job."""
+class Row(NamedTuple):
+    """A row of the table, about one job or one start of a job."""
 
     cells: list[str]  #: name, verdict, cause, last step and more
     verdict: Verdict
     reported: bool
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """The rows of the table, with its column titles and a summary."""
 
     heads: list[str]
@@ -49,11 +47,7 @@ def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS
     shown = [job for number, job in enumerate(jobs) if number < most or job.reported]
     more = ""
     if len(jobs) > len(shown):
-        left = [
-            render(job.badge, language)
-            for number, job in enumerate(jobs)
-            if number >= most and not job.reported
-        ]
+        left = [render(job.badge, language) for job in jobs[most:] if not job.reported]
         counts = ", ".join(f"{count} {badge}" for badge, count in Counter(left).most_common())
         more = word("jobs-more", language, count=len(left), told=counts)
     return Table(heads, [_row(job, language) for job in shown], more, _summary(jobs, language))
@@ -76,8 +70,8 @@ def _start(start: Start, language: str) -> list[str]:
     return [
         str(start.number),
         render(message(f"report.{start.verdict}"), language),
-        cause(start, language) if start.rule is not None or start.interrupted_by != "user" else "",
-        steps(start, language),
+        _cause(start, language) if start.rule is not None or start.interrupted_by != "user" else "",
+        steps_of(start, language),
         f"{start.first_line}–{start.last_line}",
         clock(start.began) if start.began is not None else "",
     ]
@@ -98,33 +92,23 @@ def shown_name(job: JobSummary, language: str) -> str:
     return word("job-other", language) if job.name == OTHER else job.name
 
 
-def cause(job: JobSummary | Start, language: str) -> str:
-    """Return the rule of the primary cause.
-
-    Without a rule, return the headline, or "" if there is no problem.
-    """
+def _cause(job: JobSummary | Start, language: str) -> str:
+    """Return the rule of the primary cause; without a rule, the headline, if it reports a problem."""
     rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule
-    well = render(message(f"report.{job.verdict}.text"), language) if job.verdict in _WELL else ""
-    if has(job.title, f"report.{job.verdict}.text") or job.title == well:
-        return "" if well else shortened(render(job.title, language), _MAX_CAUSE)
-    return shortened(render(job.title, language), _MAX_CAUSE)
-
-
-def steps(job: JobSummary | Start, language: str) -> str:
-    """Return the steps of a job as text, such as ``60 of 100``; an empty string if the steps are unknown."""
-    if job.last_step is None:
+    usual = f"report.{job.verdict}.text"
+    if job.verdict in _WELL and (has(job.title, usual) or job.title == render(message(usual), language)):
         return ""
-    return str(job.last_step) + (f" {word('of', language)} {job.total_steps}" if job.total_steps else "")
+    return shortened(render(job.title, language), _MAX_CAUSE)
 
 
 def _row(job: JobSummary, language: str) -> Row:
     cells = [
         shown_name(job, language),
         render(job.badge, language),
-        cause(job, language),
-        steps(job, language),
+        _cause(job, language),
+        steps_of(job, language),
         clock(job.last_time) if job.last_time is not None else "",
         str(len(job.files)),
     ]

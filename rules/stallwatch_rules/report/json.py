@@ -11,7 +11,7 @@ import msgspec
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.messages import Message, Text
 from stallwatch_rules.records import Diagnosis, JobSummary
-from stallwatch_rules.report.clean import clean_values, cleaned, cleaned_job
+from stallwatch_rules.report.clean import clean_values, cleaned, cleaned_job, job_paths
 
 Schema = Literal[1, 2]
 
@@ -70,22 +70,13 @@ def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
 def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -> dict[str, Any]:
     report = clean_values(_plain(diagnosis, None, language)) | {"schema": 2}
     if jobs:
-        report["jobs"] = [clean_values(_plain(job, None, language)) | _paths(job) for job in jobs]
+        report["jobs"] = [clean_values(_plain(job, None, language)) | job_paths(job) for job in jobs]
     first = ("schema", "verdict", "interrupted_by")
     return {key: report[key] for key in (*first, *(key for key in report if key not in first))}
 
 
-def _paths(job: JobSummary) -> dict[str, Any]:
-    """Return the name and the paths of a job without secrets, but with the user's name in paths.
-
-    A reader can then find the job.
-    """
-    clean = cleaned_job(job)
-    return {"name": clean["name"], "files": clean["files"]}
-
-
 def _plain(value: Any, hint: Any, language: str) -> Any:
-    """Convert a value with this type hint to plain data of schema 2."""
+    """Convert a value of a record to plain data of schema 2; ``hint`` is the type of the record's field."""
     if isinstance(value, Message) or hint == Text:
         return _text(value, language)
     if isinstance(value, msgspec.Struct):
@@ -107,10 +98,7 @@ def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _text(text: Text, language: str) -> dict[str, Any] | None:
-    """Return a text with the ID and the parameters of its message.
-
-    A line of a log is not a message, so it has no ID.
-    """
+    """Return a text with the ID and the parameters of its message; a line of a log has no ID."""
     if not text:
         return None
     words = render(text, language)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobSummary, NewLines, Primary, Start, UnknownException
-from stallwatch_rules.report import phrases
+from stallwatch_rules.records import Diagnosis, JobSummary, Primary, UnknownException
+from stallwatch_rules.report import jobtable, phrases
 from stallwatch_rules.report.phrases import Shown, word
 from stallwatch_rules.text.lazy import lazy
-
-if TYPE_CHECKING:
-    from stallwatch_rules.report.jobtable import Table
 
 _BACKTICKS = lazy(r"`+")
 _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return the diagnosis as Markdown.
-
-    If the run is one of several `jobs`, a table of the jobs comes first.
-    """
+    """Return the diagnosis as Markdown. If the run is one of several `jobs`, a table of them comes first."""
     shown = phrases.shown(diagnosis, language)
     diagnosis = shown.diagnosis
-    blocks = _jobs(jobs, language) if jobs else []
+    blocks = []
+    if jobs:
+        table = jobtable.table(jobs, language)
+        blocks += [f"## {word('jobs', language)}", _table(table)]
+        blocks += [plain(line) for line in (table.more, table.summary) if line]
     blocks.append(f"## {shown.badge}: {plain(shown.headline)}")
     if diagnosis.primary is not None:
         blocks += _primary(shown, diagnosis.primary, language)
@@ -45,44 +42,25 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSu
         blocks += [_unknown(one, language) for one in diagnosis.unknown]
     if diagnosis.new_lines:
         blocks.append(f"### {word('new-lines', language)}")
-        blocks.append(fence(line for one in diagnosis.new_lines for line in _new(one, language)))
+        lines = []
+        for new in diagnosis.new_lines:
+            lines += [new.exemplar, f"    {phrases.new_line_where(new, language)}"]
+        blocks.append(fence(lines))
     if diagnosis.starts:
-        blocks += _starts(diagnosis.starts, language)
+        table = jobtable.starts_table(diagnosis.starts, language)
+        blocks += [f"### {word('starts', language)}", plain(table.summary), _table(table)]
+        blocks += [plain(table.more)] if table.more else []
     facts = [f"- {name}: {plain(line)}" for name, line in shown.facts]
     facts += [f"- {plain(render(note))}" for note in diagnosis.notes]
     blocks.append("\n".join([*facts, f"- {shown.stats}"]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _jobs(jobs: Sequence[JobSummary], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
-
-    found = jobtable.table(jobs, language)
-    blocks = [f"## {word('jobs', language)}", _table(found)]
-    return [*blocks, *(plain(line) for line in (found.more, found.summary) if line)]
-
-
-def _starts(starts: Sequence[Start], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
-
-    found = jobtable.starts_table(starts, language)
-    return [
-        f"### {word('starts', language)}",
-        plain(found.summary),
-        _table(found),
-        *([plain(found.more)] * bool(found.more)),
-    ]
-
-
-def _table(found: Table) -> str:
-    rows = [
-        found.heads,
-        ["---"] * len(found.heads),
-        *(
-            [f"**{plain(cell)}**" if one.reported and cell else plain(cell) for cell in one.cells]
-            for one in found.rows
-        ),
-    ]
+def _table(table: jobtable.Table) -> str:
+    rows = [table.heads, ["---"] * len(table.heads)]
+    for row in table.rows:
+        cells = [plain(cell) for cell in row.cells]
+        rows.append([f"**{cell}**" if cell else "" for cell in cells] if row.reported else cells)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -116,10 +94,6 @@ def _unknown(unknown: UnknownException, language: str) -> str:
     blocks = [plain(phrases.exception_where(unknown, language)), fence(lines)]
     blocks += [plain(text) for text in (render(unknown.advice), near) if text]
     return "\n\n".join(blocks)
-
-
-def _new(new: NewLines, language: str) -> tuple[str, str]:
-    return new.exemplar, f"    {phrases.new_line_where(new, language)}"
 
 
 def fence(lines: Iterable[str]) -> str:

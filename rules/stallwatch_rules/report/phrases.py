@@ -16,20 +16,15 @@ from stallwatch_rules.records import (
     Diagnosis,
     Finding,
     HostRanks,
+    JobSummary,
     NewLines,
     Primary,
     Progress,
+    Start,
     UnknownException,
 )
 from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.text.digest import (
-    FEW_HOSTS,
-    fold_ranks,
-    name_runs,
-    parse_iso,
-    ranks_on,
-    span_of,
-)
+from stallwatch_rules.text.digest import FEW_HOSTS, fold_ranks, name_runs, parse_iso, ranks_on, span_of
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
 ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: id of the note on a program's last message
@@ -49,8 +44,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 def headline(diagnosis: Diagnosis) -> Text:
     """Return the headline of a report.
 
-    This is the title of the primary cause, the exception if it matches no rule, or a sentence about the state
-    of the run.
+    It is the title of the primary cause, an exception that matches no rule, or a sentence about the run.
     """
     if diagnosis.primary is not None:
         return diagnosis.primary.title
@@ -100,16 +94,13 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return where the primary cause occurred.
-
-    The text contains the ranks, file, line, step and time that are known.
-    """
+    """Return where the primary cause occurred: its ranks, file, line, step and time, if they are known."""
     primary = diagnosis.primary
     if primary is None:
         return ""
     parts = []
     if primary.rank is not None:
-        ranks = _whose(primary, diagnosis, language)
+        ranks = _ranks_of_primary(primary, diagnosis, language)
         parts.append(word("on-host", language, ranks=ranks, host=primary.host) if primary.host else ranks)
     if primary.file:
         parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
@@ -120,11 +111,8 @@ def where(diagnosis: Diagnosis, language: str) -> str:
     return " · ".join(parts)
 
 
-def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
-    """Return the rank of the primary cause.
-
-    If the finding has several ranks and none of them was singled out, all of them are named.
-    """
+def _ranks_of_primary(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
+    """Return the rank of the primary cause, or all ranks of its finding if none of them was singled out."""
     rank = f"{word('rank', language)} {primary.rank}"
     finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
     if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
@@ -139,21 +127,15 @@ def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
 
 
 def clock(time: str) -> str:
-    """Return an ISO time in a readable form, such as ``2026-11-20 23:56:32 UTC``.
-
-    The text does not contain ``UTC`` if the log does not show its time zone.
-    """
+    """Format an ISO time, such as ``2026-11-20 23:56:32 UTC``; without ``UTC`` if the zone is unknown."""
     shown = time.partition(".")[0].removesuffix("Z").replace("T", " ")
     return f"{shown} UTC" if time.endswith("Z") else shown
 
 
 def certainty(primary: Primary, language: str) -> str:
     """Return the role, the harm and the confidence of the primary cause as text."""
-    percent = f"{primary.confidence:.0%}"
-    return (
-        f"{word(primary.role, language)}, {word(primary.harm, language)}, "
-        f"{word('confidence', language)} {percent}"
-    )
+    judged = f"{word(primary.role, language)}, {word(primary.harm, language)}"
+    return f"{judged}, {word('confidence', language)} {primary.confidence:.0%}"
 
 
 def ranks_of(ranks: Sequence[int], language: str) -> str:
@@ -164,10 +146,7 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
 
 
 def counted_times(finding: Finding) -> str:
-    """Return the number of times that a rule matched.
-
-    ``≥ 1024`` means that unread files contain matches, too.
-    """
+    """Return how often a rule matched; ``≥ 1024`` means that unread files contain matches, too."""
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
@@ -190,17 +169,11 @@ def finding_line(
         parts.append(_on_hosts(finding.ranks, hosts, language) or ranks)
     if finding.first.step is not None:
         parts.append(f"{word('step', language)} {finding.first.step}")
-    distance = _distance(finding, primary)
-    if distance is not None and abs(distance) >= 1:
+    if primary is not None and primary.time is not None and finding.first.time is not None:
+        distance = parse_iso(finding.first.time) - parse_iso(primary.time)
         side = word("later" if distance > 0 else "earlier", language)
-        parts.append(f"{duration_text(abs(distance), language)} {side}")
+        parts += [f"{duration_text(abs(distance), language)} {side}"] if abs(distance) >= 1 else []
     return "; ".join(parts)
-
-
-def _distance(finding: Finding, primary: Primary | None) -> float | None:
-    if primary is None or primary.time is None or finding.first.time is None:
-        return None
-    return parse_iso(finding.first.time) - parse_iso(primary.time)
 
 
 def exception_line(unknown: UnknownException, language: str) -> str:
@@ -222,10 +195,7 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 
 def marked_frames(frames: Sequence[str]) -> list[str]:
-    """Return the stack frames of an exception.
-
-    The innermost frame of the user's code has a mark before it.
-    """
+    """Return the stack frames of an exception, with a mark before the innermost frame of the user's code."""
     own = own_frame(frames)
     last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
     return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
@@ -269,7 +239,7 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
     parts = []
     if progress.last_step is not None:
         first = "" if progress.first_step in (None, progress.last_step) else f"{progress.first_step} – "
-        parts.append(f"{word('step', language)} {first}{_steps(progress, language)}")
+        parts.append(f"{word('step', language)} {first}{steps_of(progress, language)}")
     if progress.last_loss is not None:
         parts.append(f"{word('last-loss', language)} {progress.last_loss:g}")
     if progress.stalled_after_step is not None:
@@ -279,10 +249,11 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
     return ", ".join(parts)
 
 
-def _steps(progress: Progress, language: str) -> str:
-    """Return ``100 of 900``, or ``100`` if the total is unknown."""
-    total = f" {word('of', language)} {progress.total_steps}" if progress.total_steps else ""
-    return f"{progress.last_step}{total}"
+def steps_of(run: Progress | JobSummary | Start, language: str) -> str:
+    """Return the last step as ``100 of 900``, or ``100`` without a total; empty if the step is unknown."""
+    if run.last_step is None:
+        return ""
+    return str(run.last_step) + (f" {word('of', language)} {run.total_steps}" if run.total_steps else "")
 
 
 def hosts_line(diagnosis: Diagnosis, language: str) -> str:
@@ -320,17 +291,11 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 def _size(count: int) -> str:
     size = float(min(count, 1 << 64))  # a stored record can contain any number
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    for unit, digits in (("B", 0), ("KiB", 1), ("MiB", 1)):
+        if size < 1024:
+            return f"{size:.{digits}f} {unit}"
         size /= 1024
-    raise AssertionError("unreachable")
-
-
-def other_findings(diagnosis: Diagnosis) -> list[Finding]:
-    """Return the findings other than that of the primary cause."""
-    primary = diagnosis.primary
-    return [finding for finding in diagnosis.findings if primary is None or finding.rule != primary.rule]
+    return f"{size:.1f} GiB"
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
@@ -341,10 +306,7 @@ def primary_note(diagnosis: Diagnosis) -> Text:
 
 
 class Shown(NamedTuple):
-    """A diagnosis that was prepared for a report.
-
-    It contains no secrets, and its texts are in one language.
-    """
+    """A diagnosis that was prepared for a report: without secrets, and with texts in one language."""
 
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str
@@ -362,6 +324,7 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
     diagnosis = clean_diagnosis(diagnosis)
     words = rendered(diagnosis, language)
     primary = words.primary
+    others = [one for one in words.findings if primary is None or one.rule != primary.rule]
     hosts = {rank: host.host for host in words.hosts for rank in host.ranks}
     facts = {
         "hosts": hosts_line(words, language),
@@ -376,7 +339,7 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
         render(primary_note(words)),
         where(words, language),
         certainty(primary, language) if primary is not None else "",
-        [(finding, finding_line(finding, primary, language, hosts)) for finding in other_findings(words)],
+        [(finding, finding_line(finding, primary, language, hosts)) for finding in others],
         [(word(key, language), line) for key, line in facts.items() if line],
         stats_line(words, language),
     )

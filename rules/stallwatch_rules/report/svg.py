@@ -23,8 +23,9 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
     ys = [value for one in series for value in one.values if value is not None]
     if not xs or not ys:
         return ""
+    margin = (max(ys) - min(ys)) * 0.05 or abs(max(ys)) * 0.1 or 1.0  # also if all values are the same
     across = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
-    upward = _Scale(*_widened(min(ys), max(ys)), HEIGHT - _BOTTOM, _TOP)
+    upward = _Scale(min(ys) - margin, max(ys) + margin, HEIGHT - _BOTTOM, _TOP)
     parts = [_ticks(across, upward)]
     if mark is not None and across.low <= mark <= across.high:
         x = across(mark)
@@ -47,12 +48,6 @@ class _Scale:
 
     def __call__(self, value: float) -> float:
         return round(self._start + (value - self.low) * self._factor, 1)
-
-
-def _widened(low: float, high: float) -> tuple[float, float]:
-    """Return the range with a margin, even if all values are the same."""
-    air = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
-    return low - air, high + air
 
 
 def _line(series: Series, number: int, across: _Scale, upward: _Scale) -> str:

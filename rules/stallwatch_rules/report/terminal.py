@@ -6,7 +6,6 @@ Log text is shown as literal text, never interpreted as rich markup.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -14,28 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobSummary, Primary, Start, UnknownException, Verdict
-from stallwatch_rules.report import phrases
+from stallwatch_rules.records import Diagnosis, JobSummary, Primary, UnknownException, Verdict
+from stallwatch_rules.report import jobtable, phrases
 from stallwatch_rules.report.clean import clean_diagnosis
+from stallwatch_rules.report.explanation import explanation
 from stallwatch_rules.report.phrases import word
 from stallwatch_rules.text.masking import masked
 
-if TYPE_CHECKING:
-    from stallwatch_rules.report import jobtable
-
-_STYLES: dict[Verdict, str] = {
-    "failed": "bold white on red",
-    "unknown-failure": "bold white on red",
-    "stalled": "bold white on red",
-    "degraded": "bold black on yellow",
-    "interrupted": "bold black on cyan",
-    "finished": "bold black on green",
-    "unfinished": "bold black on yellow",
-    "healthy": "bold black on green",
-    "no-evidence": "bold",
-    "no-training-log": "bold",
-}
-_JOB_STYLES = {
+_COLORS: dict[Verdict, str] = {
     "failed": "red",
     "unknown-failure": "red",
     "stalled": "red",
@@ -61,7 +46,8 @@ def print_report(
 
 def print_jobs(jobs: Sequence[JobSummary], console: Console, language: str = "en", another: str = "") -> None:
     """Print a table of several jobs, which precedes the report of one job."""
-    _print(render_jobs(jobs, language), console)
+    table = jobtable.table(jobs, language)
+    _print(Group(*_table(table), Text(), Text(table.summary)), console)
     if another:  # the command is not wrapped, so that it can be copied
         line = Text(word("jobs-another", language, command=another))
         console.print(line, highlight=False, emoji=False, soft_wrap=True)
@@ -81,7 +67,9 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     """Return the report as a renderable for rich."""
     shown = phrases.shown(diagnosis, language)
     words = shown.diagnosis
-    badge = Text(f" {shown.badge} ", style=_STYLES[words.verdict])
+    color = _COLORS.get(words.verdict)
+    style = f"bold {'white' if color == 'red' else 'black'} on {color}" if color else "bold"
+    badge = Text(f" {shown.badge} ", style=style)
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
@@ -93,7 +81,9 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     findings = _findings(shown, language)
     parts += [*unknown, *findings] if words.verdict == "unknown-failure" else [*findings, *unknown]
     parts += _new_lines(words, language)
-    parts += _starts(words.starts, language)
+    if words.starts:
+        table = jobtable.starts_table(words.starts, language)
+        parts += _section("starts", [Text(table.summary), *_table(table)], language)
     parts += [Text.assemble((name, "bold"), "  ", line) for name, line in shown.facts]
     parts += _section("notes", [Text(f"- {note}") for note in words.notes], language)
     if explain:
@@ -105,47 +95,25 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
 
 
 def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
-    from stallwatch_rules.report.explanation import explanation  # imported here, because it is rarely needed
-
     lines = Table.grid(padding=(0, 2))
-    shown = ""
+    previous = ""
     for assessor, text in explanation(diagnosis, language):
-        lines.add_row(Text("" if assessor == shown else assessor, style="dim"), Text(text))
-        shown = assessor
+        lines.add_row(Text("" if assessor == previous else assessor, style="dim"), Text(text))
+        previous = assessor
     return lines
 
 
-def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableType:
-    """Return a table of several jobs, which precedes the report of one job."""
-    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
-
-    shown = jobtable.table(jobs, language)
-    return Group(*_table(shown), Text(), Text(shown.summary))
-
-
-def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
-    if not starts:
-        return []
-    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
-
-    shown = jobtable.starts_table(starts, language)
-    return _section("starts", [Text(shown.summary), *_table(shown)], language)
-
-
-def _table(shown: jobtable.Table) -> list[RenderableType]:
+def _table(table: jobtable.Table) -> list[RenderableType]:
     lines = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
     lines.add_column("")
-    for head in shown.heads:
+    for head in table.heads:
         lines.add_column(Text(head), overflow="fold")
-    for row in shown.rows:
+    for row in table.rows:
         name, verdict, *others = (Text(cell) for cell in row.cells)
-        verdict.stylize(_JOB_STYLES.get(row.verdict, ""))
+        verdict.stylize(_COLORS.get(row.verdict, ""))
         mark = Text("▶" if row.reported else "")
         lines.add_row(mark, name, verdict, *others, style="bold" if row.reported else "")
-    parts: list[RenderableType] = [lines]
-    if shown.more:
-        parts.append(Text(shown.more, style="dim"))
-    return parts
+    return [lines, Text(table.more, style="dim")] if table.more else [lines]
 
 
 def _primary(
@@ -172,8 +140,7 @@ def _primary(
 def _numbered(number: int, text: str) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
-    # By default, rich would truncate a word that is longer than the line.
-    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")  # by default, rich truncates a word that is longer than the line
     grid.add_row(Text(f"{number}."), Text(text))
     return grid
 

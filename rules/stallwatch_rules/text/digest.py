@@ -84,10 +84,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:
-    """Return the numbers and units of a duration.
-
-    There are at most two units, and below ten seconds three digits.
-    """
+    """Split a duration into at most two numbers with their units; below ten seconds, keep three digits."""
     if 0 < seconds < 0.0995:
         return [(f"{seconds * 1000:.2g}", "ms")]
     if seconds < 9.995:
@@ -106,10 +103,10 @@ def short_duration(seconds: float) -> str:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return a line for each group of ranks that ended in the same way.
+    """Return a line for each group of ranks that ended in the same way, the primary cause first.
 
-    The primary cause comes first. The result is empty if no rank is known, or if all ranks ended in the same
-    way. In a run over several hosts, ``odd`` ranks are those that the other ranks waited for.
+    The result is empty if no rank is known, or if all ranks ended in the same way. In a run over several
+    hosts, ``odd`` contains the ranks for which the other ranks waited.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [

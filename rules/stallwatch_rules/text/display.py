@@ -57,7 +57,6 @@ def latest(lines: Iterable[Line]) -> Line:
 
 
 def _order(lines: list[Line], *, first: bool) -> Callable[[Line], tuple[float, int, int, str, int]]:
-    """Return the sort key for lines of several streams: lower ranks first."""
     timed, sign = all(line.time is not None for line in lines), 1 if first else -1
 
     def key(line: Line) -> tuple[float, int, int, str, int]:

@@ -96,15 +96,14 @@ def looks_binary(head: bytes) -> bool:
     if not solid:
         return False
     control = len(solid) - len(solid.translate(None, _CONTROL))
-    nuls = solid.count(0) - _longest_holes(solid) if b"\0" in solid else 0
-    strange = control + nuls
+    holes = sum(map(len, re.findall(rb"\0{64,}", solid)))
+    strange = control + solid.count(0) - holes
     return strange > 0.05 * len(solid) or (
         _not_utf8(solid) and (strange > 0.01 * len(solid) or _noise(solid))
     )
 
 
-def _not_utf8(data: bytes) -> bool:
-    """Return whether the data is in another encoding than UTF-8. Damaged UTF-8 counts as UTF-8."""
+def _not_utf8(data: bytes) -> bool:  # damaged UTF-8 counts as UTF-8
     return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 
@@ -116,7 +115,3 @@ def _noise(data: bytes) -> bool:
     if re.search(rb"[A-Za-z0-9\s]", data):
         return False
     return all(_decoded(data[: len(data) - cut], "gb18030") is None for cut in range(4))
-
-
-def _longest_holes(data: bytes) -> int:
-    return sum(len(hole) for hole in re.findall(rb"\0{64,}", data))

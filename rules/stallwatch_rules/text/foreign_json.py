@@ -44,14 +44,15 @@ def without_surrogates(value: Any) -> Any:
     return value
 
 
-def require_bounded(root: Any) -> Any:
+def require_bounded(root: Any, most: int = MAX_VALUES, depth: int = MAX_DEPTH) -> Any:
     """Return the value. Raise `RecursionError` if it is nested too deeply, or refers to itself too often."""
-    count, values = 0, [(root, 0)]
-    while values:
-        value, depth = values.pop()
+    count, containers = 0, [(root, 0)]
+    while containers:
+        value, level = containers.pop()
         if isinstance(value, (dict, list, tuple)):
             count += len(value)
-            if count > MAX_VALUES or depth > MAX_DEPTH:
+            if count > most or level > depth:
                 raise RecursionError("too many values, or nested too deeply")
-            values += [(each, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
+            inner = value.values() if isinstance(value, dict) else value
+            containers += [(each, level + 1) for each in inner if isinstance(each, (dict, list, tuple))]
     return root

@@ -12,6 +12,8 @@ import io
 import pickletools
 from typing import Any
 
+from stallwatch_rules.text.foreign_json import require_bounded, without_surrogates
+
 MOST_BYTES = 64 << 20
 MOST_VALUES = 2_000_000  #: maximum number of values; a value that the pickle refers to twice counts twice
 MOST_DEPTH = 64
@@ -43,11 +45,12 @@ def read_pickle(data: bytes) -> Any:
         raise PickleRefusedError(f"is larger than {MOST_BYTES >> 20} MiB")
     machine = _Machine(io.BytesIO(data))
     try:
-        found = machine.run()
+        return require_bounded(machine.run(), MOST_VALUES, MOST_DEPTH)
+    except RecursionError:
+        why = "refers to itself, is nested too deeply, or holds too many values"
+        raise PickleRefusedError(why) from None
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError):
         raise PickleRefusedError(f"is broken at byte {machine.stream.tell()}") from None
-    _require_bounded(found)
-    return found
 
 
 class _Machine:
@@ -111,7 +114,7 @@ class _Machine:
         elif name in _CONSTANTS:
             stack.append(_CONSTANTS[name])
         elif name not in ("PROTO", "FRAME"):
-            stack.append(_writable(argument) if isinstance(argument, str) else argument)
+            stack.append(without_surrogates(argument))
 
     def since_mark(self) -> list[Any]:
         items, self.stack = self.stack, self.below.pop()
@@ -133,21 +136,3 @@ def _dict(items: list[Any]) -> dict[Any, Any]:
     if len(items) % 2 or not all(isinstance(key, _KEYS) for key in items[::2]):
         raise TypeError("keys")
     return dict(zip(items[::2], items[1::2], strict=True))
-
-
-def _writable(text: str) -> str:
-    """Replace lone surrogates, which cannot be encoded, by question marks."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _require_bounded(root: Any) -> None:
-    """Raise `PickleRefusedError` for a value that refers to itself or has more than ``MOST_VALUES`` parts."""
-    count, values = 1, [(root, 0)]
-    while values:
-        value, depth = values.pop()
-        if isinstance(value, (list, tuple, dict)):
-            count += len(value)
-            if count > MOST_VALUES or depth >= MOST_DEPTH:
-                raise PickleRefusedError("refers to itself, is nested too deeply, or holds too many values")
-            inner = value.values() if isinstance(value, dict) else value
-            values += [(each, depth + 1) for each in inner if isinstance(each, (list, tuple, dict))]

@@ -22,10 +22,7 @@ def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 
 class _Compiled:
-    """A pattern that is compiled on first use.
-
-    It then has the methods of the compiled pattern as attributes.
-    """
+    """A pattern that was compiled, and has the methods of the compiled pattern as attributes."""
 
     def __init__(self, pattern: Any, flags: int) -> None:
         self._given = pattern, flags

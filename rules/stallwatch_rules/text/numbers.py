@@ -38,9 +38,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lowercase, with the same length and offsets.
-
-    Searching it is faster than a case-insensitive search.
-    """
+    """Return the text in lowercase, with the same length, so that positions in it stay the same."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

@@ -78,10 +78,7 @@ def redact(text: str, *, homes: bool = True) -> str:
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the kinds of secrets that are masked in a text, with their counts.
-
-    Home paths are not included.
-    """
+    """Yield the kinds of secrets that are masked in a text, with their counts, but without home paths."""
     found: dict[str, int] = {}
     _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
     yield from found.items()
@@ -297,10 +294,7 @@ def _is_key_material(value: bytes) -> bool:
 
 
 def _ends_key(match: Any) -> bool:
-    """Return whether a match can be the end of a key.
-
-    It follows a line of a key, and its length is a multiple of four, as in Base64.
-    """
+    """Return whether a match can end a key: it follows a line of a key, and its length fits Base64."""
     before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
     return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
 
@@ -325,7 +319,6 @@ def _is_random(match: Any) -> bool:
 
 
 def _is_named_secret(match: Any) -> bool:
-    """Return whether the value in ``name=value`` looks like a secret."""
     value: bytes = match.group(b"secret")
     return _looks_secret(value.strip(b"\"'`\\") if _QUOTE.match(value) else value, match.group(b"name"))
 
@@ -350,9 +343,9 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Return the word that says whose token or key the name means, such as ``hf`` in ``hf_token``.
+    """Return the owner that a name gives to a token or a key, such as ``hf`` in ``hf_token``.
 
-    Return ``None`` for a password or a similar secret.
+    The result is empty if the name gives none, and ``None`` if it names a password or a similar secret.
     """
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
     if last == b"id" and owners:

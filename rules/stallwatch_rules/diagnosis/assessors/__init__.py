@@ -90,10 +90,7 @@ def assess(
 
 
 def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> list[FindingChange]:
-    """Return the changes that a report shows: findings that an assessor added, removed or changed.
-
-    A changed finding has a new harm, role or note.
-    """
+    """Return the findings that were added or removed, or whose harm, role or note changed."""
     known = {finding.rule: finding for finding in before}
     changes = []
     for finding in after:

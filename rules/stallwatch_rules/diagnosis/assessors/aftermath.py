@@ -38,7 +38,7 @@ UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceb
 #: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: Messages of shells, containers and systemd about a process that a signal ended, which may be a helper.
-_SOMEBODYS = lazy(
+_ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
@@ -55,9 +55,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     never the reason why that peer crashed, even if the report comes before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: the cancellation is a symptom.
     """
-    requests = [RemovedFinding(one.rule) for one in _requests(now)]
-    yield from requests
-    now = now.after(requests)
+    removed = [RemovedFinding(finding.rule) for finding in _cancellations_by_scheduler(now)]
+    yield from removed
+    now = now.after(removed)
     for late in now.fatal:
         if not late.tagged("follows-failure") or not late.hits:
             continue
@@ -78,11 +78,11 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         now = now.after([changed])
 
 
-def _requests(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield cancellations that only follow from a scheduler's end of the job.
+def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
+    """Yield the findings of a cancellation that only show that a scheduler ended the job.
 
-    Their only sign is srun's line "Job step aborted", which srun prints whenever a step ends early, for any
-    reason (`src/srun/libsrun/launch.c`).
+    Their only line is srun's "Job step aborted", which srun prints whenever a step ends early
+    (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
         for finding in now.found:
@@ -92,10 +92,7 @@ def _requests(now: Assessment) -> Iterator[RuleFinding]:
 
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
-    """Return whether a task failed before the finding `late`, the cancellation of its step.
-
-    In this case srun canceled the step because of the task.
-    """
+    """Return whether a task failed before the cancellation `late`, so that srun canceled the step for it."""
     task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
@@ -147,18 +144,15 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.context.kind and _was_read(rank, run))):
         left = ended_silently(run, now)
     if left and LEFT_EARLY in catalogue.pages:
-        yield _left(run, left, rank)
+        yield _early_exit(run, left, rank)
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Return whether the logs contain any line of a rank.
-
-    Some launchers write the lines of a rank elsewhere, or do not write them at all.
-    """
+    """Return whether the logs contain any line of a rank; some launchers do not write its lines to them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
-def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
+def _early_exit(run: Snapshot, note: Text, rank: int) -> RuleFinding:
     """Return the finding for a rank that exited early; it points to the launcher's line about the exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
@@ -185,7 +179,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if not facts.complete or now.exceptions.fatal:
         return
     harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
-    if all(_somebodys(finding) for finding in fatal) and run.tracker.surely_finished:
+    if all(_shows_any_process(finding) for finding in fatal) and run.tracker.surely_finished:
         yield from (finding.with_judgement(harmless, seen=True) for finding in fatal)
         return
     abort = next((finding for finding in fatal if finding.tagged("sigabrt")), None)
@@ -204,8 +198,8 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
         yield judged.with_facts(AT_EXIT) if finding is abort else judged
 
 
-def _somebodys(finding: RuleFinding) -> bool:
+def _shows_any_process(finding: RuleFinding) -> bool:
     """Return whether a finding only shows that some process ended, perhaps not a training process."""
     if finding.tagged("any-process") and finding.hits:
-        return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
+        return finding.tagged("exit-status") or all(map(_ANY_PROCESS.search, finding.texts()))
     return is_of_other_program(finding)

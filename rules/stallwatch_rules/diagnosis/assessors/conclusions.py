@@ -258,7 +258,6 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 
 
 def _not_a_number(finding: RuleFinding) -> bool:
-    """Return whether a finding reports losses or gradients that are NaN or infinite."""
     return finding.tagged("nan-loss") or finding.tagged("nan-gradient")
 
 
@@ -271,10 +270,7 @@ def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgeme
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Infer a silent hang, unless a fatal finding shows a different failure.
-
-    Findings that only show how a stalled run was ended do not prevent this conclusion.
-    """
+    """Infer a silent hang, unless a fatal finding shows a failure other than the end of a stalled run."""
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return

@@ -24,7 +24,6 @@ from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
-from stallwatch_rules.endings import Ending
 from stallwatch_rules.failures.crashes import GRACEFUL_SIGNALS as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
@@ -62,7 +61,7 @@ _SIGNAL_RECEIVED = lazy(
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
 #: Text about the handler of a signal, or about an ignored signal, rather than about a received one.
-_NOT = lazy(
+_NO_SIGNAL_RECEIVED = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
 )
@@ -151,8 +150,9 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     ending = context.ending
     if ending is None or ending.kind != "killed" or now.exceptions.fatal:
         return
-    rank = _rank_ended_by_signal(ending)
-    lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
+    rank, code = next(iter(ending.codes.items()), (None, None))  # the rank that failed first
+    by_signal = code is not None and code < 0
+    lost = failures_of_lost_peers(now.found, (rank, None)) if by_signal else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
     # If a signal from outside came first, the command's reaction to it is not a separate finding.
@@ -172,12 +172,6 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
             where = Line(render(ending.detail), SOURCE, 0, crash.rank)
             finding = replace(finding, where=where, step=crash.step)
         yield finding.with_facts(fact)
-
-
-def _rank_ended_by_signal(ending: Ending) -> int | None:
-    """Return the rank that failed first, if a signal ended it; otherwise ``None``."""
-    rank, code = next(iter(ending.codes.items()), (None, None))
-    return rank if code is not None and code < 0 else None
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -229,17 +223,17 @@ def signal_lines(streams: Streams) -> list[Line]:
     return [
         line
         for stream in streams.values()
-        for line, advances, index in _signs(stream)
+        for line, advances, index in _signal_reports(stream)
         if advances >= stream.timelines.advances
         and stream.index - index <= NEAR
         and all(_steps_below(other, line) <= GRACE for other in streams.values())
     ]
 
 
-def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
+def _signal_reports(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
     """Yield the lines of a stream that report a signal, each with the number of earlier steps and lines."""
     for entry in stream.templates.entries.values():
-        if _SIGNAL_RECEIVED.search(entry.last.text) and not _NOT.search(entry.last.text):
+        if _SIGNAL_RECEIVED.search(entry.last.text) and not _NO_SIGNAL_RECEIVED.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
     for seen in stream.exceptions_now().seen.values():
         if seen.last.native and seen.last.exception in SIGNALS_TO_END:
@@ -247,7 +241,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return how many steps that a stream shows began after this line of the same source."""
+    """Return how many steps of a stream began after a line, if both are in the same source."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

@@ -80,10 +80,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Return whether the watched process itself was killed, and not one of its child processes.
-
-    A shell or a launcher reports how its child processes ended.
-    """
+    """Return whether the watched process itself was killed, not a child process whose end it reported."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")

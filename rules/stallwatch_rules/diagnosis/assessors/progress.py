@@ -101,10 +101,7 @@ def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """Yield the number of steps from the last match to the first NaN loss.
-
-    Yield nothing if the last loss of the stream is not NaN.
-    """
+    """Yield the number of steps from the last match to the first NaN loss, if the last loss is NaN."""
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

@@ -42,8 +42,8 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
         # While fp16 training searches for its loss scale, non-finite gradients are normal, but non-finite
         # losses are not.
-        often = often or (finding.tagged("nan-loss") and _remembered(finding, streams))
-        often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
+        often = often or (finding.tagged("nan-loss") and _is_recent(finding, streams))
+        often = often or (finding.tagged("nan-gradient") and _is_always_nan(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
         # the exit status belongs to a program that ran before or alongside the training
@@ -51,11 +51,12 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
-        elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
+        elif finding.tagged("nan-loss") and _no_finite_loss_since(finding, streams):
             continue  # later steps do not repair the weights
         else:
+            answers = (answers_after(key, hits.answers, streams) for key, hits in finding.hits.items())
             judgement = judge_recovery(finding.followed, often, facts)
-            judgement = judgement or judge_service(_answered(finding, streams), facts)
+            judgement = judgement or judge_service(min(answers, default=0), facts)
             if judgement is not None:
                 yield finding.with_harm(judgement.harm, judgement.note)
 
@@ -116,7 +117,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif facts.complete and not facts.died:
             yield finding.with_harm("harmless", message("diagnosis.caught-at-end"))
-        elif caused or otherwise or running or _outlived(finding, exceptions):
+        elif caused or otherwise or running or _raised_later(finding, exceptions):
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
@@ -183,10 +184,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program ran after the message about a failed start.
-
-    The signs are output below the message, or a help text that a user requested.
-    """
+    """Return whether a program ran after a message about a failed start, by the output below the message."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
@@ -207,26 +205,15 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
     )
 
 
-def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
-    """Return whether an unknown exception came after the finding, on a rank where the finding matched.
-
-    If the finding had ended the rank, the rank could not have raised this exception.
-    """
+def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
+    """Return whether a rank on which the finding matched raised an unknown exception later."""
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
     )
 
 
-def _answered(finding: RuleFinding, streams: Streams) -> int:
-    """Return how many requests a server answered after the last match of a finding.
-
-    If several streams have matches, the smallest of their numbers is returned.
-    """
-    return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
-
-
-def _remembered(finding: RuleFinding, streams: Streams) -> bool:
+def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
 
     Many steps may lie between two printed losses, so a single finite loss after it is weak evidence.
@@ -247,7 +234,7 @@ def _remembered(finding: RuleFinding, streams: Streams) -> bool:
     return False
 
 
-def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
+def _no_finite_loss_since(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether no stream that printed non-finite losses printed a finite loss after them."""
     for key, hits in finding.hits.items():
         curve = streams[key].curves.main
@@ -256,11 +243,8 @@ def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
     return True
 
 
-def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether all gradient norms that a stream printed are NaN.
-
-    If they are, later steps did not end the problem.
-    """
+def _is_always_nan(finding: RuleFinding, streams: Streams) -> bool:
+    """Return whether all gradient norms that a stream printed are NaN."""
     for key in finding.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
