@@ -138,5 +138,5 @@ def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
 
 
 def continued_to_serve(answered: int, *, died: bool) -> bool:
-    """Return whether a server continued to work, given how many requests it answered after a failure."""
+    """Return whether a server answered enough requests after a failure to have survived it."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

@@ -38,13 +38,12 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def _cost(trace: Trace) -> Judgement | None:
-    """Return an assessment if steps became slower as the messages became more frequent, else ``None``."""
+    """Assess steps that became slower as the messages became more frequent."""
     slowing = slowdown_with_matches(trace)
     if slowing is None:
         return None
     before, now = slowing
-    note = message("diagnosis.slower-with", before=before, now=now)
-    return Judgement("degrading", note)
+    return Judgement("degrading", message("diagnosis.slower-with", before=before, now=now))
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
@@ -68,14 +67,10 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether there are few messages, many steps apart, as in most runs.
-
-    Steps must also follow the last message.
-    """
+    """Return whether there are few messages, many steps apart, and steps followed the last one."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
-        return False  # no step followed the last match
-    first = trace.first or 0
-    steps = sum(interval.span for interval, _ in trace.intervals[first:])
+        return False
+    steps = trace.after_first or trace.steps
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _RARE_STEPS)
 
 
@@ -119,14 +114,8 @@ def _advancing(trace: Trace) -> Message:
     with_match, without, n_with, n_without = cost
     extra = with_match - without
     key = "diagnosis.cost" if extra > 0.02 * without else "diagnosis.no-cost"
-    return text + message(
-        key,
-        extra=abs(extra),
-        with_match=with_match,
-        without=without,
-        n_with=n_with,
-        n_without=n_without,
-    )
+    numbers = {"with_match": with_match, "without": without, "n_with": n_with, "n_without": n_without}
+    return text + message(key, extra=abs(extra), **numbers)
 
 
 def cost_per_step(trace: Trace) -> tuple[float, float, int, int] | None:
