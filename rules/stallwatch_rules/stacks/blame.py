@@ -65,9 +65,9 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Blame ranks because of the kernel's state of their processes, which is the strongest evidence.
+    """Blame ranks whose processes ended or are stopped, according to the kernel.
 
-    Return ``None`` if the states show no reason.
+    Return ``None`` if the states of the processes do not explain the stall.
     """
     conditions = {group.condition for group in run.groups}
     if not run.groups:
@@ -79,11 +79,11 @@ def _by_condition(run: Run) -> Blame | None:
             return Blame((), "outside", (), STACKS)
     for why in _GONE:
         if why in conditions and len(conditions) > 1:
-            found = run.ranks_where(at for at, group in enumerate(run.groups) if group.condition == why)
+            found = [rank for group in run.groups if group.condition == why for rank in group.ranks]
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
                 # The launcher ended these ranks because it lost the connection to the host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
-            return Blame(found, why, (), AGREED)
+            return Blame(tuple(sorted(found)), why, (), AGREED)
     return None
 
 
@@ -114,21 +114,18 @@ def _by_waiting(run: Run) -> Blame:
         return Blame((), "", tuple(sorted(ranks)), UNSURE)
     if run.silent and (UNKNOWN in ends or not ends):
         return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT) if waiting else Blame()
-    if UNKNOWN not in ends and (circles := graph.circles()):
-        return _in_a_circle(graph, circles)
+    if UNKNOWN not in ends and (inside := graph.ranks_in_circles()):
+        return _in_a_circle(graph, inside)
     counts = any(group.collectives for group in run.groups)
     if waiting:
         return _different_operations(run, run.owner.keys()) or _together(run, graph, counts, UNKNOWN in ends)
-    return _other_places(run, range(len(run.groups)))
+    return _other_places(run)
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
-    """Blame ranks that do not wait, while other ranks wait for them.
-
-    If counters show that some of these ranks are late, only those are blamed.
-    """
+    """Blame ranks that do not wait, while other ranks wait for them."""
     counted = busy & missed
-    chosen = counted or busy
+    chosen = counted or busy  # if counters show that some of these ranks are late, only those are blamed
     owners = {run.owner[rank] for rank in chosen}
     unknown = any(run.groups[at].kind == "unknown" for at in owners)
     if not run.is_minority(chosen, 0.5):
@@ -179,14 +176,10 @@ def _not_done(run: Run, late: set[int]) -> bool:
     return False
 
 
-def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
-    """Blame ranks of a cycle, in which ranks wait for each other.
-
-    The ranks that contradict the most other ranks are blamed.
-    """
+def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
+    """Blame those ranks of cycles that contradict the most other ranks."""
     if odd := _called_otherwise(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
-    inside = set().union(*circles)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]
     missed = set().union(*(split.late for split in splits)) & inside
     involved = inside.union(*(split.late | split.ahead for split in splits))
@@ -228,20 +221,23 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
-    split = {one.id for one in splits}
+    split_groups = {split.id for split in splits}
     for one_stage in (True, False):
         seen: dict[tuple[object, ...], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        own: list[tuple[int, tuple[object, ...], str, int]] = []
+        compared: list[tuple[int, tuple[object, ...], str, int]] = []
         for rank, counts in run.counts.items():
             doing = (*_doing(run.groups[run.owner[rank]]), stage.get(rank) if one_stage else None)
             for id, joined in counts:
                 key = (*doing, run.roles.get(id, id))
                 seen[key][joined].add(id)
-                if rank in among and id in split:
-                    own.append((rank, key, id, joined))
-        others = {one: [joined for joined, ids in seen[one[1]].items() if ids - {one[2]}] for one in own}
-        odd = {one[0] for one, joined in others.items() if len(joined) == 1 and joined != [one[3]]}
-        usual = {one[0] for one, joined in others.items() if joined == [one[3]]}
+                if rank in among and id in split_groups:
+                    compared.append((rank, key, id, joined))
+        odd: set[int] = set()
+        usual: set[int] = set()
+        for rank, key, id, joined in compared:
+            others = [count for count, ids in seen[key].items() if ids - {id}]
+            if len(others) == 1:
+                (usual if others == [joined] else odd).add(rank)
         if odd and odd < among and (one_stage or among <= odd | usual):
             return odd
     return set()
@@ -276,10 +272,7 @@ def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, in
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, the split groups with the rank in the smaller part.
-
-    Groups with the rank in the larger part are subtracted.
-    """
+    """Count the split groups with a rank in the smaller part, minus those with it in the larger part."""
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -335,7 +328,7 @@ def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
         return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch can count completed work late
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
-    apart = _other_places(run, range(len(run.groups)), level=level)
+    apart = _other_places(run, level=level)
     alike = not apart.ranks and not apart.candidates and not run.unreported and len(run.owner) > 1
     if alike and (done_counted or level):
         return Blame((), "unfinished", (), COUNTED if done_counted else STACKS)
@@ -348,8 +341,7 @@ def _done_less(run: Run) -> tuple[int, ...]:
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
         for rank in ranks:
-            at = run.owner.get(rank)
-            count = run.groups[at].collectives.get(id) if at is not None else None
+            count = run.count(rank, id)
             if count is not None and count.done is not None:
                 done[count.done].add(rank)
         if len(done) > 1 and run.is_minority(done[min(done)]):
@@ -361,15 +353,15 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
     return group.kind, group.what, group.place, group.step
 
 
-def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
+def _other_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than those of most ranks.
 
     If ranks communicate in groups of several kinds, or in a pipeline, victims wait at many places and stacks
     are inconclusive, unless the ranks are `level`: they have joined equally many collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
-    for at in of:
-        places[_doing(run.groups[at])].update(run.groups[at].ranks)
+    for group in run.groups:
+        places[_doing(group)].update(group.ranks)
     if len(places) < 2:
         outside = all(group.kind in _OUTSIDE for group in run.groups) and not run.unreported
         return Blame((), "outside", (), STACKS) if outside and len(run.owner) > 1 else Blame()
@@ -383,6 +375,6 @@ def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
     if waiting and mixed:
         return Blame((), "", tuple(sorted(fewest)), UNSURE)
     if sizes[0] == sizes[1]:
-        return Blame(run.ranks_where(range(len(run.groups))), why, (), UNSURE) if waiting else Blame()
+        return Blame(tuple(sorted(run.owner)), why, (), UNSURE) if waiting else Blame()
     sure = len(places) == 2 and run.is_minority(fewest)
     return Blame(tuple(sorted(fewest)), why, (), STACKS if sure else UNSURE)

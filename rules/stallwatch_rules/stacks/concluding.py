@@ -13,7 +13,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import without_search
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
+from stallwatch_rules.stacks.sentences import odd_groups, sentence, with_title_prefix
 from stallwatch_rules.stacks.spans import host_of
 
 Advice = tuple[str, ...]  #: IDs of the messages with advice: the reason, then the fixes
@@ -39,43 +39,44 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
     summary = sentence(stacks)
     if isinstance(summary, str):
         return diagnosis
-    primary = diagnosis.primary
-    findings = diagnosis.findings
+    digest = [summary, *(line for line in diagnosis.digest if line != summary)]
+    primary, findings = diagnosis.primary, diagnosis.findings
+    if primary is None:
+        return replace(diagnosis, digest=digest)
     alone = _in_no_collective(stacks)
-    if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
+    if primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         host = host_of(rank, stacks.hosts) or primary.host
         if host != primary.host:  # the file and line of the primary cause are on a different host
             primary = replace(primary, host=host, file="", line=0)
-        primary = replace(
-            primary,
-            rank=rank,
-            evidence=[summary, *(line for line in primary.evidence if line != summary)],
-        )
-    elif primary is not None and is_only_waiting(primary, catalogue) and len(stacks.odd) == 1:
+        evidence = [summary, *(line for line in primary.evidence if line != summary)]
+        primary = replace(primary, rank=rank, evidence=evidence)
+    elif is_only_waiting(primary, catalogue) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], summary)
-    waits = primary is not None and (primary.rule in STANDSTILLS or is_only_waiting(primary, catalogue))
-    if primary is not None and waits:
-        odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+    waits = primary.rule in STANDSTILLS or is_only_waiting(primary, catalogue)
+    if waits:
+        odd = odd_groups(stacks)
         primary = replace(
             primary,
             title=with_title_prefix(primary.title, stacks),
             apart=[replace(group, frames=[]) for group in odd],
             fixes=without_search(primary.fixes) if odd and _known(stacks) else primary.fixes,
         )
-    if primary is not None and _known(stacks):
+    if _known(stacks):
         look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
         if stacks.file:
             look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
             primary = replace(primary, confidence=max(primary.confidence, SEEN))
-            joining = _JOINING if _all_join(stacks) else None
-            advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
-            primary = _advised(primary, advice, look) if advice else _shown(primary, look)
+            if stacks.why == "ended":
+                primary = _advised(primary, _ENDED, look)
+            elif all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups):
+                primary = _advised(primary, _JOINING, look)
+            else:
+                primary = _advised(primary, _ALONE, look) if alone else _shown(primary, look)
             findings = [_without_unknown_cause(finding) for finding in findings]
         elif waits or any(map(advises_stacks, primary.fixes)):
             primary = _shown(primary, look)
-    digest = [summary, *(line for line in diagnosis.digest if line != summary)]
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
@@ -105,7 +106,7 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice. If there is a message about the stacks, it comes first."""
+    """Return the primary cause with this advice, after the message about the stacks if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
@@ -117,11 +118,6 @@ def _in_no_collective(stacks: StallStacks) -> bool:
     return single and first.condition == "alive" and first.kind not in _TOGETHER
 
 
-def _all_join(stacks: StallStacks) -> bool:
-    """Return whether all ranks on this host are joining the process group and wait for others to join."""
-    return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
-
-
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
     """Return the rules that occur together with a stall of `rule` without explaining why a rank hangs."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
@@ -130,7 +126,7 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
     """Return the ranks that other ranks wait for, if all of these are known to be outside of collectives."""
-    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
+    odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
     return stacks.odd if odd else []
@@ -149,7 +145,7 @@ def _shown(primary: Primary, look: Message) -> Primary:
 
 
 def _without_unknown_cause(finding: Finding) -> Finding:
-    """Remove the note that no line of the log shows the cause. The stacks show it."""
+    """Remove the note that no line of the log shows the cause, because the stacks show it."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

@@ -8,6 +8,7 @@ writes these numbers as text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -30,10 +31,8 @@ def read_recorder(answer: Any) -> Recorded:
         return Recorded()
     counts: dict[int, Counts] = {}
     for group, status in _items(answer.get("status")):
-        joined, done = (
-            _number(status, "last_enqueued_collective"),
-            _number(status, "last_completed_collective"),
-        )
+        joined = _number(status, "last_enqueued_collective")
+        done = _number(status, "last_completed_collective")
         if (number := _whole(group)) is not None and joined is not None:
             counts[number] = Counts(joined, _NONE_YET if done is None else done)
     entries = _list(answer.get("entries"))
@@ -84,10 +83,10 @@ class _Group(NamedTuple):
 def _groups(answer: Any, world: int) -> list[_Group]:
     """Return the process groups in a probe's or recorder's response, in the order of their creation."""
     if isinstance(answer, dict):
-        ranks = {name: group.get("ranks") for name, group in _items(answer) if isinstance(group, dict)}
         return [
-            _Group(name, tuple(int(rank) for rank in _NUMBERS.findall(str(each or ""))))
-            for name, each in ranks.items()
+            _Group(name, tuple(map(int, _NUMBERS.findall(str(group.get("ranks") or "")))))
+            for name, group in _items(answer)
+            if isinstance(group, dict)
         ]
     found = []
     for group in _list(answer)[:_MOST_GROUPS]:
@@ -101,10 +100,9 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
     """Map the recorder's numbers of groups to the names of these groups, where this is certain."""
+    numbered = ((_whole(entry.get("pg_id")), entry) for entry in entries if isinstance(entry, dict))
     sure = {
-        number: _name(entry, number)
-        for entry in entries
-        if isinstance(entry, dict) and (number := _whole(entry.get("pg_id"))) in counts and number is not None
+        number: _name(entry, number) for number, entry in numbered if number is not None and number in counts
     }
     likely = {
         group.recorded: group for group in groups if group.recorded in counts and group.recorded is not None
@@ -127,15 +125,22 @@ def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
     if group is None or number is None or (group in counts and number <= (counts[group].done or 0)):
         return None
-    # Examples of the name: "nccl:all_reduce" and "nccl:_all_gather_base".
-    operation = str(entry.get("profiling_name") or "").rpartition(":")[2].strip("_").removesuffix("_base")
+    operation = operation_of(entry).strip("_").removesuffix("_base")
     return Waiting(group, _name(entry, group), number, operation)
+
+
+def operation_of(entry: Mapping[str, Any]) -> str:
+    """Return the operation of an entry: ``_all_gather_base`` for the name ``nccl:_all_gather_base``."""
+    named = entry.get("profiling_name")
+    return named.rpartition(":")[2] if isinstance(named, str) else ""
 
 
 def _name(entry: dict[str, Any], number: int) -> str:
     """Return the name of an entry's process group, or its number if it has no name."""
     named = entry.get("process_group")
-    return str(named[0]) if isinstance(named, list) and named else str(number)
+    if isinstance(named, list | tuple) and named and isinstance(named[0], str):
+        return named[0]
+    return str(number)
 
 
 def _number(status: Any, name: str) -> int | None:

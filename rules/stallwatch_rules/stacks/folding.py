@@ -38,14 +38,14 @@ def fold(
     members = members_of(layout.values())
     groups = [
         _group(rank, known.get(rank.rank) or activity_of_rank(rank), _collectives(rank, layout))
-        for rank in sorted(ranks, key=lambda one: one.rank)
+        for rank in sorted(ranks, key=lambda rank: rank.rank)
     ]
     stacks = StallStacks(
         time=time,
         seconds=round(seconds, 3),
         groups=_joined(groups, members),
         pids={rank.rank: rank.pid for rank in ranks if rank.pid > 0},
-        layout=sorted({one.id: one for one in layout.values()}.values(), key=lambda one: one.id),
+        layout=sorted({group.id: group for group in layout.values()}.values(), key=lambda group: group.id),
     )
     return _judged(stacks, world=max((rank.recorded.world_size for rank in ranks), default=0))
 
@@ -108,7 +108,7 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
     groups = [each for group in stacks.groups for each in _parted(group, odd)]
     return replace(
         stacks,
-        groups=sorted(groups, key=lambda one: (one.ranks[0] in odd, -len(one.ranks), one.ranks)),
+        groups=sorted(groups, key=lambda group: (group.ranks[0] in odd, -len(group.ranks), group.ranks)),
         odd=list(found.ranks),
         why=found.why,
         candidates=sorted({*stacks.candidates, *found.candidates}),
@@ -171,16 +171,12 @@ def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collect
         place="" if gone else doing.place,
         note=rank.lock_holder or (rank.kernel if rank.condition == "blocked" else ""),
         locked_out=rank.locked_out,
-        frames=[line(frame) for frame in _shown(doing.frames)],
+        frames=[line(frame) for frame in doing.frames[-_MOST_FRAMES:]],
         worker=rank.worker,
-        worker_frames=[line(frame) for frame in _shown(rank.worker_frames)],
+        worker_frames=[line(frame) for frame in rank.worker_frames[-_MOST_FRAMES:]],
         step=rank.step,
         collectives=collectives,
     )
-
-
-def _shown(frames: Sequence[Frame]) -> Sequence[Frame]:
-    return frames[-_MOST_FRAMES:]
 
 
 def line(frame: Frame) -> str:
@@ -235,10 +231,10 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
             continue
         by_rank: dict[frozenset[tuple[str, Collectives]], list[int]] = defaultdict(list)
         for rank in group.ranks:
-            own = frozenset(one for one in special if rank in here.get(one[0], group.ranks))
-            by_rank[own].append(rank)
-        for own, ranks in by_rank.items():
-            parts[own].append(_only(group, ranks, members))
+            counts_of_rank = frozenset(item for item in special if rank in here.get(item[0], group.ranks))
+            by_rank[counts_of_rank].append(rank)
+        for key, ranks in by_rank.items():
+            parts[key].append(_only(group, ranks, members))
     return [_joined_groups(some) for some in parts.values()]
 
 

@@ -180,7 +180,7 @@ def run_ruling(
 
 
 def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
-    """Return the record of the same process in an earlier snapshot; ``None`` if it is not in the snapshot."""
+    """Return the record of the same process in another snapshot; ``None`` if the process is missing there."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
@@ -193,19 +193,13 @@ def _alive(
         earlier = _same(rank, before)
         if earlier is None:
             continue
-        if any(
-            _grew(rank, earlier, name)
-            for name in _LIFE
-            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation can be endless
-        ):
-            return True
         kind = doing[rank.rank].kind
+        signs = (name for name in _LIFE if name != "forwards" or kind != "rollout")
+        if any(_grew(rank, earlier, name) for name in signs):  # a generation can call forwards endlessly
+            return True
         seconds = max(1.0, now.time - before.time)
-        if (
-            kind == "process"
-            and _saving(doing[rank.rank], spell)
-            and _child_transfers(rank, earlier, seconds)
-        ):
+        saving = kind == "process" and _saving(doing[rank.rank], spell)
+        if saving and _child_transfers(rank, earlier, seconds):
             return True
         transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
@@ -230,7 +224,7 @@ def _all_wait(
 ) -> Ruling | None:
     """Decide about a host on which all ranks wait, for each other or for ranks on other hosts."""
     first = doing[ranks[0].rank]
-    world = max((rank.recorded.world_size for rank in ranks), default=0)
+    world = max(rank.recorded.world_size for rank in ranks)
     if spell.run is not None and world > len(ranks):
         return spell.run
     if all(one.kind == "joining" for one in doing.values()):
@@ -251,7 +245,7 @@ def _all_wait(
 def _of_one(
     rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, spell: QuietPeriod, seconds: float
 ) -> Ruling:
-    """Decide about one rank that does not wait for other ranks. Its state `seconds` ago was `before`."""
+    """Decide about a rank that does not wait for other ranks. Its state `seconds` ago was `before`."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":

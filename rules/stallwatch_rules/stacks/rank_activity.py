@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import PurePosixPath
 
 import msgspec
@@ -44,11 +45,12 @@ def activity_of_rank(rank: RankAnswer) -> RankActivity:
         return _recorded(rank, RankActivity("unknown"))
     found = _by_frames(main)
     awaited = _awaited(rank.threads, main)
-    if awaited and _in_loop(main.frames[-1]):
+    # A thread that waits for events in an event loop; the internal calls of uvloop have no frames.
+    if awaited and _LOOP.search(main.frames[-1].file.replace("\\", "/")):
         found = _by_frames(ThreadStack(awaited))
         frames = (*main.frames, *awaited)
         return _recorded(rank, RankActivity(found.kind, found.what, place_of(frames), frames))
-    if not found.waits and _in_backward(main.frames):
+    if not found.waits and main.frames[-1].function.rpartition(".")[2] in _BACKWARD:
         for thread in rank.threads:
             other = _by_frames(thread)
             if other.waits:
@@ -63,9 +65,9 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
             known = kind_of(frames[at], tier, innermost=at == len(frames) - 1)
             if known is not None:
                 kind, what = known
-                return RankActivity(
-                    kind, _called(frames[at + 1 :]) or what if kind == "reward" else what, place, frames
-                )
+                if kind == "reward":
+                    what = _called(frames[at + 1 :]) or what
+                return RankActivity(kind, what, place, frames)
         if _imports(frames):
             return RankActivity("import", "", place, frames)
     return RankActivity("code", "", place, frames)
@@ -73,57 +75,30 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
 
 def _called(inner: Sequence[Frame]) -> str:
     """Return the user's function that a library called back; an empty string if there is none."""
-    own = next((frame for frame in inner if not is_library(frame)), None)
-    return own.function.rpartition(".")[2] if own is not None else ""
+    names = (frame.function.rpartition(".")[2] for frame in inner if not is_library(frame))
+    return next(names, "")
 
 
 def _imports(frames: Sequence[Frame]) -> bool:
     """Return whether the user's code executes an import."""
-    for frame in reversed(frames):
-        if frame.file.startswith("<frozen importlib"):
-            return True
-        if not is_library(frame):
-            return False
-    return False
+    inner = takewhile(is_library, reversed(frames))
+    return any(frame.file.startswith("<frozen importlib") for frame in inner)
 
 
 def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
-    """Return `found`, or the wait that torch recorded if the frames of `found` are inconclusive.
-
-    This is the case for compiled code.
-    """
+    """Return `found`, or the wait that torch recorded if the frames are inconclusive, as in compiled code."""
     waiting = rank.recorded.waiting
-    if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
-        return RankActivity("collective", waiting[0].operation, found.place, found.frames)
-    if waiting and found.kind == "collective" and found.what == "wait":
+    in_library = not found.frames or is_library(found.frames[-1])
+    hidden = found.kind in _MAY_WAIT and in_library
+    if waiting and (hidden or (found.kind, found.what) == ("collective", "wait")):
         return RankActivity("collective", waiting[0].operation, found.place, found.frames)
     return found
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
     """Return the stack frames of the tasks that the main thread waits for, one after the other."""
-    found: list[Frame] = []
-    for thread in threads[threads.index(main) + 1 :]:
-        if thread.task != "awaited":
-            break
-        found += thread.frames
-    return tuple(found)
-
-
-def _in_loop(innermost: Frame) -> bool:
-    """Return whether a thread waits for events in an event loop.
-
-    The internal calls of uvloop have no frames.
-    """
-    return _LOOP.search(innermost.file.replace("\\", "/")) is not None
-
-
-def _in_library(frames: Sequence[Frame]) -> bool:
-    return not frames or is_library(frames[-1])
-
-
-def _in_backward(frames: Sequence[Frame]) -> bool:
-    return frames[-1].function.rpartition(".")[2] in _BACKWARD
+    tasks = takewhile(lambda thread: thread.task == "awaited", threads[threads.index(main) + 1 :])
+    return tuple(frame for task in tasks for frame in task.frames)
 
 
 def place_of(frames: Iterable[Frame]) -> str:

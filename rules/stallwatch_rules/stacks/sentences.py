@@ -36,9 +36,8 @@ def sentence(stacks: StallStacks) -> Text:
     if left_out:
         clauses.append(message("stacks.more", number=left_out))
     if stacks.elsewhere and not stacks.odd and not stacks.silent:
-        clauses.append(
-            message("stacks.not-known" if stacks.hosts else "stacks.elsewhere", number=stacks.elsewhere)
-        )
+        key = "stacks.not-known" if stacks.hosts else "stacks.elsewhere"
+        clauses.append(message(key, number=stacks.elsewhere))
     if stacks.candidates and not stacks.odd:
         clauses.append(message("stacks.among", who=_ranks(stacks.candidates)))
     elif stacks.why == "unfinished" and not stacks.odd:
@@ -54,15 +53,9 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
         hosts = ", ".join(stacks.silent[:_MOST_HOSTS])
         unknown = len(stacks.silent) - _MOST_HOSTS
         more = [message("stacks.more-hosts", number=unknown)] if unknown > 0 else []
-        about: list[str | Message] = [_ranks(stacks.odd)]
-        clauses.append(
-            message(
-                "stacks.silent",
-                hosts=[hosts, *more],
-                count=len(stacks.silent),
-                about=about if stacks.why == "unreachable" else [],
-            )
-        )
+        about: list[str | Message] = [_ranks(stacks.odd)] if stacks.why == "unreachable" else []
+        count = len(stacks.silent)
+        clauses.append(message("stacks.silent", hosts=[hosts, *more], count=count, about=about))
     odd = [group for group in shown if group.ranks[0] in stacks.odd]
     rest = [group for group in shown if group.ranks[0] not in stacks.odd]
     for group in [*odd, *rest]:
@@ -133,10 +126,8 @@ def located(stacks: StallStacks) -> Text:
     Example: ``rank 1 at train.py:30 in main``.
     """
     place = place_of(stacks)
-    if not place:
-        return ""
-    if not stacks.odd:
-        return message("stacks.at", place=place)
+    if not place or not stacks.odd:
+        return message("stacks.at", place=place) if place else ""
     return message("stacks.who-at", who=_ranks(stacks.odd), place=place)
 
 
@@ -168,8 +159,13 @@ def _holding(stacks: StallStacks) -> str:
 def suspects(stacks: StallStacks) -> list[StackGroup]:
     """Return the groups of ranks that hold up the run. If all ranks do the same, return their only group."""
     if stacks.odd:
-        return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+        return odd_groups(stacks)
     return stacks.groups if len(stacks.groups) == 1 else []
+
+
+def odd_groups(stacks: StallStacks) -> list[StackGroup]:
+    """Return the groups that contain an odd rank."""
+    return [group for group in stacks.groups if not set(group.ranks).isdisjoint(stacks.odd)]
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
