@@ -146,7 +146,7 @@ class CrashReader:
         return ended
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that need not be read; return the crash that ended in them, if any."""
+        """Skip lines of the stream that are not read; return the crash that ended in them, if any."""
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
             return None
@@ -154,7 +154,7 @@ class CrashReader:
         return ended
 
     def left(self) -> list[ExceptionChain]:
-        """Return a list with the crash that is unfinished if the stream ends here."""
+        """Return a list with the crash that is unfinished, if there is one."""
         return [self._open] if self._open is not None else []
 
     def _continues(self, crash: ExceptionChain, text: str) -> bool:
@@ -187,9 +187,9 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: ExceptionChain, text: str) -> bool:
-        """Add the stack frame in a line to the crash; return False if the line contains no frame.
+        """Add the stack frame in a line to the crash, with the innermost frame last.
 
-        Only frames of the first thread are kept, with the innermost frame last.
+        Only frames of the first thread are kept. Return False if the line does not contain a frame.
         """
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None

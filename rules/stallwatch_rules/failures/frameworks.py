@@ -41,7 +41,7 @@ class Framework(msgspec.Struct, frozen=True):
 
 
 _listed = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Framework, ...])
-FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
+FRAMEWORKS: Mapping[str, Framework] = {framework.id: framework for framework in _listed}
 
 
 def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:

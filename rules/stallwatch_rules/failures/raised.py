@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: The setting in which an exception was raised: the main thread, another thread, a process of
-#: ``multiprocessing``, a
-#: task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator that is closed).
-#: ``handled``: the program reports that it continues without the part that failed.
+#: ``multiprocessing``, a task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator
+#: that is closed). ``handled``: the program reports that it continues without the part that failed.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -68,10 +67,7 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's own innermost frame; an empty string if all frames belong to libraries.
-
-    The frames are texts, with the innermost frame last.
-    """
+    """Return the user's innermost frame among frames in text form; empty if all belong to libraries."""
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
@@ -169,10 +165,7 @@ _STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return where an exception was raised, such as in a thread or a child process.
-
-    The frames show this, or the line above the traceback.
-    """
+    """Return the setting of an exception, as its outermost frames or the line above its traceback show it."""
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS:
@@ -266,15 +259,16 @@ _GONE = frozenset(
 def of_helper(raised: ExceptionChain) -> bool:
     """Return whether an experiment tracker or a reader thread of ``subprocess`` raised the exception.
 
-    All its frames must belong to libraries, because Python's own library and installed packages call each
-    other. The outermost frame of an installed package shows the owner.
+    All frames must belong to libraries. The outermost frame of an installed package shows which package it
+    is, because packages and the standard library call each other.
     """
     if not raised.frames or not all(frame.library for frame in raised.frames):
         return False
     installed = [frame for frame in raised.frames if _PACKAGES.search(frame.path)]
     if installed:
         return _TRACKERS.search(installed[0].path) is not None
-    return raised.setting == "thread" and any(_reads_output(frame) for frame in raised.frames)
+    readers = (frame for frame in raised.frames if frame.name == "_readerthread")
+    return raised.setting == "thread" and any(_is_in(frame, "subprocess.py") for frame in readers)
 
 
 def pins_batches(raised: ExceptionChain) -> bool:
@@ -283,16 +277,14 @@ def pins_batches(raised: ExceptionChain) -> bool:
     The code is in torch's ``_utils/pin_memory.py``. When the thread receives a batch from a lost worker, the
     connection to the worker fails (``multiprocessing``).
     """
+    if raised.setting != "thread" or raised.exception not in _GONE:
+        return False
     names = {frame.name for frame in raised.frames}
-    connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
-    return (
-        raised.setting == "thread" and raised.exception in _GONE and "_pin_memory_loop" in names and connected
-    )
+    return "_pin_memory_loop" in names and any(_is_in(frame, "connection.py") for frame in raised.frames)
 
 
-def _reads_output(frame: Frame) -> bool:
-    """Return whether a frame is in a thread that reads a child process's output (``Lib/subprocess.py``)."""
-    return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
+def _is_in(frame: Frame, file: str) -> bool:
+    return re.split(r"[/\\]", frame.path)[-1] == file
 
 
 DEEP = 3  #: minimum number of parts of a folder's path that identifies a package
@@ -331,31 +323,25 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
 
 
 def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether the name and the message of an exception fit a place that a page names.
+    """Return whether an exception has a name and a message that a page gives for a place.
 
-    If a truncated traceback shows only frames, the name need not fit.
+    The name is unknown if the traceback is truncated. The frames are then sufficient.
     """
     cut_off = not raised.exception and place.file
-    if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
+    named = any(f".{raised.exception}".endswith(f".{name}") for name in place.exceptions)
+    if place.exceptions and not named and not cut_off:
         return False
     return not place.message or found_in(place.message, raised.message)
 
 
-def _is(exception: str, name: str) -> bool:
-    return exception == name or exception.endswith(f".{name}")
-
-
 def _inside(calls: list[Frame]) -> list[Frame]:
-    """Return the frames from the innermost one up to the user's own innermost frame.
-
-    The first frame of the list is the innermost one.
-    """
+    """Return the frames, the innermost first, up to the user's own innermost frame."""
     own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: own + 1]
 
 
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the frames at a place that a page names, each with its depth; the innermost has depth 0."""
+    """Return the frames at a place that a page names, with their depths; the innermost frame has depth 0."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
@@ -373,7 +359,6 @@ def _at(place: RaisedIn, call: Frame) -> bool:
 
 
 def found_in(pattern: str, text: str) -> bool:
-    """Return whether a page's pattern is found in a text."""
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 

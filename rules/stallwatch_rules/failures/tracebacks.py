@@ -145,8 +145,8 @@ def notebook_frame(text: str) -> Frame | None:
 def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name is the name of an exception.
 
-    ``adjoining`` is True if the line directly follows the frames of a traceback. In this case any capitalized
-    name is accepted, and also the ``error`` of a module.
+    ``adjoining`` is True if the line directly follows the frames of a traceback. Any capitalized name is then
+    accepted, and also the ``error`` of a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.
@@ -156,10 +156,7 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Return the text without its logger prefix, if this prefix differs from ``prefix`` only in digits.
-
-    ``prefix`` is the prefix of the traceback's header.
-    """
+    """Return a line without its logger prefix, if this equals the header's ``prefix`` except for digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -305,7 +302,7 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that need not be read; return the chain that has ended, if any."""
+        """Skip lines of the stream that are not read; return the chain that has ended, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
@@ -418,7 +415,7 @@ class TracebackReader:
     def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
         """Read a line about an exception inside an exception group.
 
-        The first such exception that is not a group itself becomes the root of the group.
+        The first exception that is not a group itself becomes the root of the group.
         """
         self._after = 0
         raised.rules.update(self._failures & set(rules))

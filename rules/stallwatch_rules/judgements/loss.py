@@ -155,7 +155,7 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """Return the spread of the logarithms of the losses; single outliers do not affect it."""
+    """Return the spread of the logarithms of the losses, which single outliers do not affect."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)
@@ -233,13 +233,13 @@ def judge_frozen(
 
 
 def _guessing(known: Sequence[Point]) -> int | None:
-    """Return the number of classes if the last losses are ln(classes), which is the loss of random guesses.
+    """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
-    Return ``None`` if they are not. A run has this loss at its start, too. Its loss must therefore have been
+    Return ``None`` if they are not. A run normally has this loss at its start. So its loss must have been
     different after its first values, or the run must have begun long before. The values must fluctuate,
-    because equal or steadily changing values have other reasons: ranks repeat each other's values, values
-    with few digits round to the same number, and a smoothed loss passes through this value. While the
-    learning rate rises or is nearly zero, a constant loss is normal.
+    because equal or steadily changing values have other reasons: several ranks print the same values, values
+    with few digits are rounded, and a smoothed loss passes through this value. A constant loss is normal
+    while the learning rate rises or is nearly zero.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -262,8 +262,8 @@ def _guessing(known: Sequence[Point]) -> int | None:
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
     """Return how many equal losses in a row are too many to be a coincidence.
 
-    The fewer digits are printed, the more losses are required. ``never_else`` is True if all earlier losses
-    are equal, too.
+    More losses are required if they have few digits. ``never_else`` is True if all earlier losses are equal,
+    too.
     """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
@@ -273,7 +273,6 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """Return the length of the longest row of equal losses."""
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
@@ -309,7 +308,6 @@ def judge_zero_gradients(
 
 
 def _does_not_fall(run: Sequence[Point]) -> bool:
-    """Return whether losses are known and do not fall."""
     losses = _losses(run)
     if len(losses) <= ZEROS or not any(losses):
         return False

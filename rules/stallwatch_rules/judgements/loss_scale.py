@@ -55,7 +55,7 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
 
 
 def _row_at_end(trace: Trace) -> int:
-    """Return how many consecutive steps up to the last step had an overflow."""
+    """Return the number of consecutive steps with an overflow up to the last step."""
     row = 1 if trace.tail else 0
     for interval, hits in reversed(trace.intervals):
         if not hits:
@@ -69,7 +69,7 @@ def _row_at_end(trace: Trace) -> int:
 
 
 def _begun_at(trace: Trace) -> int:
-    """Return the step before the last row of consecutive overflows."""
+    """Return the step before the last series of consecutive overflows."""
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
@@ -94,7 +94,7 @@ def judge_skipped(
 
 
 def _fell(losses: Sequence[float]) -> bool:
-    """Return whether the losses fell from the first to the last third, by more than they usually vary."""
+    """Return whether the losses fell from the first to the last third, by more than their usual variation."""
     third = len(losses) // 3
     if not third:
         return False

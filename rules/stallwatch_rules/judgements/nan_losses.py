@@ -57,10 +57,7 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Forget sources that no longer report losses, although their last losses were bad.
-
-        An example is a rank that was lost.
-        """
+        """Forget sources, such as lost ranks, that no longer report losses after their bad losses."""
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

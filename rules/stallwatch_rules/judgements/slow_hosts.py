@@ -176,7 +176,7 @@ class Comparison(Generic[_Key]):
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
         """Update the estimates of the noise from the changes since the last step.
 
-        A key without an earlier value, as after a restart, is skipped.
+        A key without an earlier value, for example after a restart, is skipped.
         """
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
@@ -209,11 +209,11 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """Return on how many independent values the estimate of the noise is based, approximately."""
+        """Return the approximate number of independent values in the estimate of the noise."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """Return an upper limit for the correlation of successive steps, from how their values change."""
+        """Return an upper limit for the correlation of successive steps."""
         if not self._square:
             return 0.0
         given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
@@ -222,7 +222,7 @@ class Comparison(Generic[_Key]):
     def _scale(self, own: float = 0.0) -> float:
         """Return the standard deviation of a single value.
 
-        `own` is the mean square of the differences in the series of one key.
+        `own` is the mean squared difference of successive values in one series.
         """
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
@@ -247,8 +247,8 @@ class Comparison(Generic[_Key]):
     def _score(self, series: _Series, mean: float, steps: int) -> float:
         """Return by how many standard errors the mean exceeds zero.
 
-        The noise is estimated from a limited number of values, so a score of Student's distribution is
-        converted to a normal score (approximation of D. L. Wallace, 1959).
+        The noise is estimated from a limited number of values. So the score, which has Student's
+        distribution, is converted to a normal score (approximation of D. L. Wallace, 1959).
         """
         own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
         correlated = self._correlation()
@@ -324,7 +324,7 @@ class SlowHosts:
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Remove ranks that no longer take part: their last step is far from this step."""
+        """Remove ranks that no longer take part, because their last step is far from this step."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -378,10 +378,7 @@ class SlowHosts:
                 self._name(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """Return how much of a rank's time depends on its tokens.
-
-        It is 0 if the time is constant, and 1 if it is proportional to the number of tokens.
-        """
+        """Return how much a rank's time depends on its tokens: 0 if not at all, 1 if it is proportional."""
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -401,9 +398,9 @@ class SlowHosts:
         return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
 
     def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
-        """Return the deviation of each host, as the median over its process groups.
+        """Return the deviation of each host from the other hosts, as the median over its process groups.
 
-        In a group, the median of the host's ranks is compared with the other hosts.
+        Within a process group, the median of the host's ranks is used.
         """
         groups: dict[str, dict[str, list[float]]] = {}
         for rank, value in values.items():

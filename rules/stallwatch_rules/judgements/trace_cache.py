@@ -75,7 +75,7 @@ def _rare(trace: Trace) -> bool:
 
 
 def _first_and_last(trace: Trace) -> tuple[float, float]:
-    """Return the matches per step in the first and in the last third of the steps."""
+    """Return the matches per step in the first and the last third of the steps."""
     third = len(trace.intervals) // 3
     return trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
 

@@ -62,10 +62,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity of a rank after a line; ``None`` if the rank has no activity.
-
-    The argument `before` is the activity before the line.
-    """
+    """Return the activity of a rank after a line, given its activity `before`; ``None`` if there is none."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

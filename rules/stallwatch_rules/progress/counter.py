@@ -77,9 +77,9 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Read a sample and return whether the counter rose.
+        """Read a sample, and return whether the counter rose.
 
-        ``phase`` is the phase of the run since the counter last rose.
+        ``phase`` is the phase of the run since the last rise.
         """
         epoch = sample.values.get("epoch")
         if sample.total_steps:
@@ -113,12 +113,12 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample ends a later epoch of which the log shows no earlier sample."""
+        """Return whether the sample ends an epoch of which the log shows no earlier sample."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Return whether the sample is the end of the last epoch, for a counter of steps and epochs."""
+        """Return whether the sample is the last one of the last epoch."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:
@@ -152,8 +152,7 @@ class Counter:
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
         """Return whether a counter fell because a new epoch began.
 
-        This is the case if the line shows a later epoch, or if each epoch has `length` steps (0: an unknown
-        number) and the counter restarts after them.
+        The line shows a later epoch, or the counter restarts after the `length` of an epoch (0 if unknown).
         """
         assert self.last is not None
         if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
@@ -203,11 +202,11 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the seconds between two increases of the counter, from line times or from the trainer's clock.
+    """Return the seconds between two increases of the counter, from line times or the trainer's clock.
 
-    The times of lines are finer than the trainer's clock, which shows whole seconds. But if few lines have
-    times, a line can have the time of an earlier line. Then the difference is larger than the trainer's, and
-    the trainer's is used.
+    Line times are finer than the trainer's clock, which shows whole seconds. If few lines have times,
+    however, a line can have the time of an earlier line. The difference then exceeds the trainer's, which is
+    used instead.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

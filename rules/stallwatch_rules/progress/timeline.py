@@ -131,8 +131,8 @@ class Timeline:
     def _pace(self, sample: Sample) -> float | None:
         """Return the seconds per step from the times of lines, from the trainer's clock, or as printed.
 
-        Lines without a timestamp have the time of the line before, and clocks show whole seconds. So the time
-        since the last change is divided by the number of steps since that change.
+        Lines without a timestamp have the time of the previous line, and clocks show whole seconds. So the
+        time since the last change is divided by the number of steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
         elapsed = sample.values.get("elapsed_seconds")
@@ -156,10 +156,9 @@ class Timeline:
 
 
 def _of_one_step(line: Line | None) -> bool:
-    """Return whether a line shows the tokens per second of a single step, not a mean of several steps.
+    """Return whether a line shows the tokens per second of a single step.
 
-    verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``). In other programs,
-    the number can be a mean since the start.
+    This is certain for verl (``verl/trainer/ppo/metric_utils.py``). Other programs can print a mean.
     """
     return line is not None and "perf/throughput" in line.text
 
@@ -208,7 +207,7 @@ class StreamTimelines:
     def trained_since(self, at: Mapping[str, int]) -> int:
         """Return the number of steps since the counters had the values ``at``.
 
-        Counters that are missing in ``at`` appeared later and are ignored.
+        Counters that appeared later are ignored.
         """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
@@ -334,10 +333,7 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step that was completed by a time.
-
-        Return ``None`` if there is no such step, or if its number or the time is unknown.
-        """
+        """Return the last step that was completed by a time; ``None`` if it or its number is unknown."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 

@@ -171,12 +171,8 @@ class ProgressTracker:
             stream.enter(sign, line.time)
         progressed = sample is not None and self._sampled(stream, sample, line)
         # A bar's last state ends without a line break, so an announcement can follow on the same line.
-        if (
-            sample is not None
-            and sample.from_bar
-            and ANNOUNCES in line.text
-            and phase_sign(line.text) == "announced"
-        ):
+        announces = sample is not None and sample.from_bar and ANNOUNCES in line.text
+        if announces and phase_sign(line.text) == "announced":
             stream.enter("eval", line.time, announced=True)
         return progressed
 
@@ -268,7 +264,7 @@ class ProgressTracker:
         self._streams.update(other._streams)
         self._gaps.update(other._gaps)
         self._counters += other._counters
-        self.progressed = self.progressed or other.progressed
+        self.progressed |= other.progressed
         both = [each for each in (self, other) if self.in_rounds == other.in_rounds or not each.in_rounds]
         firsts = [each.first_step for each in both if each.first_step is not None]
         self.first_step = min(firsts, default=None)
@@ -295,10 +291,7 @@ class ProgressTracker:
 
     @property
     def attempt(self) -> int:
-        """The number of the current attempt.
-
-        It is 1 plus the number of times the steps restarted at a lower number.
-        """
+        """The number of the current attempt: 1 plus the number of times the steps started again."""
         return self._furthest[self.in_rounds][0]
 
     @property
@@ -308,7 +301,6 @@ class ProgressTracker:
         return last if last >= 0 else None
 
     def _leading(self) -> Iterator[Counter]:
-        """Yield the counters of the latest attempt."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 same = counter.attempt == self.attempt and counter.rounds == self.in_rounds
@@ -373,10 +365,7 @@ class ProgressTracker:
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """Return the durations of the counter that has the most of them.
-
-        If several counters have the same number, those of the lowest rank are returned.
-        """
+        """Return the durations of the counter that has the most, and among equal ones the lowest rank."""
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
             for stream in self._streams.values()
@@ -430,8 +419,7 @@ class ProgressTracker:
     def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a line that resembles an end can be the end.
 
-        Steps must have been completed before it. Also, no counter may be below its total, unless the line
-        mentions the training.
+        Steps must precede it. No counter may be below its total, unless the line mentions the training.
         """
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (

@@ -123,7 +123,6 @@ def _by_waiting(run: Run) -> Blame:
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
-    """Blame ranks that do not wait, while other ranks wait for them."""
     counted = busy & missed
     chosen = counted or busy  # if counters show that some of these ranks are late, only those are blamed
     owners = {run.owner[rank] for rank in chosen}
@@ -139,7 +138,7 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool)
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Blame ranks that are in a collective and wait for no other rank, while other ranks wait for them."""
+    """Blame ranks that wait in a collective for no other rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -196,8 +195,8 @@ def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
 def _called_otherwise(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
-    If a backend does not name operations, only ranks that wait in a single group are compared, because the
-    group of a rank that waits in several groups is unknown.
+    Only ranks that wait in a single group are compared, because some backends do not name the operation. The
+    group in which a rank waits is then unknown if there are several.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -215,9 +214,9 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
     """Return the ranks that are at the same place as others, but joined a different number of collectives.
 
-    Only collectives of the same kind of group are compared. Ranks of the same stage are compared first,
-    because they run the same program. Other stages are compared only if they confirm all other ranks of
-    `among`.
+    Only collectives of the same kind of group are compared. At first, only ranks of the same pipeline stage
+    are compared, because they run the same program. Then ranks of all stages are compared, and the result
+    counts only if it covers all ranks in `among`.
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
@@ -266,7 +265,7 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
-    """Return whether a rank has joined more collectives than another rank in any kind of group."""
+    """Return whether a rank has joined more collectives than the other rank in some kind of group."""
     theirs = dict(other)
     return any(joined > theirs.get(role, joined) for role, joined in rank)
 
@@ -318,7 +317,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Evaluate a stall in which all ranks wait and no counter shows that one of them is behind."""
+    """Evaluate a stall in which all ranks wait, although no counter shows that one of them is late."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:

@@ -30,11 +30,10 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
-    """Return the diagnosis with the result of the stacks: a sentence, and the odd rank as the primary rank.
+    """Return the diagnosis with the evidence of the stacks: a sentence, and the odd rank as the primary rank.
 
-    The odd rank is added only to a standstill without a known cause. Then the result of the stacks also
-    replaces the advice of the rule for silent hangs. A cause that was read from a log keeps its rank, because
-    the odd rank can hang as a consequence of that cause.
+    A standstill without a known cause gets the odd rank and advice that fits the stacks. A cause that was
+    read from a log keeps its rank, because the odd rank can hang as a consequence of that cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):
@@ -86,10 +85,7 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause with the rank that holds up the run.
-
-    The cause is a timeout of waiting ranks, which does not show this rank.
-    """
+    """Return the primary cause, a timeout of waiting ranks, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -133,7 +129,7 @@ def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
 
 
 def _known(stacks: StallStacks) -> bool:
-    """Return whether the position of every rank on this host is known."""
+    """Return whether the activity of every living rank on this host is known."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 

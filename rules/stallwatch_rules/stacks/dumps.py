@@ -69,8 +69,8 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 def _at_oldest(recorded: Recorded) -> Recorded:
     """Return the recorder's data with each group's counters set back to its oldest pending collective.
 
-    Each program is ahead of its device by a different number of collectives; the device has not gone beyond
-    the oldest pending collective.
+    A program can submit collectives long before its device executes them. The device has not gone beyond the
+    oldest pending collective.
     """
     oldest: dict[int, Waiting] = {}
     for wait in sorted(recorded.waiting, key=lambda wait: wait.number):
@@ -104,7 +104,7 @@ def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActi
 
 
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Return the name, description and ranks of each process group. With gloo, the name can be empty."""
+    """Return the name, description and ranks of each process group. The name can be empty with gloo."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)
@@ -116,7 +116,7 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """Return the stack frames of the call that added an entry to the recorder, outermost first."""
+    """Return the stack frames of the call that created an entry, outermost first."""
     given = entry.get("frames")
     found = []
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():

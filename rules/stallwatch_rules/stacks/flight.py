@@ -63,9 +63,10 @@ def read_recorder(answer: Any) -> Recorded:
 
 
 def _not_above(joined: int, done: int | None) -> int | None:
-    """Return the number of completed collectives; ``None`` if the number also counts NCCL's sends.
+    """Return the number of completed collectives; ``None`` if it exceeds the number of joined collectives.
 
-    Source: ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
+    In this case, it also counts NCCL's sends (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch
+    2.13, ``seqP2P_``).
     """
     return max(done, 0) if done is not None and done <= joined else None
 
@@ -99,7 +100,7 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Map the recorder's numbers of groups to the names of these groups, where this is certain."""
+    """Return the names of the groups by their numbers in the recorder, as far as they are certain."""
     numbered = ((_whole(entry.get("pg_id")), entry) for entry in entries if isinstance(entry, dict))
     sure = {
         number: _name(entry, number) for number, entry in numbered if number is not None and number in counts
@@ -148,10 +149,7 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Convert an integer, or a text of digits, to an integer.
-
-    Return ``None`` for other values, and for numbers below `least`.
-    """
+    """Convert a number or its digits to an integer; ``None`` for other values and numbers below `least`."""
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

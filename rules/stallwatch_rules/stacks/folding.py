@@ -118,15 +118,15 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
 
 
 def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """Return a group unchanged, or split in two if only some of its ranks are odd."""
+    """Split a group in two if only some of its ranks are odd."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
 
 def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
-    """Return the process groups whose members are known.
+    """Return the process groups whose members are known, by name and rank.
 
-    The keys consist of name and rank, because names are not unique.
+    The key contains the rank, because names are not unique.
     """
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
@@ -143,7 +143,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return how far a rank is in each of its process groups, and which operation is pending there."""
+    """Return a rank's position in each of its process groups, and the pending operation."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
@@ -249,7 +249,7 @@ def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[in
 
 
 def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
-    """Join several groups into one. The result shows the activity of the lowest rank."""
+    """Join groups into one, which shows the activity of the lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}
     for group in groups:

@@ -26,7 +26,6 @@ class Row(msgspec.Struct, frozen=True):
     innermost: bool = False  #: True if the row matches only the innermost frame
 
     def fits(self, path: str, function: str) -> bool:
-        """Return whether the row matches a frame."""
         return re.search(self.file, path) is not None and (
             not self.function or re.fullmatch(self.function, function) is not None
         )

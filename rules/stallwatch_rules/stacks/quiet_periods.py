@@ -83,7 +83,7 @@ class Ruling(msgspec.Struct, frozen=True):
     site: str = ""  #: key under which the duration of the wait is stored; empty if it is not stored
 
     def usual(self, spell: QuietPeriod) -> float:
-        """Return up to how many seconds a wait counts as a normal step, if it ends by itself."""
+        """Return the longest wait, in seconds, that counts as a normal step if the wait ends by itself."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
@@ -215,7 +215,6 @@ def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
 
 
 def _saving(doing: RankActivity, spell: QuietPeriod) -> bool:
-    """Return whether a rank saves a checkpoint, judging by the run's phase and the rank's stack."""
     return spell.phase == "save" or saves(doing.frames)
 
 
@@ -302,8 +301,8 @@ def _patience(
 ) -> Ruling:
     """Return the decision to wait longer.
 
-    The limit is `floors` floors for a new call site, and a multiple of its longest known duration for a known
-    one. If the duration `varies` between calls, a short earlier call does not reduce the limit.
+    The limit is `floors` floors at a call site that is not known yet. At a known call site, it is a multiple
+    of the longest duration so far, and it can be shorter unless the duration `varies` between calls.
     """
     site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
@@ -331,7 +330,7 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
 def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
     """Return whether child processes that existed in the earlier snapshot transfer data.
 
-    New child processes are ignored, because they can be retries.
+    New child processes do not count, because they can be retries.
     """
     then = before.children_transferred
     moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)

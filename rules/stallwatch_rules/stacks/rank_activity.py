@@ -74,13 +74,12 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """Return the user's function that a library called back; an empty string if there is none."""
+    """Return the user's function that a library called; an empty string if there is none."""
     names = (frame.function.rpartition(".")[2] for frame in inner if not is_library(frame))
     return next(names, "")
 
 
 def _imports(frames: Sequence[Frame]) -> bool:
-    """Return whether the user's code executes an import."""
     inner = takewhile(is_library, reversed(frames))
     return any(frame.file.startswith("<frozen importlib") for frame in inner)
 
@@ -96,7 +95,7 @@ def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """Return the stack frames of the tasks that the main thread waits for, one after the other."""
+    """Return the stack frames of the tasks that the main thread awaits, one task after the other."""
     tasks = takewhile(lambda thread: thread.task == "awaited", threads[threads.index(main) + 1 :])
     return tuple(frame for task in tasks for frame in task.frames)
 

@@ -46,7 +46,7 @@ def sentence(stacks: StallStacks) -> Text:
 
 
 def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
-    """Return the parts of a sentence about ranks on several hosts. The odd ranks come first."""
+    """Return the parts of a sentence about ranks on several hosts, the odd ranks first."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
     if stacks.silent:
@@ -75,7 +75,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
 
 
 def _ranks(ranks: Sequence[int]) -> Message:
-    """Return ranks as text: a few ranks by their numbers, many scattered ranks only by their count."""
+    """Return the numbers of ranks as text, or only their count if the numbers are too many."""
     folded = fold_ranks(ranks)
     if len(folded) <= _MOST_SHOWN:
         return message("stacks.numbers", ranks=folded, count=len(ranks))
@@ -138,7 +138,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return a text for a run on several hosts if the rank that holds up the run is unknown."""
+    """Return a text for a run on several hosts, if no single rank can be blamed."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))

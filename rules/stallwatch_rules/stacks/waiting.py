@@ -184,7 +184,7 @@ class WaitGraph:
         return count.done is None and self.run.waits(at)
 
     def _add_uncounted(self, any_rank: bool) -> None:
-        """Add edges for ranks without counters: to the adjacent stages, or to all ranks that do not wait."""
+        """Add edges for ranks without counters: to adjacent stages, or to all ranks that do not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
             if not run.waits(at):
@@ -259,7 +259,7 @@ def is_pipeline_transfer(what: str) -> bool:
 
 
 def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the ranks of the previous and the next stage of the pipeline, for each rank."""
+    """Return the ranks of the previous and the next pipeline stage, for each rank."""
     found: dict[int, list[int]] = defaultdict(list)
     for stages in pipelines:
         for stage, following in pairwise(stages):
