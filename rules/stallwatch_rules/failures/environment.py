@@ -123,8 +123,8 @@ def versions_in(text: str) -> dict[str, str]:
 def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
     """Combine the package versions of several streams into those of the run.
 
-    If streams name different versions of a package, the most precise one is chosen, and among these the one
-    that sorts last. The result does not depend on the order of the streams.
+    If streams name different versions of a package, the most precise version is used, and among equally
+    precise ones the one that sorts last. So the order of the streams does not matter.
     """
     merged: dict[str, str] = {}
     for versions in found:

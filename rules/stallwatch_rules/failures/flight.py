@@ -155,10 +155,10 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks that waited in a different operation than others, with the same sequence number.
+    """Return the ranks that called another operation than others under the same sequence number.
 
-    Each process group counts its own calls, so these ranks made the same number of calls but called different
-    operations. Groups without a name are skipped, because a number can then belong to several groups.
+    Each process group counts its own calls. Groups without a name are skipped, because a number can then
+    belong to several groups.
     """
     together = {
         (flight.group, rank): flight

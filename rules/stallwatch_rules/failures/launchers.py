@@ -65,10 +65,7 @@ class LauncherSummary(msgspec.Struct):
 
     @classmethod
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
-        """Return a summary made from exit codes that were not read from a log.
-
-        The rank that failed first comes first in ``codes``.
-        """
+        """Return a summary of exit codes from another source than a log, the first failed rank first."""
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
@@ -152,7 +149,7 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that exited without an error while another never did.
+        """Rank, step and line of each process that exited without an error while others continued.
 
         The rank is ``None`` if the launcher may run on several nodes.
         """

@@ -272,10 +272,9 @@ def of_helper(raised: ExceptionChain) -> bool:
 
 
 def pins_batches(raised: ExceptionChain) -> bool:
-    """Return whether the thread of a data loader that pins memory lost one of its workers.
+    """Return whether a data loader's thread that pins memory lost a worker.
 
-    The code is in torch's ``_utils/pin_memory.py``. When the thread receives a batch from a lost worker, the
-    connection to the worker fails (``multiprocessing``).
+    The thread (torch's ``_utils/pin_memory.py``) then fails to connect to the worker (``multiprocessing``).
     """
     if raised.setting != "thread" or raised.exception not in _GONE:
         return False
@@ -294,15 +293,20 @@ MAX_DEPTH = 25  #: maximum number of innermost frames to inspect: outer frames a
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
     """Return the page that names the place where an exception was raised, and the frame at that place.
 
-    If pages name several frames, the innermost one counts. A place with a pattern for the message takes
-    precedence over a place without one, and a frame over the name of the exception, for which no frame is
-    returned. Return ``None`` if two pages match equally well.
+    The innermost frame that a page names counts. A page that also gives a message takes precedence, and a
+    frame takes precedence over the mere name of an exception, for which no frame is returned. Return ``None``
+    if two pages match equally well.
     """
-    best: list[tuple[_Order, str, RulePage, Frame | None]] = []
+    best: list[tuple[tuple[bool, int, int], str, RulePage, Frame | None]] = []
     calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
     for page in pages:
         found = [
-            (_rank_of_place(place, depth), page.id, page, call)
+            (
+                (bool(place.message), -depth, bool(place.functions) + bool(place.exceptions)),
+                page.id,
+                page,
+                call,
+            )
             for place in page.raised_in
             if _agrees(place, raised)
             for depth, call in _where(place, calls)
@@ -313,13 +317,6 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
     if not best or (len(best) > 1 and best[0][0] == best[1][0]):
         return None
     return best[0][2], best[0][3]
-
-
-_Order = tuple[bool, int, int]
-
-
-def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
-    return bool(place.message), -depth, bool(place.functions) + bool(place.exceptions)
 
 
 def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
@@ -393,10 +390,7 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = CountedException(raised, 1, raised)
 
     def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
-        """Return a copy that also counts the exceptions in ``left``.
-
-        These are exceptions that are not finished at the current end of the stream.
-        """
+        """Return a copy that also counts ``left``, the exceptions that are unfinished at the end."""
         copy = ExceptionTable(
             {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
         )

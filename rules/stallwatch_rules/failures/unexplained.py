@@ -30,9 +30,8 @@ DEPTH = 4
 def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
     """Return a number for each pair of level and masked text; pairs with the same number are alike.
 
-    Lines of different levels never share a cluster. Without Drain3 (``pip install 'stallwatch[scale]'``),
-    only equal texts share a cluster. Drain3's result depends on the order of its lines, so callers sort them
-    first.
+    Lines of different levels never share a number. Without Drain3 (``pip install 'stallwatch[scale]'``), only
+    equal texts do. Callers sort the lines, because Drain3's result depends on their order.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -236,9 +235,9 @@ def with_explanations(
 ) -> Diagnosis:
     """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
 
-    For other runs, new lines and a note are added in two cases: the log ends with an error, or a baseline is
-    given that lacks some of the lines. Nothing is added if ``ended`` is set, because the end of the run is
-    then known from elsewhere, or the run is still watched.
+    Other runs get new lines and a note if their log ends with an error, or if a baseline lacks some of the
+    lines. They get nothing if the run has ``ended`` in a way that is known from elsewhere, or is still
+    watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

@@ -44,9 +44,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        When a stall is reported, the log may show slightly less than the threshold, because a live watcher
-        and the times in the log do not start to count at the same moment. In this case the threshold is
-        returned.
+        A live watcher may start to count earlier than the times in the log. So the result is at least the
+        threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
@@ -118,8 +117,8 @@ class Trace(msgspec.Struct, frozen=True):
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
     """Assess a failure after which training continued, by the number of steps after its last match.
 
-    One step is enough if training had taken steps before the match and then reached its last step. Otherwise,
-    one step is weak evidence: a progress bar is drawn once more when its program ends, even because of an
+    One step is enough if training had taken steps before the match and then reached its last step. In other
+    cases it is weak evidence, because a progress bar is drawn once more when its program ends by an
     exception.
     """
     reached = facts.complete and facts.advances > followed

@@ -72,10 +72,9 @@ def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points of the last run if one file contains several runs.
 
-    Step numbers also decrease at the start of each epoch and when a run is resumed. Another run is therefore
-    recognized by its first step and its losses. Its losses must be well above the last losses before it. They
-    must also either be near the first losses in the file, or fall. A run on other data may start at different
-    losses, but a diverged run does not learn again.
+    Step numbers also decrease at the start of an epoch and when a run is resumed. So another run must have
+    losses well above the last losses before it. They must also be near the first losses in the file, or fall:
+    a run on other data starts at different losses, but a diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -105,8 +104,8 @@ def _losses(points: Sequence[Point]) -> list[float]:
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
     """Assess a loss that rose permanently, so that its latest values are all above its best values.
 
-    ``nan_follows`` is True if the loss became NaN in the end, as a consequence. ``rewarded`` is True if the
-    loss is one of reinforcement learning, for which a few values are not significant.
+    ``nan_follows`` is True if the loss finally became NaN, as a consequence. ``rewarded`` is True for
+    reinforcement learning, where a few values are not significant.
     """
     losses = _losses(points)
     few = len(losses) < SHORT
@@ -198,9 +197,9 @@ def judge_frozen(
     """Assess a loss that is the same number many times, or that is no longer printed while steps continue.
 
     ``unlogged`` is the number of training steps since a loss was printed. ``bar`` is True if a progress bar
-    prints the loss, because it repeats the last value. ``zero_is_odd`` is True if numbers are printed in full
-    and nothing suggests reinforcement learning, whose loss is zero by nature. ``rewarded`` is True for
-    reinforcement learning and for preference learning, whose loss is ln 2 at first. ``overflowed`` is True if
+    prints the loss, because a bar repeats the last value. ``zero_is_odd`` is True if numbers are printed in
+    full and nothing suggests reinforcement learning, whose loss is zero by nature. ``rewarded`` is True for
+    reinforcement learning and preference learning, whose loss is ln 2 at first. ``overflowed`` is True if
     steps were skipped, because some trainers then print zeros.
     """
     known = [point for point in points if point.loss is not None]
@@ -209,7 +208,8 @@ def judge_frozen(
     last = known[-1]
     same = sum(1 for _ in takewhile(lambda point: point.loss == last.loss, reversed(known)))
     enough = _enough_equal(last.loss or 0.0, known[-same:], never_else=same == len(known))
-    enough = max(enough, REPEATED * _longest_equal(known[:-same]))
+    earlier_rows = (len(list(row)) for _, row in groupby(point.loss for point in known[:-same]))
+    enough = max(enough, REPEATED * max(earlier_rows, default=0))
     if all(point.margin == 0 for point in known[-same:]):
         enough = min(enough, NO_MARGIN)
     enough *= 20 if bar else 1
@@ -270,10 +270,6 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
     if run[-1].step is not None:
         return enough
     return max(enough, ALL_EQUAL) if never_else else 4 * enough  # several ranks may print each step's loss
-
-
-def _longest_equal(known: Sequence[Point]) -> int:
-    return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:

@@ -63,10 +63,7 @@ def never_varied(metric: str, value: float, count: int, metrics: Metrics) -> Par
 
 
 def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
-    """Check whether the last values are 0, although earlier values had many digits.
-
-    The digits show that the program does not round small values to 0.
-    """
+    """Check whether the last values are 0, although earlier values had too many digits for rounding to 0."""
     values = metrics.get(metric, ())
     zeros = _at_end([value == 0 for value in values])
     exact = any(_digits(value) >= EXACT for value in values[: len(values) - zeros][-count:])

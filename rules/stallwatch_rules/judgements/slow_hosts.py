@@ -117,7 +117,7 @@ class _Series:
         return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
 
     def typical(self, steps: int) -> float:
-        """Return the deviation over the last steps, as it is shown to users.
+        """Return the deviation over the last steps, for display.
 
         Over few steps, it is the median of the values without clipping.
         """
@@ -289,7 +289,7 @@ class SlowHosts:
     def layout(self, groups: Iterable[RankGroup]) -> None:
         """Set the process groups.
 
-        Ranks are compared only with ranks of the same data-parallel group, which do the same work.
+        Ranks are compared only with ranks of their data-parallel group, which do the same work.
         """
         same = {rank: group.id for group in groups if group.axis == "dp" for rank in ranks_in(group.ranks)}
         if same and same != self._group:
@@ -414,7 +414,11 @@ class SlowHosts:
 
     def _name(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
         mine = [rank for rank, where in self._host.items() if where == host]
-        late = mine if len(mine) == 1 else [number for number in mine if self._rank_lags(number, lag)]
+        late = (
+            mine
+            if len(mine) == 1
+            else [number for number in mine if (self._ranks.lag(number, lag.steps) or 0.0) >= lag.mean / 2]
+        )
         if isinstance(lag.key, int):
             rank = lag.key if len(late) <= max(1, len(mine) // 2) else None
             more = self._ranks.size(lag.key, lag.steps)
@@ -427,9 +431,8 @@ class SlowHosts:
             return  # the host is slow, but has so much less work that no rank waits
         slow = self._sized(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
-        alone = (
-            median(self._whole[number] for number in self._who(slow)) - whole
-        )  # the part of the step for which no rank waits
+        # the part of the step for which no rank waits
+        alone = median(self._whole[number] for number in self._ranks_of(slow)) - whole
         if alone < slow.cost * whole / 2 and self._matters(slow.cost):
             self._since = 0
             self.slow = slow
@@ -438,20 +441,16 @@ class SlowHosts:
         self, host: str, rank: int | None, more: float, steps: int, kind: Literal["slow", "imbalance"]
     ) -> SlowHost:
         slow = SlowHost(host, rank, math.exp(more) - 1, 0.0, steps, kind)
-        later = median(self._own[number] for number in self._who(slow)) * (1 - math.exp(-more))
+        later = median(self._own[number] for number in self._ranks_of(slow)) * (1 - math.exp(-more))
         return slow._replace(cost=min(1.0, later / median(self._whole.values())))
 
     def _matters(self, cost: float) -> bool:
         return cost >= self._least_cost and cost * median(self._whole.values()) >= self._least_seconds
 
-    def _who(self, slow: SlowHost) -> list[int]:
+    def _ranks_of(self, slow: SlowHost) -> list[int]:
         if slow.rank is not None:
             return [slow.rank]
         return [rank for rank, host in self._host.items() if host == slow.host]
-
-    def _rank_lags(self, rank: int, lag: Lag[str] | Lag[int]) -> bool:
-        typical = self._ranks.lag(rank, lag.steps)
-        return typical is not None and typical >= lag.mean / 2
 
     def _look_again(self, slow: SlowHost) -> None:
         """Update ``slow`` if the slow host has caught up with the others, or has become much slower."""
@@ -462,7 +461,7 @@ class SlowHosts:
             self.slow = None
             self._hosts.restart([slow.host])
             self._raw.restart([slow.host])
-            self._ranks.restart(self._who(slow._replace(rank=None)))
+            self._ranks.restart(self._ranks_of(slow._replace(rank=None)))
         elif self._since % steps == 0 and now.share >= GROWN * slow.share:
             self.slow = now
 
@@ -477,7 +476,7 @@ class SlowHosts:
 def required_positive_steps(steps: int) -> float:
     """Return in how many steps of a window a lagging host must be slower than its peers.
 
-    This is at most half of the steps plus four standard errors.
+    The limit is half of the steps plus four standard errors, or less.
     """
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 

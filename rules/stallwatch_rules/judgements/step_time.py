@@ -41,8 +41,8 @@ WARM_UP = 2  #: number of steps at the start that compile, allocate and record
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
     """Return the usual pace, the present pace, and the number of slow steps, if steps became slower.
 
-    Return ``None`` if they did not, or only for a while. `alone` is True if only the step times show the
-    change. The change must then be abrupt, because steps that become slower gradually do so by design, for
+    Return ``None`` if they did not, or only for a while. `alone` is True if there is no other evidence than
+    the step times. The change must then be abrupt, because steps can become slower gradually by design, for
     example with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
@@ -115,18 +115,17 @@ def _inflation(correlation: float, size: int) -> float:
 def as_quick(rates: Sequence[float]) -> bool:
     """Return whether the last steps process as many tokens per second as the first third of the steps.
 
-    If so, slower steps only contain more tokens. For example, answers become longer in reinforcement
-    learning.
+    Slower steps then only contain more tokens, such as longer answers in reinforcement learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index of the first pace from which on all paces are near the present pace.
+    """Return the index of the first pace from which on the paces stay clearly above the former pace
+    ``usual``.
 
-    They must be clearly above the former pace ``usual``. The median of three paces counts, because a single
-    step can be fast and some clocks count whole seconds.
+    The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)

@@ -49,8 +49,7 @@ def _cost(trace: Trace) -> Judgement | None:
 def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
-    The result uses only the positions of the first and the last match, and the number of matches. These are
-    known even if most matches were counted without being read.
+    Only the first and the last match and their number are used, because most matches can be counted unread.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -81,10 +80,7 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
 
 
 def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
-    """Return the former and the present pace of the steps.
-
-    Return ``None`` unless steps became slower while matches became more frequent.
-    """
+    """Return the former and the present pace if steps became slower while matches became more frequent."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:

@@ -50,10 +50,7 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The duration of the activity in seconds.
-
-        This is the duration that a progress bar prints, or the time between the lines, whichever is longer.
-        """
+        """The duration in seconds: the longer one of the printed duration and the time between the lines."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None

@@ -18,8 +18,7 @@ _LOW_STEPS = 3  # lower steps in a row that show a restart; fewer can be the lin
 class Counter:
     """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
-    A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
-    attempt of the run.
+    A counter falls if a new epoch begins, in which case the epochs are added up, or if the run starts again.
     """
 
     counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life

@@ -97,10 +97,7 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if the numbers are printed in full.
-
-        Text lines contain rounded numbers, for example 0 for 1e-5.
-        """
+        """True if the numbers are printed in full. Text lines contain rounded numbers, such as 0 for 1e-5."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
@@ -143,10 +140,7 @@ class Reading(NamedTuple):
 
 
 class Track:
-    """The values of one metric over time.
-
-    If several series of lines contain the metric, only the first series is used.
-    """
+    """The values of one metric over time, from the first series of lines that contains the metric."""
 
     def __init__(self, series: str) -> None:
         self._series = series
@@ -209,10 +203,7 @@ class Curves:
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """Return the curve with the most points, and the index of its stream.
-
-    If several curves have the same number of points, the one of the lowest rank is returned.
-    """
+    """Return the curve with the most points (of equal ones, the lowest rank's), and its stream's index."""
     found = [
         (-curve.seen, _by_rank(key), place, curve)
         for place, (key, curves) in enumerate(streams)
@@ -229,10 +220,7 @@ def _by_rank(key: tuple[str, int | None]) -> tuple[bool, int, str]:
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return the values of a metric from the stream that contains the most values.
-
-    If several streams have the same number of values, the lowest rank is used.
-    """
+    """Return the values of a metric from the stream with the most of them, of equal ones the lowest rank."""
     found = [(key, track) for key, curves in streams if (track := curves.tracks.get(name)) is not None]
     best = min(found, key=lambda entry: (-entry[1].seen, _by_rank(entry[0])), default=None)
     return best[1].readings if best is not None else ()

@@ -99,8 +99,9 @@ class Timeline:
             steps += self.left_out
             self.left_out = 0
         else:
-            if self.last_step is not None and sample.step < self.last_step and line is not None:
-                self._went_back(line.number)
+            went_back = self.last_step is not None and sample.step < self.last_step
+            if went_back and line is not None and len(self.backs) < MAX_INTERVALS:
+                self.backs.append(line.number)
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
                     return  # the first drawing of a bar does not show a step
@@ -120,13 +121,12 @@ class Timeline:
         number = 0
         if line is not None:
             self.source, self.rank, number = line.source, line.rank, line.number
-        rate = sample.values.get("tokens_per_second") if _of_one_step(line) else None
+        # verl divides the tokens of the step by its seconds (``verl/trainer/ppo/metric_utils.py``). In other
+        # programs, the number can be a mean since the start.
+        of_step = line is not None and "perf/throughput" in line.text
+        rate = sample.values.get("tokens_per_second") if of_step else None
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
-
-    def _went_back(self, number: int) -> None:
-        if len(self.backs) < MAX_INTERVALS:
-            self.backs.append(number)
 
     def _pace(self, sample: Sample) -> float | None:
         """Return the seconds per step from the times of lines, from the trainer's clock, or as printed.
@@ -153,14 +153,6 @@ class Timeline:
             odd = self.intervals[len(self.intervals) // 2 * 2 :]
             self.intervals = [one.joined(other) for one, other in pairs] + odd
             self._width *= 2
-
-
-def _of_one_step(line: Line | None) -> bool:
-    """Return whether a line shows the tokens per second of a single step.
-
-    This is certain for verl (``verl/trainer/ppo/metric_utils.py``). Other programs can print a mean.
-    """
-    return line is not None and "perf/throughput" in line.text
 
 
 def _spread(
@@ -205,10 +197,7 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the number of steps since the counters had the values ``at``.
-
-        Counters that appeared later are ignored.
-        """
+        """Return the number of steps since the counters had the values ``at``. Later counters are ignored."""
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
 
@@ -258,10 +247,7 @@ class StreamTimelines:
 
 
 def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
-    """Return the timeline with the most steps.
-
-    If several ranks completed the same number of steps, the timeline of the lowest rank is returned.
-    """
+    """Return the timeline with the most steps, and of equal ones that of the lowest rank."""
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
     )
@@ -296,8 +282,8 @@ class StepClock:
     def below(self, line: Line, time: float) -> int | None:
         """Return the number of steps below a line in its source, if line and steps have different clocks.
 
-        The clocks differ if the last step above the line has a later time. Otherwise the result is ``None``,
-        and also if line and steps are from different ranks, because ranks write to a file in any order.
+        The clocks differ if the last step above the line has a later time. Return ``None`` otherwise, and
+        also if line and steps are from different ranks, because ranks write to a file in any order.
         """
         if not self._source or line.source != self._source:
             return None
@@ -312,8 +298,8 @@ class StepClock:
         """Return the number of steps below a line without a rank, if its file shows no step above the line.
 
         Such a line is from a launcher or from a command before the training, so it does not concern the end
-        of the steps. If the last step is near the line, the result is 0, because the line can be from a
-        buffer that was written only when the launcher ended.
+        of the steps. Return 0 if the last step is near the line: the launcher can have written the line when
+        it ended.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
@@ -339,10 +325,7 @@ class StepClock:
 
 
 def counts_in_intervals(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """Count how many of the times are in each interval and after the last one.
-
-    Return ``None`` if the end of an interval has no time.
-    """
+    """Count the times in each interval and after the last; ``None`` if the time of an end is unknown."""
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):
         return None

@@ -181,10 +181,7 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the sample's step is lower than the last step of any rank in any source.
-
-        Return ``None`` if no counter of this kind has a step yet.
-        """
+        """Return whether the step is below the last step of every rank; ``None`` if no step is known yet."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
@@ -327,8 +324,8 @@ class ProgressTracker:
     def last_loss(self) -> float | None:
         """The latest loss of the run, which may be NaN.
 
-        Without times, it is the loss of the rank with the highest step. If several ranks are equal, it is the
-        loss of the lowest rank.
+        Without times, it is the loss of the rank with the highest step, and of equal ones that of the lowest
+        rank.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -346,10 +343,7 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return the seconds between signs of progress in a phase.
-
-        The stall threshold is learned from them.
-        """
+        """Return the seconds between signs of progress in a phase. The stall threshold is based on them."""
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property

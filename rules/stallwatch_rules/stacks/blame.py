@@ -51,8 +51,8 @@ def blame(
 ) -> Blame:
     """Determine which ranks hold up the run, and why.
 
-    `world` is the number of ranks of the run, or 0 if unknown. `hosts` has the folded ranks of each host,
-    and `silent` the hosts that do not respond.
+    `world` is the number of ranks of the run, or 0 if it is unknown. `hosts` contains the ranks of each host,
+    in the form of ``spans_of``, and `silent` the hosts that do not respond.
     """
     run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
@@ -233,8 +233,8 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
                     compared.append((rank, key, id, joined))
         odd: set[int] = set()
         usual: set[int] = set()
-        for rank, key, id, joined in compared:
-            others = [count for count, ids in seen[key].items() if ids - {id}]
+        for rank, place, id, joined in compared:
+            others = [count for count, ids in seen[place].items() if ids - {id}]
             if len(others) == 1:
                 (usual if others == [joined] else odd).add(rank)
         if odd and odd < among and (one_stage or among <= odd | usual):
@@ -258,16 +258,11 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
             sides.append(alike)
         for late, behind in sides[0].items():
             for ahead, before in sides[1].items():
-                if _is_further(late, ahead):
+                counts = dict(ahead)
+                if any(joined > counts.get(role, joined) for role, joined in late):
                     votes.update(dict.fromkeys(behind, len(before)))
                     votes.update(dict.fromkeys(before, len(behind)))
     return votes
-
-
-def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
-    """Return whether a rank has joined more collectives than the other rank in some kind of group."""
-    theirs = dict(other)
-    return any(joined > theirs.get(role, joined) for role, joined in rank)
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:

@@ -122,7 +122,8 @@ def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():
         if isinstance(frame, dict):
             file, line, function = frame.get("filename"), frame.get("line"), frame.get("name")
-            known = isinstance(file, str) and isinstance(function, str)
-            if known and type(line) is int and 0 <= line < 1 << 31:
+            if type(line) is not int or not 0 <= line < 1 << 31:
+                continue
+            if isinstance(file, str) and isinstance(function, str):
                 found.append(Frame(file, line, function))
     return tuple(reversed(found))

@@ -18,7 +18,6 @@ from stallwatch_rules.stacks.records import Axis, Counts, Recorded, Waiting
 from stallwatch_rules.stacks.spans import ranks_in
 from stallwatch_rules.text.lazy import lazy
 
-_NUMBERS = lazy(r"\b[0-9]{1,9}\b")
 _DIGITS = lazy(r"-1|[0-9]{1,18}")
 _NONE_YET = -1  # value of a counter before the first collective
 _MOST_BEHIND = 64
@@ -83,12 +82,6 @@ class _Group(NamedTuple):
 
 def _groups(answer: Any, world: int) -> list[_Group]:
     """Return the process groups in a probe's or recorder's response, in the order of their creation."""
-    if isinstance(answer, dict):
-        return [
-            _Group(name, tuple(map(int, _NUMBERS.findall(str(group.get("ranks") or "")))))
-            for name, group in _items(answer)
-            if isinstance(group, dict)
-        ]
     found = []
     for group in _list(answer)[:_MOST_GROUPS]:
         if isinstance(group, dict) and (names := [str(name) for name in _list(group.get("names"))]):

@@ -29,9 +29,9 @@ def fold(
     seconds: float = 0.0,
     doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
-    """Group the records of `ranks` by state. They were read at `time`, which took `seconds`.
+    """Group the records of `ranks`, which were read at `time` within some `seconds`, by their state.
 
-    The activity of each rank is derived from its stack, unless `doing` contains it.
+    `doing` contains the activity of ranks for which it is not derived from the stack.
     """
     known = doing or {}
     layout = _layout(ranks)
@@ -59,8 +59,9 @@ def over_hosts(
 ) -> StallStacks:
     """Combine the stacks of all hosts of a run into one record.
 
-    `silent` has the hosts that do not respond, and `ranks` the folded ranks of each known host, including
-    hosts without stacks. A rank that two hosts report is omitted from the groups and becomes a candidate.
+    `silent` contains the hosts that do not respond. `ranks` contains the ranks of each known host, in the
+    form of ``spans_of``, also for hosts without stacks. A rank that two hosts report becomes a candidate and
+    is omitted from the groups.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():

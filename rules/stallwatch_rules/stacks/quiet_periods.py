@@ -116,7 +116,7 @@ class HostView(msgspec.Struct, frozen=True):
 
 
 def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
-    """Decide about a quiet period from the snapshots of one host since it began, newest last.
+    """Decide about a quiet period of one host from the snapshots since it began, the newest last.
 
     Return ``None`` if the snapshots are inconclusive.
     """
@@ -156,10 +156,10 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Decide about a quiet period of a run from the decisions of its hosts; ``None`` if it is still open.
+    """Decide about a quiet period of a run from the decisions of its hosts; ``None`` if it is undecided.
 
-    This is necessary because a host with only waiting ranks does not know whether the ranks of other hosts
-    wait. `ranks` contains the folded ranks of each known host.
+    A host on which all ranks wait cannot decide alone, because it does not know what the ranks of other hosts
+    do. `ranks` contains the ranks of each known host, in the form of ``spans_of``.
     """
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
     if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):

@@ -37,8 +37,8 @@ class RankActivity(msgspec.Struct, frozen=True):
 def activity_of_rank(rank: RankAnswer) -> RankActivity:
     """Return the activity of a rank, from the stack of its main thread.
 
-    If the main thread waits for autograd, the stack of the waiting autograd thread is used. If the main
-    thread waits in an event loop, the stacks of the awaited tasks are used.
+    If the main thread waits for autograd, the stack of the autograd thread is used. If it waits in an event
+    loop, the stacks of the awaited tasks are used.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
@@ -101,13 +101,12 @@ def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, 
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """Return the innermost frame of the user's code in the form ``train.py:42 in step``.
-
-    If no frame is in the user's code, the innermost frame of all is used.
-    """
+    """Return the user's innermost frame, or else the innermost one, in the form ``train.py:42 in step``."""
     known = list(frames)
-    own = [frame for frame in known if not is_library(frame)]
-    return short_frame(own[-1] if own else known[-1]) if known else ""
+    if not known:
+        return ""
+    frame = next((frame for frame in reversed(known) if not is_library(frame)), known[-1])
+    return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"
 
 
 def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
@@ -132,8 +131,3 @@ def evaluates(frames: Iterable[Frame]) -> bool:
 def saves(frames: Iterable[Frame]) -> bool:
     """Return whether the name of a user's function on the stack shows a save."""
     return any(SAVES.search(frame.function.rpartition(".")[2]) for frame in frames if not is_library(frame))
-
-
-def short_frame(frame: Frame) -> str:
-    """Return a frame in the short form that sentences use, such as ``train.py:42 in step``."""
-    return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"

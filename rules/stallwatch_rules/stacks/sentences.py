@@ -22,7 +22,7 @@ _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load")
 def sentence(stacks: StallStacks) -> Text:
     """Return a sentence such as ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``.
 
-    With several hosts, the ranks to blame come first, each with its host.
+    For several hosts, the sentence begins with the ranks to blame, each with its host.
     """
     if not stacks.groups:
         return ""
@@ -83,7 +83,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
-    """Return the title of a stall with the ranks that hold up the run and their place added, if known.
+    """Return the title of a stall, extended by the ranks that hold up the run and their place, if known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
@@ -104,10 +104,7 @@ def names_ranks(title: Text) -> bool:
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return which ranks hold up the run, and where they are; empty if neither is known.
-
-    Example: ``rank 1 holds up the run at train.py:30 in main``.
-    """
+    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``; empty if it is unknown."""
     if stacks.hosts and (found := _blamed_hosts(stacks)):
         return found
     place = place_of(stacks)
@@ -121,10 +118,7 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return the ranks that hold up the run and their place; empty if the place is unknown.
-
-    Example: ``rank 1 at train.py:30 in main``.
-    """
+    """Return the odd ranks with their place, such as ``rank 1 at train.py:30 in main``; empty without one."""
     place = place_of(stacks)
     if not place or not stacks.odd:
         return message("stacks.at", place=place) if place else ""
@@ -169,10 +163,7 @@ def odd_groups(stacks: StallStacks) -> list[StackGroup]:
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks, in the order of the run's hosts.
-
-    The result is empty if the run has only one host.
-    """
+    """Return the hosts of these ranks in the order of the run's hosts; empty for a run on one host."""
     wanted = set(ranks)
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
