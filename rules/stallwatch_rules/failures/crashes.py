@@ -251,8 +251,8 @@ def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
     if found is None or not isinstance(stack, str):
         return None
     frames = [frame for text in stack.splitlines() if (frame := frame_in(text)) is not None]
-    first = (found["message"] or "").strip().partition("\n")[0]
-    raised = ExceptionChain(found["name"], first[:MAX_MESSAGE], line, mark, frames)
+    first_line = (found["message"] or "").strip().partition("\n")[0]
+    raised = ExceptionChain(found["name"], first_line[:MAX_MESSAGE], line, mark, frames)
     raised.kind = kind_of(raised)
     return raised
 

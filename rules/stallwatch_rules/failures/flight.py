@@ -143,8 +143,8 @@ def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mis
                 works.setdefault((flight.work, flight.operation), []).append(rank)
         if len({operation for _, operation in works}) < 2:
             continue
-        group = RankGroup("", spans_of(rank for own in works.values() for rank in own))
-        found = blame([_waiting(*work, own) for work, own in works.items()], [group])
+        group = RankGroup("", spans_of(rank for ranks in works.values() for rank in ranks))
+        found = blame([_waiting(*work, ranks) for work, ranks in works.items()], [group])
         return MismatchedRanks(sorted(found.ranks or found.candidates), works)
     return None
 

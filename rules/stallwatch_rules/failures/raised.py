@@ -10,7 +10,7 @@ that called the user's code are ignored, because they did not raise the exceptio
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -68,8 +68,8 @@ _LIBRARY = lazy(
 
 def own_frame(shown: Sequence[str]) -> str:
     """Return the user's innermost frame among frames in text form; empty if all belong to libraries."""
-    own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
-    return next((frame for frame in own if not _STARTER.search(frame)), "")
+    frames = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
+    return next((frame for frame in frames if not _STARTER.search(frame)), "")
 
 
 class LinePosition(msgspec.Struct, frozen=True):
@@ -151,24 +151,20 @@ class ExceptionChain(msgspec.Struct):
 
 
 #: The outermost frames of a thread, and of a process of Python's or torch's ``multiprocessing``.
-_STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
-    ("thread", lazy(r"(?:^|[/\\])threading\.py in _bootstrap")),
-    (
-        "child",
-        lazy(
-            r"(?:^|[/\\])(?:multiprocess(?:ing)?|loky)[/\\](?:[\w/\\]+[/\\])?"
-            r"(?:process\.py in _bootstrap|spawn\.py in (?:spawn_main|_main)"
-            r"|(?:forkserver|resource_tracker)\.py in main)"
-        ),
+_STARTS: Mapping[Setting, re.Pattern[str]] = {
+    "thread": lazy(r"(?:^|[/\\])threading\.py in _bootstrap"),
+    "child": lazy(
+        r"(?:^|[/\\])(?:multiprocess(?:ing)?|loky)[/\\](?:[\w/\\]+[/\\])?(?:process\.py in _bootstrap"
+        r"|spawn\.py in (?:spawn_main|_main)|(?:forkserver|resource_tracker)\.py in main)"
     ),
-)
+}
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
     """Return the setting of an exception, as its outermost frames or the line above its traceback show it."""
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
-        for setting, start in _STARTS:
+        for setting, start in _STARTS.items():
             if start.search(call):
                 return setting
     return introduced
@@ -195,7 +191,7 @@ class SecondaryException(NamedTuple):
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # messages to which the raising code did not add any text
-RELAYS = tuple(SecondaryException(one.exceptions, one.message) for one in KINDS if one.relays)
+RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
 #: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and of
 #: W&B.
 ECHOES = (
@@ -312,8 +308,8 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
             for depth, call in _where(place, calls)
         ]
         if found:
-            best.append(max(found, key=lambda one: one[0]))
-    best.sort(key=lambda one: (one[0], one[1]), reverse=True)
+            best.append(max(found, key=lambda entry: entry[0]))
+    best.sort(key=lambda entry: (entry[0], entry[1]), reverse=True)
     if not best or (len(best) > 1 and best[0][0] == best[1][0]):
         return None
     return best[0][2], best[0][3]
@@ -333,8 +329,8 @@ def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
 
 def _inside(calls: list[Frame]) -> list[Frame]:
     """Return the frames, the innermost first, up to the user's own innermost frame."""
-    own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
-    return calls[: own + 1]
+    outermost = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
+    return calls[: outermost + 1]
 
 
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:

@@ -1,6 +1,4 @@
-"""Find the host or the rank for which all others of a run wait.
-
-A sequential test compares them over windows of steps.
+"""Find the host or the rank for which all others of a run wait, with a sequential test over windows of steps.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
 backward pass: in its collectives, all ranks wait for the last one. A rank's value for a step is the logarithm
@@ -163,7 +161,7 @@ class Comparison(Generic[_Key]):
         """Return how large a lag has been since it began, which can be later than the start of the window."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
-        lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]
+        lag = max(ends, key=lambda end: end[0] * math.sqrt(end[1]), default=(0.0, 0))[0]
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
@@ -300,18 +298,18 @@ class SlowHosts:
         """Add a rank. From now on, a step is compared only after this rank has reported it."""
         self._at[rank], self._host[rank] = step, host
 
-    def see(self, host: str, rank: int, step: int, own: RankStep) -> bool:
+    def see(self, host: str, rank: int, step: int, times: RankStep) -> bool:
         """Add a step of a rank; return whether ``slow`` changed because of it."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
-        if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):
+        if not (0 < times.own < math.inf and 0 < times.whole < math.inf and times.tokens >= 0):
             return False
         before = self.slow
         if step not in self._open:
             self._forget(step)
         self.join(host, rank, step)
         reported = self._open.setdefault(step, {})
-        reported[rank] = own
+        reported[rank] = times
         if len(self._open) > _MOST_OPEN:
             # the oldest step by order of arrival: a restart may have returned to lower steps
             del self._open[next(iter(self._open))]
@@ -333,7 +331,7 @@ class SlowHosts:
                 for rank in known.keys() - ranks:
                     del known[rank]
             self._open = {
-                step: {rank: own for rank, own in reported.items() if rank in ranks}
+                step: {rank: times for rank, times in reported.items() if rank in ranks}
                 for step, reported in self._open.items()
                 if not ranks <= reported.keys()
             }
@@ -358,17 +356,17 @@ class SlowHosts:
             tokens = {rank: math.log(times.tokens) for rank, times in step.items()}
             slope = self._slope(raw, tokens)
             values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
-        lags: list[Lag[str] | Lag[int] | None] = [self._hosts.see(self._of_hosts(values))]
+        found: Lag[str] | Lag[int] | None = self._hosts.see(self._of_hosts(values))
         # the test of single ranks adds nothing if each host has one rank
         if len(set(self._host.values())) < len(step):
-            lags.append(self._ranks.see(self._of_ranks(values)))
+            late_rank = self._ranks.see(self._of_ranks(values))
+            found = found or late_rank
         imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
         self._since += 1
         if self.slow is not None:
             if self._since >= OVER:
                 self._look_again(self.slow)
             return
-        found = next((lag for lag in lags if lag is not None), None)
         if found is not None:
             host = found.key if isinstance(found.key, str) else self._host[found.key]
             self._name(host, found, "slow")

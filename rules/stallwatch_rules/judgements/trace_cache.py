@@ -1,7 +1,4 @@
-"""Assess the messages in which ZeRO-3 invalidates its trace cache.
-
-They can be harmless, show why steps are slow, or be the last message before a stall.
-"""
+"""Assess the messages in which ZeRO-3 invalidates its trace cache, and whether they explain a stall."""
 
 from __future__ import annotations
 

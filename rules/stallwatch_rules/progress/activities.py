@@ -34,9 +34,9 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
-_ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
+_ACTIVITIES = tuple((entry.id, entry.words, lazy(entry.pattern)) for entry in _entries)
 #: Words of which each line that shows an activity contains at least one.
-ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.words))
+ACTIVITY_WORDS = tuple(dict.fromkeys(word for entry in _entries for word in entry.words))
 
 
 class Activity(msgspec.Struct):

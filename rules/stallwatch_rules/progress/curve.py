@@ -127,7 +127,7 @@ class Curve:
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
-        last = next((one for one in losses if math.isfinite(one)), None)
+        last = next((loss for loss in losses if math.isfinite(loss)), None)
         return last is not None and loss > ANEW * max(last, 0.0)
 
 

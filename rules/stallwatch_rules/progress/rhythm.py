@@ -155,8 +155,9 @@ def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool
 
     This shows a restart. A program that hangs does not restart by itself, so the silence is not a stall.
     """
-    first = (one for one in stream.templates.entries.values() if one.index < FIRST_LINES and one.count > 1)
-    again = (stream.when(one.last) for one in first)
+    entries = stream.templates.entries.values()
+    first = (entry for entry in entries if entry.index < FIRST_LINES and entry.count > 1)
+    again = (stream.when(entry.last) for entry in first)
     return any(time is not None and time - since > threshold for time in again)
 
 

@@ -27,7 +27,7 @@ class Restart(msgspec.Struct, frozen=True):
 def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
     """Return the first restart after a line in the same source."""
     later = (each for each in restarts if each.line.source == line.source and each.line.number >= line.number)
-    return min(later, key=lambda each: each.line.number, default=None)
+    return min(later, key=lambda restart: restart.line.number, default=None)
 
 
 MAX_INTERVALS = 1000
@@ -86,10 +86,7 @@ class Timeline:
         self._width = 1  # intervals are joined up to this number of steps
 
     def hit(self, rule: str, count: int = 1) -> None:
-        """Count matches of a rule since the last step.
-
-        The progress of the run decides how harmful such a rule is.
-        """
+        """Count matches of a rule since the last step."""
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
@@ -183,10 +180,7 @@ class StreamTimelines:
         return main.advances if main is not None else 0
 
     def hit(self, rule: str, line: Line, count: int = 1) -> None:
-        """Count matches of a rule since the last step.
-
-        The progress of the run decides how harmful such a rule is. `line` is the line of the last match.
-        """
+        """Count matches of a rule since the last step; `line` is the line of the last match."""
         self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
             timeline.hit(rule, count)
@@ -199,7 +193,7 @@ class StreamTimelines:
     def trained_since(self, at: Mapping[str, int]) -> int:
         """Return the number of steps since the counters had the values ``at``. Later counters are ignored."""
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
-        return max((one.advances - then for one, then in known if then is not None), default=0)
+        return max((timeline.advances - then for timeline, then in known if then is not None), default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
         """Read a sample, and its line if known.
@@ -304,7 +298,7 @@ class StepClock:
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
             return 0
-        if known[-1].number - line.number < HELD_BACK or any(one.number < line.number for one in known):
+        if known[-1].number - line.number < HELD_BACK or any(i.number < line.number for i in known):
             return 0
         return sum(interval.span for interval in known)
 

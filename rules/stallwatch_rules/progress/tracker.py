@@ -263,7 +263,7 @@ class ProgressTracker:
         self._counters += other._counters
         self.progressed |= other.progressed
         both = [each for each in (self, other) if self.in_rounds == other.in_rounds or not each.in_rounds]
-        firsts = [each.first_step for each in both if each.first_step is not None]
+        firsts = [tracker.first_step for tracker in both if tracker.first_step is not None]
         self.first_step = min(firsts, default=None)
         steps, rounds = zip(self._furthest, other._furthest, strict=True)
         self._furthest = max(steps), max(rounds)
@@ -388,9 +388,9 @@ class ProgressTracker:
         for stream in sorted(self._streams.values(), key=lambda s: (s.rank or 0, s.source)):
             if stream.phase in ("init", "train"):
                 continue
-            own = stream.last(rounds=self.in_rounds)
-            if own is not None:
-                if last is not None and own >= last:
+            reached = stream.last(rounds=self.in_rounds)
+            if reached is not None:
+                if last is not None and reached >= last:
                     return stream.phase
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
@@ -439,8 +439,8 @@ class ProgressTracker:
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
-            counters = [one for stream in self._streams.values() for one in stream.counters.values()]
-            endless = any(one.endless and _counts(one) for one in counters)
+            counters = [counter for stream in self._streams.values() for counter in stream.counters.values()]
+            endless = any(counter.endless and _counts(counter) for counter in counters)
             return self.last_loss is not None and not endless
         return finish is not None and finish.how != "likely"
 

@@ -35,29 +35,29 @@ def read_recorder(answer: Any) -> Recorded:
         if (number := _whole(group)) is not None and joined is not None:
             counts[number] = Counts(joined, _NONE_YET if done is None else done)
     entries = _list(answer.get("entries"))
-    waiting = [one for one in (_waiting(entry, counts) for entry in entries) if one is not None]
+    waiting = [wait for wait in (_waiting(entry, counts) for entry in entries) if wait is not None]
     world = _whole(answer.get("world_size")) or 0
     groups = _groups(answer.get("groups"), world)
     names: dict[int, str] = {}
-    if any(one.joined is not None for one in groups):
-        names = dict(enumerate(one.name for one in groups))
+    if any(group.joined is not None for group in groups):
+        names = dict(enumerate(group.name for group in groups))
         numbers = {name: number for number, name in names.items()}
         recorded = _recorded_as(groups, counts, entries)
         finished = {name: counts[number].done for number, name in recorded.items()}
         counts = {
-            numbers[one.name]: Counts(one.joined, _not_above(one.joined, finished.get(one.name)))
-            for one in groups
-            if one.joined is not None
+            numbers[group.name]: Counts(group.joined, _not_above(group.joined, finished.get(group.name)))
+            for group in groups
+            if group.joined is not None
         }
         unknown = len(groups)
-        waiting = [replace(one, group=numbers.get(one.name, unknown + one.group)) for one in waiting]
+        waiting = [replace(wait, group=numbers.get(wait.name, unknown + wait.group)) for wait in waiting]
     return Recorded(
         world_size=world,
         counts=counts,
-        members={one.name: one.ranks for one in groups if one.ranks},
+        members={group.name: group.ranks for group in groups if group.ranks},
         waiting=tuple(waiting),
         names=names,
-        axes={one.name: one.axis for one in groups if one.axis},
+        axes={group.name: group.axis for group in groups if group.axis},
     )
 
 

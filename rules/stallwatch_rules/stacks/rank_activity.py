@@ -119,8 +119,8 @@ def caller(doing: RankActivity) -> str:
     kinds = [kind_of(frame) for frame in doing.frames]
     calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
     outside = doing.frames[: calls[-1]] if calls else doing.frames
-    own = [frame.function for frame in outside if not is_library(frame)]
-    return own[-1].rpartition(".")[2] if own else ""
+    outer = [frame.function for frame in outside if not is_library(frame)]
+    return outer[-1].rpartition(".")[2] if outer else ""
 
 
 def evaluates(frames: Iterable[Frame]) -> bool:

@@ -34,12 +34,13 @@ class Run:
         self.groups = [group for group in groups if group.ranks]
         self.owner = {rank: at for at, group in enumerate(self.groups) for rank in group.ranks}
         self.members: dict[str, Sequence[int]] = {**members_of(layout)}
+        known = [group for group in layout if group.id in self.members]
         self.roles: dict[str, Role] = {
-            one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
+            group.id: group.axis or _shape(self.members[group.id]) for group in known
         }
-        self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
+        self.pipelines = [self.members.get(group.id, ()) for group in layout if group.axis == "pp"]
         #: True if there are several kinds of groups, so that ranks can wait in different groups.
-        self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
+        self.mixed = len({group.axis for group in layout if group.axis not in ("", "world", "dp")}) > 0
         #: Groups with unknown members; ranks without counters can be members.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
