@@ -138,7 +138,7 @@ class CrashReader:
                 self._open.rules.update(rules)
                 return None
             ended, self._open = self._open, None
-        self._open, beginning = _begun(line, mark, in_message)
+        self._open, beginning = _beginning_in(line, mark, in_message)
         if self._open is not None:
             self._open.rules.update(rules)
             self._lines = self._stray = self._threads = 0
@@ -207,7 +207,7 @@ class CrashReader:
         return True
 
 
-def _begun(
+def _beginning_in(
     line: Line, mark: LinePosition, in_message: bool
 ) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
     """Return the crash that begins in a line, and the pattern of its beginning; ``None`` for other lines."""
@@ -244,9 +244,9 @@ def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
         record = msgspec.json.decode(line.text)
     except NOT_JSON:  # the line is truncated, or not from an error file
         return None
-    inner = _entry(record, "message")
-    summary = _entry(inner, "message")
-    stack = _entry(_entry(inner, "extraInfo"), "py_callstack")
+    inner = _value_of(record, "message")
+    summary = _value_of(inner, "message")
+    stack = _value_of(_value_of(inner, "extraInfo"), "py_callstack")
     found = _NAME.match(summary.strip()) if isinstance(summary, str) else None
     if found is None or not isinstance(stack, str):
         return None
@@ -257,5 +257,5 @@ def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
     return raised
 
 
-def _entry(record: Any, key: str) -> Any:
+def _value_of(record: Any, key: str) -> Any:
     return record.get(key) if isinstance(record, dict) else None

@@ -75,7 +75,9 @@ class LauncherSummary(msgspec.Struct):
         status = _STATUS.search(text)
         if status is not None:
             self._ended(int(status[1] or status[2]))
-            self._stopped(line)
+            local = _LOCAL.search(text)
+            if local is not None and len(self.stops) < MAX_STOPS:
+                self.stops.append(Stop(line, [int(local[1])]))
         elif "will restart worker group" in text:
             self._again(line)
         elif "ChildFailedError:" in text:
@@ -124,11 +126,6 @@ class LauncherSummary(msgspec.Struct):
             self._limited = False
         elif self._limited and (found := _LIMIT.match(line.text)) and len(self.limits) < MAX_LIMITS:
             self.limits.setdefault(found[1], line)
-
-    def _stopped(self, line: Line) -> None:
-        local = _LOCAL.search(line.text)
-        if local is not None and len(self.stops) < MAX_STOPS:
-            self.stops.append(Stop(line, [int(local[1])]))
 
     def _again(self, line: Line) -> None:
         """Record a restart of the workers. By default, torchrun does not log restarts."""

@@ -264,7 +264,7 @@ def of_helper(raised: ExceptionChain) -> bool:
     if installed:
         return _TRACKERS.search(installed[0].path) is not None
     readers = (frame for frame in raised.frames if frame.name == "_readerthread")
-    return raised.setting == "thread" and any(_is_in(frame, "subprocess.py") for frame in readers)
+    return raised.setting == "thread" and any(_is_in_file(frame, "subprocess.py") for frame in readers)
 
 
 def pins_batches(raised: ExceptionChain) -> bool:
@@ -275,10 +275,10 @@ def pins_batches(raised: ExceptionChain) -> bool:
     if raised.setting != "thread" or raised.exception not in _GONE:
         return False
     names = {frame.name for frame in raised.frames}
-    return "_pin_memory_loop" in names and any(_is_in(frame, "connection.py") for frame in raised.frames)
+    return "_pin_memory_loop" in names and any(_is_in_file(frame, "connection.py") for frame in raised.frames)
 
 
-def _is_in(frame: Frame, file: str) -> bool:
+def _is_in_file(frame: Frame, file: str) -> bool:
     return re.split(r"[/\\]", frame.path)[-1] == file
 
 
@@ -294,7 +294,7 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
     if two pages match equally well.
     """
     best: list[tuple[tuple[bool, int, int], str, RulePage, Frame | None]] = []
-    calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
+    calls = _up_to_user_code(list(reversed(raised.frames))[:MAX_DEPTH])
     for page in pages:
         found = [
             (
@@ -304,8 +304,8 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
                 call,
             )
             for place in page.raised_in
-            if _agrees(place, raised)
-            for depth, call in _where(place, calls)
+            if _fits(place, raised)
+            for depth, call in _frames_at(place, calls)
         ]
         if found:
             best.append(max(found, key=lambda entry: entry[0]))
@@ -315,7 +315,7 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
     return best[0][2], best[0][3]
 
 
-def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
+def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
     """Return whether an exception has a name and a message that a page gives for a place.
 
     The name is unknown if the traceback is truncated. The frames are then sufficient.
@@ -327,21 +327,21 @@ def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
     return not place.message or found_in(place.message, raised.message)
 
 
-def _inside(calls: list[Frame]) -> list[Frame]:
+def _up_to_user_code(calls: list[Frame]) -> list[Frame]:
     """Return the frames, the innermost first, up to the user's own innermost frame."""
     outermost = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: outermost + 1]
 
 
-def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
+def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
     """Return the frames at a place that a page names, with their depths; the innermost frame has depth 0."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
-    return [(depth, call) for depth, call in enumerate(looked_at) if _at(place, call)]
+    return [(depth, call) for depth, call in enumerate(looked_at) if _is_at(place, call)]
 
 
-def _at(place: RaisedIn, call: Frame) -> bool:
+def _is_at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
     if place.file.endswith("/"):
         # A user's own folder may have a short name, too; a long name may belong to a checkout.

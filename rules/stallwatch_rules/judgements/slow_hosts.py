@@ -369,11 +369,11 @@ class SlowHosts:
             return
         if found is not None:
             host = found.key if isinstance(found.key, str) else self._host[found.key]
-            self._name(host, found, "slow")
+            self._report(host, found, "slow")
         elif imbalance is not None:
             explained = imbalance.mean - (self._hosts.lag(imbalance.key, imbalance.steps) or 0.0)
             if explained >= imbalance.mean / 2:
-                self._name(imbalance.key, imbalance, "imbalance")
+                self._report(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
         """Return how much a rank's time depends on its tokens: 0 if not at all, 1 if it is proportional."""
@@ -410,7 +410,7 @@ class SlowHosts:
                 found.setdefault(host, []).append(each)
         return {host: median(each) for host, each in found.items()}
 
-    def _name(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
+    def _report(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
         mine = [rank for rank, where in self._host.items() if where == host]
         late = (
             mine
@@ -427,22 +427,22 @@ class SlowHosts:
                 more = max(more, self._ranks.lag(rank, lag.steps) or 0.0)
         if (self._raw.lag(host, OVER) or 0.0) < -LEAST:
             return  # the host is slow, but has so much less work that no rank waits
-        slow = self._sized(host, rank, more, lag.steps, kind)
+        slow = self._with_cost(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
         # the part of the step for which no rank waits
         alone = median(self._whole[number] for number in self._ranks_of(slow)) - whole
-        if alone < slow.cost * whole / 2 and self._matters(slow.cost):
+        if alone < slow.cost * whole / 2 and self._is_costly(slow.cost):
             self._since = 0
             self.slow = slow
 
-    def _sized(
+    def _with_cost(
         self, host: str, rank: int | None, more: float, steps: int, kind: Literal["slow", "imbalance"]
     ) -> SlowHost:
         slow = SlowHost(host, rank, math.exp(more) - 1, 0.0, steps, kind)
         later = median(self._own[number] for number in self._ranks_of(slow)) * (1 - math.exp(-more))
         return slow._replace(cost=min(1.0, later / median(self._whole.values())))
 
-    def _matters(self, cost: float) -> bool:
+    def _is_costly(self, cost: float) -> bool:
         return cost >= self._least_cost and cost * median(self._whole.values()) >= self._least_seconds
 
     def _ranks_of(self, slow: SlowHost) -> list[int]:
@@ -454,8 +454,8 @@ class SlowHosts:
         """Update ``slow`` if the slow host has caught up with the others, or has become much slower."""
         steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
-        now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
-        if lag < LEAST / 2 or not self._matters(2 * now.cost):
+        now = self._with_cost(slow.host, slow.rank, lag, slow.steps, slow.kind)
+        if lag < LEAST / 2 or not self._is_costly(2 * now.cost):
             self.slow = None
             self._hosts.restart([slow.host])
             self._raw.restart([slow.host])

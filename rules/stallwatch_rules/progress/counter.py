@@ -175,26 +175,23 @@ class Counter:
         self.last = step
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
-        if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
-            printed = sample.values.get("step_seconds")  # without a clock, the printed duration is used
-            if printed is not None and phase == "train":
+        printed = sample.values.get("step_seconds") if phase == "train" else None
+        if self._since is None:
+            without_clock = sample.time is None and elapsed is None and not sample.from_bar
+            if without_clock and printed is not None:
                 self.step_seconds.append(printed)
-        if self._since is not None:
+        else:
             since, time_then, elapsed_then = self._since
             seconds = _seconds(time_then, sample.time, elapsed_then, elapsed)
-            if seconds is None:
-                printed = sample.values.get("step_seconds")
-                if printed is not None and phase == "train":
+            if seconds is not None:
+                self.durations.setdefault(phase, deque(maxlen=KEPT)).append(seconds)
+                if phase == "train":
+                    self.step_seconds.append(seconds / (step - since))
+            else:
+                if printed is not None:
                     self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
                     return  # the clock has not advanced, so durations are measured from its last change
-            else:
-                durations = self.durations.get(phase)
-                if durations is None:
-                    durations = self.durations[phase] = deque(maxlen=KEPT)
-                durations.append(seconds)
-                if phase == "train":
-                    self.step_seconds.append(seconds / (step - since))
         self._since = (step, sample.time, elapsed)
 
 

@@ -94,8 +94,8 @@ def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
     an adjacent stage of a pipeline are not blamed, because this stage can be on a silent host.
     """
     known = run.owner.keys()
-    reduced = (replace(one, ranks=spans_of(sorted(known & ranks_in(one.ranks)))) for one in layout)
-    found = _by_waiting(Run(run.groups, [one for one in reduced if one.ranks], 0, {}, ()))
+    reduced = (replace(group, ranks=spans_of(sorted(known & ranks_in(group.ranks)))) for group in layout)
+    found = _by_waiting(Run(run.groups, [group for group in reduced if group.ranks], 0, {}, ()))
     passes = any(is_pipeline_transfer(run.groups[run.owner[rank]].what) for rank in found.ranks)
     return found if found.why == "diverged" and found.confidence >= STACKS and not passes else None
 
@@ -107,7 +107,7 @@ def _by_waiting(run: Run) -> Blame:
     ranks = {node for node in ends if node >= 0}
     busy = {rank for rank in ranks if not run.waits(run.owner[rank])}
     if busy:
-        return _elsewhere(run, busy, graph.missed, others_wait=bool(waiting))
+        return _not_waiting(run, busy, graph.missed, others_wait=bool(waiting))
     if ranks and any(run.groups[run.owner[rank]].collectives for rank in ranks):
         return _late(run, graph, ranks)
     if ranks:
@@ -118,11 +118,11 @@ def _by_waiting(run: Run) -> Blame:
         return _in_a_circle(graph, inside)
     counts = any(group.collectives for group in run.groups)
     if waiting:
-        return _different_operations(run, run.owner.keys()) or _together(run, graph, counts, UNKNOWN in ends)
-    return _other_places(run)
+        return _different_operations(run, run.owner.keys()) or _all_wait(run, graph, counts, UNKNOWN in ends)
+    return _different_places(run)
 
 
-def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
+def _not_waiting(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
     counted = busy & missed
     chosen = counted or busy  # if counters show that some of these ranks are late, only those are blamed
     owners = {run.owner[rank] for rank in chosen}
@@ -132,7 +132,7 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool)
     elif counted:
         confidence = COUNTED if unknown or not others_wait else AGREED
     else:
-        alike = len({_doing(run.groups[at]) for at in owners}) == 1
+        alike = len({_activity(run.groups[at]) for at in owners}) == 1
         confidence = STACKS if alike and not unknown else UNSURE
     return Blame(tuple(sorted(chosen)), "elsewhere" if others_wait else "behind", (), confidence)
 
@@ -146,11 +146,11 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
         ahead = {rank for split in graph.splits for rank in split.ahead}
         few = ahead if 0 < len(ahead) < len(late) else late
         return Blame((), "", tuple(sorted(few)), UNSURE)
-    why: Why = "unfinished" if _not_done(run, late) else "behind"
+    why: Why = "unfinished" if _is_due(run, late) else "behind"
     return Blame(tuple(sorted(late)), why, (), COUNTED)
 
 
-def _not_done(run: Run, late: set[int]) -> bool:
+def _is_due(run: Run, late: set[int]) -> bool:
     """Return whether the late ranks wait in a collective that is due to complete.
 
     All of its members joined it, or it is complete on other ranks.
@@ -177,7 +177,7 @@ def _not_done(run: Run, late: set[int]) -> bool:
 
 def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
     """Blame those ranks of cycles that contradict the most other ranks."""
-    if odd := _called_otherwise(graph):
+    if odd := _called_differently(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]
     missed = set().union(*(split.late for split in splits)) & inside
@@ -192,7 +192,7 @@ def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
     return Blame((), "diverged", tuple(sorted(chosen or inside)), UNSURE)
 
 
-def _called_otherwise(graph: WaitGraph) -> set[int]:
+def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
     Only ranks that wait in a single group are compared, because some backends do not name the operation. The
@@ -225,7 +225,7 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
         seen: dict[tuple[object, ...], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         compared: list[tuple[int, tuple[object, ...], str, int]] = []
         for rank, counts in run.counts.items():
-            doing = (*_doing(run.groups[run.owner[rank]]), stage.get(rank) if one_stage else None)
+            doing = (*_activity(run.groups[run.owner[rank]]), stage.get(rank) if one_stage else None)
             for id, joined in counts:
                 key = (*doing, run.roles.get(id, id))
                 seen[key][joined].add(id)
@@ -311,25 +311,25 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
     return Blame((), "diverged", involved, UNSURE)
 
 
-def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
+def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
     """Evaluate a stall in which all ranks wait, although no counter shows that one of them is late."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
         few = 2 * len(run.unreported) < len(run.owner)
         return Blame((), "", tuple(sorted(run.unreported)), UNSURE) if few else Blame()
-    if behind := _done_less(run):
+    if behind := _completed_fewer(run):
         return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch can count completed work late
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
-    apart = _other_places(run, level=level)
+    apart = _different_places(run, level=level)
     alike = not apart.ranks and not apart.candidates and not run.unreported and len(run.owner) > 1
     if alike and (done_counted or level):
         return Blame((), "unfinished", (), COUNTED if done_counted else STACKS)
     return apart
 
 
-def _done_less(run: Run) -> tuple[int, ...]:
+def _completed_fewer(run: Run) -> tuple[int, ...]:
     """Return ranks that completed fewer collectives of a group than its other members, if they are few."""
     found: set[int] = set()
     for id, ranks in run.members.items():
@@ -343,11 +343,11 @@ def _done_less(run: Run) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
+def _activity(group: StackGroup) -> tuple[str, str, str, int | None]:
     return group.kind, group.what, group.place, group.step
 
 
-def _other_places(run: Run, *, level: bool = False) -> Blame:
+def _different_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than those of most ranks.
 
     If ranks communicate in groups of several kinds, or in a pipeline, victims wait at many places and stacks
@@ -355,7 +355,7 @@ def _other_places(run: Run, *, level: bool = False) -> Blame:
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for group in run.groups:
-        places[_doing(group)].update(group.ranks)
+        places[_activity(group)].update(group.ranks)
     if len(places) < 2:
         outside = all(group.kind in _OUTSIDE for group in run.groups) and not run.unreported
         return Blame((), "outside", (), STACKS) if outside and len(run.owner) > 1 else Blame()

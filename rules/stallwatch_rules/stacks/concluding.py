@@ -42,8 +42,8 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
     primary, findings = diagnosis.primary, diagnosis.findings
     if primary is None:
         return replace(diagnosis, digest=digest)
-    alone = _in_no_collective(stacks)
-    if primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
+    alone = _is_alone(stacks)
+    if primary.rule in STANDSTILLS and (stacks.odd or (alone and _all_known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         host = host_of(rank, stacks.hosts) or primary.host
         if host != primary.host:  # the file and line of the primary cause are on a different host
@@ -51,7 +51,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
         evidence = [summary, *(line for line in primary.evidence if line != summary)]
         primary = replace(primary, rank=rank, evidence=evidence)
     elif is_only_waiting(primary, catalogue) and len(stacks.odd) == 1:
-        primary = _of_missing(primary, stacks.odd[0], summary)
+        primary = _with_missing_rank(primary, stacks.odd[0], summary)
     waits = primary.rule in STANDSTILLS or is_only_waiting(primary, catalogue)
     if waits:
         odd = odd_groups(stacks)
@@ -59,23 +59,23 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
             primary,
             title=with_title_prefix(primary.title, stacks),
             apart=[replace(group, frames=[]) for group in odd],
-            fixes=without_search(primary.fixes) if odd and _known(stacks) else primary.fixes,
+            fixes=without_search(primary.fixes) if odd and _all_known(stacks) else primary.fixes,
         )
-    if _known(stacks):
+    if _all_known(stacks):
         look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
         if stacks.file:
             look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
             primary = replace(primary, confidence=max(primary.confidence, SEEN))
             if stacks.why == "ended":
-                primary = _advised(primary, _ENDED, look)
+                primary = _with_advice(primary, _ENDED, look)
             elif all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups):
-                primary = _advised(primary, _JOINING, look)
+                primary = _with_advice(primary, _JOINING, look)
             else:
-                primary = _advised(primary, _ALONE, look) if alone else _shown(primary, look)
+                primary = _with_advice(primary, _ALONE, look) if alone else _with_message(primary, look)
             findings = [_without_unknown_cause(finding) for finding in findings]
         elif waits or any(map(advises_stacks, primary.fixes)):
-            primary = _shown(primary, look)
+            primary = _with_message(primary, look)
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
@@ -84,7 +84,7 @@ def advises_stacks(fix: Text) -> bool:
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
-def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
+def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
     """Return the primary cause, a timeout of waiting ranks, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
@@ -98,16 +98,16 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
-    return replace(diagnosis, primary=_advised(primary, advice))
+    return replace(diagnosis, primary=_with_advice(primary, advice))
 
 
-def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
+def _with_advice(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
     """Return the primary cause with this advice, after the message about the stacks if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
-def _in_no_collective(stacks: StallStacks) -> bool:
+def _is_alone(stacks: StallStacks) -> bool:
     """Return whether the run has only one rank, which is on this host and does not wait for another rank."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
@@ -128,12 +128,12 @@ def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
     return stacks.odd if odd else []
 
 
-def _known(stacks: StallStacks) -> bool:
+def _all_known(stacks: StallStacks) -> bool:
     """Return whether the activity of every living rank on this host is known."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
-def _shown(primary: Primary, look: Message) -> Primary:
+def _with_message(primary: Primary, look: Message) -> Primary:
     """Return the primary cause with the message about the stacks. It replaces the advice to take stacks."""
     first = replace(look, then=())  # the same message, without the name of the file with the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]

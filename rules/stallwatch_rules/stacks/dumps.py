@@ -60,7 +60,7 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
         }
     )
     recorded = _at_oldest(recorder)
-    doing = _doing(recorded, entries)
+    doing = _activity(recorded, entries)
     times = (entry.get("time_created_ns") for entry in entries)
     last = max((time for time in times if type(time) is int and 0 < time < 1 << 62), default=0)
     return Dumped(RankAnswer(rank, 0, recorded=recorded), doing, last / 1e9)
@@ -83,7 +83,7 @@ def _at_oldest(recorded: Recorded) -> Recorded:
     return replace(recorded, counts=counts, waiting=tuple(order))
 
 
-def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
+def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
     """Return the activity of the rank: its oldest pending collective, or else the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:

@@ -30,8 +30,10 @@ def read_recorder(answer: Any) -> Recorded:
         return Recorded()
     counts: dict[int, Counts] = {}
     for group, status in _items(answer.get("status")):
-        joined = _number(status, "last_enqueued_collective")
-        done = _number(status, "last_completed_collective")
+        if not isinstance(status, dict):
+            continue
+        joined = _whole(status.get("last_enqueued_collective"), _NONE_YET)
+        done = _whole(status.get("last_completed_collective"), _NONE_YET)
         if (number := _whole(group)) is not None and joined is not None:
             counts[number] = Counts(joined, _NONE_YET if done is None else done)
     entries = _list(answer.get("entries"))
@@ -135,10 +137,6 @@ def _name(entry: dict[str, Any], number: int) -> str:
     if isinstance(named, list | tuple) and named and isinstance(named[0], str):
         return named[0]
     return str(number)
-
-
-def _number(status: Any, name: str) -> int | None:
-    return _whole(status.get(name), _NONE_YET) if isinstance(status, dict) else None
 
 
 def _whole(value: Any, least: int = 0) -> int | None:

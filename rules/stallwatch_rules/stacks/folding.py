@@ -43,11 +43,11 @@ def fold(
     stacks = StallStacks(
         time=time,
         seconds=round(seconds, 3),
-        groups=_joined(groups, members),
+        groups=_joined_by_activity(groups, members),
         pids={rank.rank: rank.pid for rank in ranks if rank.pid > 0},
         layout=sorted({group.id: group for group in layout.values()}.values(), key=lambda group: group.id),
     )
-    return _judged(stacks, world=max((rank.recorded.world_size for rank in ranks), default=0))
+    return _with_odd_ranks(stacks, world=max((rank.recorded.world_size for rank in ranks), default=0))
 
 
 def over_hosts(
@@ -80,13 +80,13 @@ def over_hosts(
     stacks = StallStacks(
         time=max((part.time for part in parts.values()), default=0.0),
         seconds=max((part.seconds for part in parts.values()), default=0.0),
-        groups=_joined(groups, members_of(layout.values())),
+        groups=_joined_by_activity(groups, members_of(layout.values())),
         layout=sorted(layout.values(), key=lambda entry: entry.id),
         hosts=hosts,
         silent=sorted(silent),
         candidates=twice,
     )
-    return _judged(stacks, world=max([world, *expected]), ranks=ranks)
+    return _with_odd_ranks(stacks, world=max([world, *expected]), ranks=ranks)
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
@@ -100,13 +100,13 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
     }
 
 
-def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
+def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
     """Return the stacks with the odd ranks marked. The groups of odd ranks come last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
     odd = frozenset(found.ranks)
-    groups = [each for group in stacks.groups for each in _parted(group, odd)]
+    groups = [each for group in stacks.groups for each in _split_odd(group, odd)]
     return replace(
         stacks,
         groups=sorted(groups, key=lambda group: (group.ranks[0] in odd, -len(group.ranks), group.ranks)),
@@ -118,7 +118,7 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
     )
 
 
-def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
+def _split_odd(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
     """Split a group in two if only some of its ranks are odd."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
@@ -185,7 +185,9 @@ def line(frame: Frame) -> str:
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
-def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
+def _joined_by_activity(
+    groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]
+) -> list[StackGroup]:
     """Join groups with the same activity if their counts agree in every process group that they share.
 
     The result does not depend on how the ranks were grouped before.
@@ -194,15 +196,15 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) 
     for group in groups:
         key = (group.kind, group.condition, group.what, group.place, group.note, group.step)
         alike[key].append(group)
-    found = [each for some in alike.values() for each in _equally_far(some, members)]
-    counted = _counted(found)
+    found = [each for some in alike.values() for each in _joined_by_counts(some, members)]
+    counted = _group_with_most_spread(found)
     for group in found:
         count = group.collectives.get(counted)
         group.collective = count.joined if count is not None else None
     return found
 
 
-def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
+def _joined_by_counts(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
     """Join groups with the same activity, unless their counts differ in one of the process groups."""
     far: dict[str, Collectives] = {}
     split = {
@@ -235,11 +237,11 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
             counts_of_rank = frozenset(item for item in special if rank in here.get(item[0], group.ranks))
             by_rank[counts_of_rank].append(rank)
         for key, ranks in by_rank.items():
-            parts[key].append(_only(group, ranks, members))
+            parts[key].append(_part_of(group, ranks, members))
     return [_joined_groups(some) for some in parts.values()]
 
 
-def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
+def _part_of(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
     these = frozenset(ranks)
     collectives = {
         id: count
@@ -259,7 +261,7 @@ def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
     return replace(first, ranks=ranks, collectives=dict(sorted(collectives.items())))
 
 
-def _counted(groups: Sequence[StackGroup]) -> str:
+def _group_with_most_spread(groups: Sequence[StackGroup]) -> str:
     """Return the process group in which the counts of the ranks differ most; "" if no counts differ."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:

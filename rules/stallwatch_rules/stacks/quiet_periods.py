@@ -145,7 +145,9 @@ def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | N
     known = len(others) < len(ranks) or stacks.why == "behind"
     suspects = [rank for rank in others if known and rank.rank in stacks.odd] or others
     seconds = snapshots[-1].time - before.time if before is not None else 0.0
-    rulings = [_of_rank(rank, doing[rank.rank], _same(rank, before), period, seconds) for rank in suspects]
+    rulings = [
+        _of_rank(rank, doing[rank.rank], _same_process(rank, before), period, seconds) for rank in suspects
+    ]
     return max(rulings, key=lambda ruling: ruling.limit)
 
 
@@ -180,7 +182,7 @@ def run_ruling(
     return Ruling("stalled", limit, "behind", rank, place)
 
 
-def _same(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer | None:
+def _same_process(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer | None:
     """Return the record of the same process in another snapshot; ``None`` if the process is missing there."""
     ranks = snapshot.ranks if snapshot is not None else ()
     return next((other for other in ranks if (other.rank, other.pid) == (rank.rank, rank.pid)), None)
@@ -191,12 +193,12 @@ def _alive(
 ) -> bool:
     """Return whether a rank's counters advanced or it transferred data between two snapshots."""
     for rank in now.ranks:
-        earlier = _same(rank, before)
+        earlier = _same_process(rank, before)
         if earlier is None:
             continue
         kind = doing[rank.rank].kind
         signs = (name for name in _LIFE if name != "forwards" or kind != "rollout")
-        if any(_grew(rank, earlier, name) for name in signs):  # a generation can call forwards endlessly
+        if any(_has_grown(rank, earlier, name) for name in signs):  # a generation can call forwards endlessly
             return True
         seconds = max(1.0, now.time - before.time)
         saving = kind == "process" and _saving(doing[rank.rank], period)
@@ -211,7 +213,7 @@ def _alive(
     return False
 
 
-def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
+def _has_grown(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
     return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
 
 
@@ -270,7 +272,7 @@ def _of_rank(
     if kind == "rollout":
         known = period.longest if period.phase == "rollout" else None
         limit = period.factor * known if known is not None else period.rollout
-        if before is not None and _grew(rank, before, "forwards"):
+        if before is not None and _has_grown(rank, before, "forwards"):
             limit = max(limit, LONG * period.floor)
         return Ruling("waiting", max(period.suspicion, limit), "rollout", number, doing.place, _site(doing))
     if kind == "network":
@@ -317,14 +319,14 @@ def _site(doing: RankActivity) -> str:
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
-def _share(now: float | None, before: float | None, seconds: float) -> float:
+def _processor_share(now: float | None, before: float | None, seconds: float) -> float:
     return (now - before) / seconds if now is not None and before is not None and seconds > 0 else 0.0
 
 
 def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) -> bool:
     if before is None:
         return rank.children is not None
-    works = _share(rank.children, before.children, seconds) >= _WORKS
+    works = _processor_share(rank.children, before.children, seconds) >= _WORKS
     return works or _child_transfers(rank, before, seconds)
 
 
@@ -343,5 +345,5 @@ def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seco
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(activity_of_rank(before).frames)
-    works = _share(rank.processor, before.processor, seconds) >= _WORKS
+    works = _processor_share(rank.processor, before.processor, seconds) >= _WORKS
     return moved and works

@@ -29,10 +29,12 @@ def sentence(stacks: StallStacks) -> Text:
     shown = _most_informative(stacks)
     left_out = sum(len(group.ranks) for group in stacks.groups) - sum(len(group.ranks) for group in shown)
     if stacks.hosts:
-        clauses = _of_hosts(stacks, shown)
+        clauses = _clauses_by_host(stacks, shown)
     else:
         alone = len(stacks.groups) == 1 and not stacks.elsewhere and len(stacks.groups[0].ranks) > 1
-        clauses = [_clause(group, _who(group, "stacks.all" if alone else "stacks.who")) for group in shown]
+        clauses = [
+            _clause(group, _subject(group, "stacks.all" if alone else "stacks.who")) for group in shown
+        ]
     if left_out:
         clauses.append(message("stacks.more", number=left_out))
     if stacks.elsewhere and not stacks.odd and not stacks.silent:
@@ -45,7 +47,7 @@ def sentence(stacks: StallStacks) -> Text:
     return message("stacks.sentence", clauses=clauses)
 
 
-def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
+def _clauses_by_host(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
     """Return the parts of a sentence about ranks on several hosts, the odd ranks first."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
@@ -62,7 +64,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
         hosts_of = {host_of[rank] for rank in group.ranks if rank in host_of}
         number = len(group.ranks)
         if not hosts_of:
-            who = _who(group)
+            who = _subject(group)
         elif len(hosts_of) == 1:
             who = message("stacks.on", who=_ranks(group.ranks), count=number, host=min(hosts_of))
         else:
@@ -105,13 +107,13 @@ def names_ranks(title: Text) -> bool:
 
 def blamed(stacks: StallStacks) -> Text:
     """Return a text such as ``rank 1 holds up the run at train.py:30 in main``; empty if it is unknown."""
-    if stacks.hosts and (found := _blamed_hosts(stacks)):
+    if stacks.hosts and (found := _blame_of_hosts(stacks)):
         return found
     place = place_of(stacks)
     if not stacks.odd:
         return message("stacks.at", place=place) if place else ""
     hosts = hosts_of(stacks, stacks.odd)
-    key = f"{_holding(stacks)}-on" if hosts else _holding(stacks)
+    key = f"{_key_of_blame(stacks)}-on" if hosts else _key_of_blame(stacks)
     ranks = _ranks(stacks.odd) if hosts else fold_ranks(stacks.odd)
     who = message(key, ranks=ranks, count=len(stacks.odd), hosts=few_hosts(hosts))
     return message("stacks.who-at", who=who, place=place) if place else who
@@ -131,7 +133,7 @@ def place_of(stacks: StallStacks) -> Text:
     return placed(places.pop()) if len(places) == 1 else ""
 
 
-def _blamed_hosts(stacks: StallStacks) -> Text:
+def _blame_of_hosts(stacks: StallStacks) -> Text:
     """Return a text for a run on several hosts, if no single rank can be blamed."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
@@ -143,7 +145,7 @@ def _blamed_hosts(stacks: StallStacks) -> Text:
     return message("stacks.cannot-tell", ranks=_ranks(stacks.candidates)) if stacks.candidates else ""
 
 
-def _holding(stacks: StallStacks) -> str:
+def _key_of_blame(stacks: StallStacks) -> str:
     if stacks.why != "diverged":
         return "stacks.holds-up"
     everybody = sum(len(group.ranks) for group in stacks.groups)
@@ -187,7 +189,7 @@ def _most_informative(stacks: StallStacks) -> list[StackGroup]:
     return rest[: _MOST_GROUPS - len(odd)] + odd
 
 
-def _who(group: StackGroup, key: str = "stacks.who") -> Message:
+def _subject(group: StackGroup, key: str = "stacks.who") -> Message:
     return message(key, ranks=fold_ranks(group.ranks), count=len(group.ranks))
 
 

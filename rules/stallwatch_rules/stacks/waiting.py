@@ -154,7 +154,7 @@ class WaitGraph:
         before: int | None = None
         passed: set[int] = set(late)
         for joined in sorted(levels):
-            pending = [at for at in levels[joined] if self._pends(at, counts[at])]
+            pending = [at for at in levels[joined] if self._may_wait(at, counts[at])]
             if passed:
                 self._nodes -= 1
                 node = self._nodes
@@ -178,7 +178,7 @@ class WaitGraph:
             ahead = {rank for at in levels[max(levels)] for rank in here[at]}
             self.splits.append(Split(id, passed - ahead, ahead))
 
-    def _pends(self, at: int, count: Collectives) -> bool:
+    def _may_wait(self, at: int, count: Collectives) -> bool:
         """Return whether the ranks of a group can be waiting for a collective of this process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
