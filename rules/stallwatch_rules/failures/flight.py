@@ -155,7 +155,7 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks that called another operation than others under the same sequence number.
+    """Return the ranks that called a different operation than other ranks under the same sequence number.
 
     Each process group counts its own calls. Groups without a name are skipped, because a number can then
     belong to several groups.

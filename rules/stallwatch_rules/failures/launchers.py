@@ -65,7 +65,10 @@ class LauncherSummary(msgspec.Struct):
 
     @classmethod
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
-        """Return a summary of exit codes from another source than a log, the first failed rank first."""
+        """Return a summary made from exit codes that were not read from a log.
+
+        The rank that failed first comes first in ``codes``.
+        """
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 

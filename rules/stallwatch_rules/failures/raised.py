@@ -161,7 +161,7 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return the setting of an exception, as its outermost frames or the line above its traceback show it."""
+    """Return the setting of an exception, which its outermost frames or the line above its traceback show."""
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS.items():
@@ -386,7 +386,7 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = CountedException(raised, 1, raised)
 
     def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
-        """Return a copy that also counts ``left``, the exceptions that are unfinished at the end."""
+        """Return a copy that also counts ``left``: exceptions that are unfinished when the stream ends."""
         copy = ExceptionTable(
             {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
         )

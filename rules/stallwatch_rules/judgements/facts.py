@@ -44,8 +44,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        A live watcher may start to count earlier than the times in the log. So the result is at least the
-        threshold.
+        A live watcher may start to count before the times in the log. So for a stalled run, the result is at
+        least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 

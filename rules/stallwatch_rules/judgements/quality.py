@@ -63,7 +63,7 @@ def never_varied(metric: str, value: float, count: int, metrics: Metrics) -> Par
 
 
 def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
-    """Check whether the last values are 0, although earlier values had too many digits for rounding to 0."""
+    """Check whether the last values are 0, although earlier values were printed with enough digits."""
     values = metrics.get(metric, ())
     zeros = _at_end([value == 0 for value in values])
     exact = any(_digits(value) >= EXACT for value in values[: len(values) - zeros][-count:])
@@ -71,7 +71,10 @@ def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
 
 
 def stays_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
-    """Check whether the last values are 0 for at least ``count`` values, and twice as long as ever before."""
+    """Check whether the last values are 0.
+
+    At least ``count`` values must be 0, and at least twice as many as in any earlier row of zeros.
+    """
     zeros = [value == 0 for value in metrics.get(metric, ())]
     row = _at_end(zeros)
     before = (sum(1 for _ in group) for is_zero, group in groupby(zeros[: len(zeros) - row]) if is_zero)

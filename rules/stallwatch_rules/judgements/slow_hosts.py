@@ -474,7 +474,7 @@ class SlowHosts:
 def required_positive_steps(steps: int) -> float:
     """Return in how many steps of a window a lagging host must be slower than its peers.
 
-    The limit is half of the steps plus four standard errors, or less.
+    This is at most half of the steps plus four standard errors.
     """
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 

@@ -203,7 +203,10 @@ class Curves:
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """Return the curve with the most points (of equal ones, the lowest rank's), and its stream's index."""
+    """Return the curve with the most points, and the index of its stream.
+
+    If several curves have the same number of points, the curve of the lowest rank is returned.
+    """
     found = [
         (-curve.seen, _by_rank(key), place, curve)
         for place, (key, curves) in enumerate(streams)
@@ -220,7 +223,10 @@ def _by_rank(key: tuple[str, int | None]) -> tuple[bool, int, str]:
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return the values of a metric from the stream with the most of them, of equal ones the lowest rank."""
+    """Return the values of a metric from the stream that contains the most values.
+
+    If several streams have the same number of values, the lowest rank is used.
+    """
     found = [(key, track) for key, curves in streams if (track := curves.tracks.get(name)) is not None]
     best = min(found, key=lambda entry: (-entry[1].seen, _by_rank(entry[0])), default=None)
     return best[1].readings if best is not None else ()
@@ -283,7 +289,7 @@ def _series(
 
 
 def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:
-    """Return at most `most` of the entries: evenly spread, with the first and the last entry."""
+    """Return at most `most` of the entries, evenly spread from the first to the last."""
     if len(entries) <= most:
         return list(entries)
     last = len(entries) - 1

@@ -59,8 +59,8 @@ def read_clock(
 ) -> RunClock:
     """Return when the run last advanced, and how long it has been silent since.
 
-    Lines after ``ended`` are no signs of life. The time that a rank waits after a user ``stopped`` the run is
-    no silence.
+    Lines after ``ended`` are not signs of life. The time that a rank waits after a user ``stopped`` the run
+    does not count as silence.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)

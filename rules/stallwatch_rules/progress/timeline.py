@@ -191,7 +191,10 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the number of steps since the counters had the values ``at``. Later counters are ignored."""
+        """Return the number of steps since the counters had the values ``at``.
+
+        Counters that appeared later are ignored.
+        """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((timeline.advances - then for timeline, then in known if then is not None), default=0)
 
@@ -241,7 +244,10 @@ class StreamTimelines:
 
 
 def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
-    """Return the timeline with the most steps, and of equal ones that of the lowest rank."""
+    """Return the timeline with the most steps.
+
+    If several ranks completed the same number of steps, the timeline of the lowest rank is returned.
+    """
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
     )
@@ -313,13 +319,16 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step that was completed by a time; ``None`` if it or its number is unknown."""
+        """Return the last step that was completed by a time; ``None`` if there is no known step before it."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 
 
 def counts_in_intervals(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """Count the times in each interval and after the last; ``None`` if the time of an end is unknown."""
+    """Count how many of the times are in each interval and after the last one.
+
+    Return ``None`` if the end of an interval has no time.
+    """
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):
         return None

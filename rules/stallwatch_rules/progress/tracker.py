@@ -324,8 +324,8 @@ class ProgressTracker:
     def last_loss(self) -> float | None:
         """The latest loss of the run, which may be NaN.
 
-        Without times, it is the loss of the rank with the highest step, and of equal ones that of the lowest
-        rank.
+        Without times, it is the loss of the rank with the highest step. If several ranks are at this step, it
+        is the loss of the lowest rank.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -359,7 +359,10 @@ class ProgressTracker:
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """Return the durations of the counter that has the most, and among equal ones the lowest rank."""
+        """Return the durations of the counter that has the most of them.
+
+        If several counters have the same number, the lowest rank is used.
+        """
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
             for stream in self._streams.values()

@@ -33,7 +33,10 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 
 
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
-    """Return the axis in the first conclusive name; else "world" if the group contains the `whole` job."""
+    """Return the parallel axis that the first conclusive name shows.
+
+    If no name is conclusive, the axis is "world" for a group that contains the `whole` job.
+    """
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)
         axis = next(iter(found)) if len(found) == 1 else _TOGETHER.get(found, "")

@@ -29,9 +29,9 @@ def fold(
     seconds: float = 0.0,
     doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
-    """Group the records of `ranks`, which were read at `time` within some `seconds`, by their state.
+    """Group the records of `ranks` by state. They were read at `time`, which took `seconds`.
 
-    `doing` contains the activity of ranks for which it is not derived from the stack.
+    The activity of each rank is derived from its stack, unless `doing` contains it.
     """
     known = doing or {}
     layout = _layout(ranks)
