@@ -138,7 +138,7 @@ class CrashReader:
                 self._open.rules.update(rules)
                 return None
             ended, self._open = self._open, None
-        self._open, beginning = _begun(line, mark, in_message)
+        self._open, beginning = _beginning_in(line, mark, in_message)
         if self._open is not None:
             self._open.rules.update(rules)
             self._lines = self._stray = self._threads = 0
@@ -146,7 +146,7 @@ class CrashReader:
         return ended
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that need not be read; return the crash that ended in them, if any."""
+        """Skip lines of the stream that are not read; return the crash that ended in them, if any."""
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
             return None
@@ -154,7 +154,7 @@ class CrashReader:
         return ended
 
     def left(self) -> list[ExceptionChain]:
-        """Return a list with the crash that is unfinished if the stream ends here."""
+        """Return a list with the crash that is unfinished, if there is one."""
         return [self._open] if self._open is not None else []
 
     def _continues(self, crash: ExceptionChain, text: str) -> bool:
@@ -187,9 +187,9 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: ExceptionChain, text: str) -> bool:
-        """Add the stack frame in a line to the crash; return False if the line contains no frame.
+        """Add the stack frame in a line to the crash, with the innermost frame last.
 
-        Only frames of the first thread are kept, with the innermost frame last.
+        Only frames of the first thread are kept. Return False if the line does not contain a frame.
         """
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
@@ -207,7 +207,7 @@ class CrashReader:
         return True
 
 
-def _begun(
+def _beginning_in(
     line: Line, mark: LinePosition, in_message: bool
 ) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
     """Return the crash that begins in a line, and the pattern of its beginning; ``None`` for other lines."""
@@ -244,18 +244,18 @@ def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
         record = msgspec.json.decode(line.text)
     except NOT_JSON:  # the line is truncated, or not from an error file
         return None
-    inner = _entry(record, "message")
-    summary = _entry(inner, "message")
-    stack = _entry(_entry(inner, "extraInfo"), "py_callstack")
+    inner = _value_of(record, "message")
+    summary = _value_of(inner, "message")
+    stack = _value_of(_value_of(inner, "extraInfo"), "py_callstack")
     found = _NAME.match(summary.strip()) if isinstance(summary, str) else None
     if found is None or not isinstance(stack, str):
         return None
     frames = [frame for text in stack.splitlines() if (frame := frame_in(text)) is not None]
-    first = (found["message"] or "").strip().partition("\n")[0]
-    raised = ExceptionChain(found["name"], first[:MAX_MESSAGE], line, mark, frames)
+    first_line = (found["message"] or "").strip().partition("\n")[0]
+    raised = ExceptionChain(found["name"], first_line[:MAX_MESSAGE], line, mark, frames)
     raised.kind = kind_of(raised)
     return raised
 
 
-def _entry(record: Any, key: str) -> Any:
+def _value_of(record: Any, key: str) -> Any:
     return record.get(key) if isinstance(record, dict) else None

@@ -30,7 +30,7 @@ PACKAGES = (
     "cuda",
     "python",
 )
-_CANONICAL = {name.replace("-", ""): name for name in PACKAGES}
+_CANONICAL = {name.replace("-", ""): name for name in PACKAGES} | {"pytorch": "torch"}
 _VERSION = r"(?P<version>\d+\.\d+(?:\.\d+)*(?:[._-]?(?:rc|a|b|dev|post)\.?\d+)*(?:\+[\w.]+)?)"
 _NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
 
@@ -114,29 +114,22 @@ def versions_in(text: str) -> dict[str, str]:
         return found
     for pattern in _BY_NAME:
         for hit in pattern.finditer(text):
-            name = _canonical(hit["name"])
-            if name:
-                found.setdefault(name, hit["version"])
+            name = hit["name"].lower().replace("_", "").replace("-", "")
+            if name in _CANONICAL:
+                found.setdefault(_CANONICAL[name], hit["version"])
     return found
-
-
-def _canonical(name: str) -> str | None:
-    plain = name.lower().replace("_", "").replace("-", "")
-    return _CANONICAL.get("torch" if plain == "pytorch" else plain)
 
 
 def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
     """Combine the package versions of several streams into those of the run.
 
-    If streams name different versions of a package, the most precise one is chosen, and among these the one
-    that sorts last. The result does not depend on the order of the streams.
+    If streams name different versions of a package, the most precise version is used, and among equally
+    precise ones the one that sorts last. So the order of the streams does not matter.
     """
-    merged: dict[str, set[str]] = {}
+    merged: dict[str, str] = {}
     for versions in found:
         for name, version in versions.items():
-            merged.setdefault(name, set()).add(version)
-    return {
-        name: max(merged[name], key=lambda version: (version.count("."), version))
-        for name in PACKAGES
-        if name in merged
-    }
+            merged[name] = max(
+                version, merged.get(name, ""), key=lambda version: (version.count("."), version)
+            )
+    return {name: merged[name] for name in PACKAGES if name in merged}

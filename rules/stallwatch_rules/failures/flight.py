@@ -33,7 +33,7 @@ _GROUP = lazy(r"\bPG (?:ID|GUID) (\d{1,6})\b")
 _GUID = lazy(r"\bPG GUID (\w{1,64})")
 _SIZE = lazy(r"\bNumelIn=(\d{1,18})")
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
-_COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})")
+_COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: -?\d{1,12}")
 
 
 class WatchdogPosition(msgspec.Struct):
@@ -45,7 +45,6 @@ class WatchdogPosition(msgspec.Struct):
     #: name of the process group, equal in all ranks, whereas each rank numbers its own groups
     group: str = ""
     enqueued: int | None = None
-    completed: int | None = None
 
 
 class FlightData:
@@ -55,10 +54,7 @@ class FlightData:
         self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: (process group, rank) → position
 
     def see(self, text: str, rank: int | None) -> None:
-        """Read a line that matches a rule for timeouts.
-
-        ``rank`` is the rank that printed the line, or ``None`` if it is unknown.
-        """
+        """Read a line that matches a rule for timeouts. ``rank`` is the rank that printed it, if known."""
         named = _RANK.search(text)
         if named is not None:
             rank = int(named[1])
@@ -77,14 +73,11 @@ class FlightData:
             guid = _GUID.search(text)
             flight.group = guid[1] if guid else ""
         if counters is not None and flight.enqueued is None:
-            flight.enqueued, flight.completed = int(counters[1]), int(counters[2])
+            flight.enqueued = int(counters[1])
 
 
 def watchdog_positions(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], WatchdogPosition]:
-    """Combine what the watchdog reports in all streams.
-
-    The keys of the result are pairs of process group and rank.
-    """
+    """Combine the positions that all streams contain, by process group and rank."""
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
@@ -140,8 +133,8 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
 def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks that waited in a different operation than most ranks of their process group.
 
-    Return ``None`` if all ranks waited in the same operation. In that case a lower sequence number only shows
-    that a rank is late.
+    Return ``None`` if all ranks waited in the same operation. A lower sequence number then only shows that a
+    rank is late.
     """
     for ranks in _by_group(flights):
         works: dict[tuple[int, str], list[int]] = {}
@@ -150,25 +143,22 @@ def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mis
                 works.setdefault((flight.work, flight.operation), []).append(rank)
         if len({operation for _, operation in works}) < 2:
             continue
-        group = RankGroup("", spans_of(rank for own in works.values() for rank in own))
-        found = blame([_waiting(*work, own) for work, own in works.items()], [group])
+        group = RankGroup("", spans_of(rank for ranks in works.values() for rank in ranks))
+        found = blame([_waiting(*work, ranks) for work, ranks in works.items()], [group])
         return MismatchedRanks(sorted(found.ranks or found.candidates), works)
     return None
 
 
 def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
-    """Return the ranks that waited in a collective in the form of a stack group.
-
-    With this form, ranks can be compared as if their stacks had been read.
-    """
+    """Return a group of ranks with the collective in which they waited, as if their stacks had been read."""
     return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks that waited in a different operation than others, with the same sequence number.
+    """Return the ranks that called a different operation than other ranks under the same sequence number.
 
-    Each process group counts its own calls, so these ranks made the same number of calls but called different
-    operations. Groups without a name are skipped, because a number can then belong to several groups.
+    Each process group counts its own calls. Groups without a name are skipped, because a number can then
+    belong to several groups.
     """
     together = {
         (flight.group, rank): flight
@@ -181,9 +171,9 @@ def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mismatche
 
 
 def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[int, WatchdogPosition]]:
-    """Return the ranks of each process group with their positions, for the largest group first.
+    """Return the positions of the ranks of each process group, the largest group first.
 
-    Positions of different groups cannot be compared, because each group numbers its own collectives.
+    Positions in different groups cannot be compared, because each group numbers its own collectives.
     """
     groups: dict[str, dict[int, WatchdogPosition]] = {}
     for (group, rank), flight in flights.items():
@@ -193,11 +183,7 @@ def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[
 
 def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
     """Return a sentence about the rank to which the watchdog's counters point; empty if there is none."""
-    for ranks in _by_group(flights):
-        note = _note(ranks)
-        if note:
-            return note
-    return ""
+    return next((note for ranks in _by_group(flights) if (note := _note(ranks))), "")
 
 
 def _note(ranks: Mapping[int, WatchdogPosition]) -> Text:
@@ -206,9 +192,8 @@ def _note(ranks: Mapping[int, WatchdogPosition]) -> Text:
     if len(enqueued) >= 3 and len(counts) == 2:
         behind = [rank for rank, count in enqueued.items() if count == counts[0]]
         if len(behind) == 1 or 4 * len(behind) <= len(enqueued):
-            return message(
-                "diagnosis.flight-behind", ranks=_ranks(behind), behind=counts[0], others=counts[1]
-            )
+            low, high = counts
+            return message("diagnosis.flight-behind", ranks=_ranks(behind), behind=low, others=high)
     operations = {(f.work, f.operation) for f in ranks.values() if f.work is not None}
     names = {operation for _, operation in operations}
     if len(ranks) >= 2 and len(names) > 1:
@@ -219,12 +204,12 @@ def _note(ranks: Mapping[int, WatchdogPosition]) -> Text:
     if len(operations) == 1 and len(sizes) > 1:
         shown = ", ".join(str(size) for size in sizes[:4])
         return message("diagnosis.flight-sizes", operation=operations.pop()[1], shown=shown)
-    works = {work for work, _ in operations}
-    if len(works) == 1 and next(iter(works)) <= START_UP:
-        work, operation = next(iter(operations))
+    if len({work for work, _ in operations}) != 1:
+        return ""
+    work, operation = next(iter(operations))
+    if work <= START_UP:
         return message("diagnosis.flight-first", work=work, operation=operation)
-    if len(works) == 1 and len(counts) <= 1 and len(ranks) >= 2:
-        work, operation = next(iter(operations))
+    if len(counts) <= 1 and len(ranks) >= 2:
         return message("diagnosis.flight-same", work=work, operation=operation, ranks=_ranks(list(ranks)))
     return ""
 

@@ -41,7 +41,7 @@ class Framework(msgspec.Struct, frozen=True):
 
 
 _listed = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Framework, ...])
-FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
+FRAMEWORKS: Mapping[str, Framework] = {framework.id: framework for framework in _listed}
 
 
 def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:
@@ -51,10 +51,11 @@ def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = 
     several frameworks, the first in the table is returned. The log of a trainer that samples with vLLM
     belongs to the trainer, not to vLLM.
     """
-    found = [*_of_code(failed), *(one for one in _listed if one.printed(text)), *_of_code(others)]
-    return next((one.id for one in sorted(found, key=lambda one: one.engine)), "")
+    printed = (framework for framework in _listed if framework.printed(text))
+    found = [*_of_code(failed), *printed, *_of_code(others)]
+    return next((framework.id for framework in sorted(found, key=lambda framework: framework.engine)), "")
 
 
 def _of_code(paths: Iterable[str]) -> Iterator[Framework]:
     known = {path.replace("\\", "/") for path in paths}
-    return (one for one in _listed if any(map(one.runs, known)))
+    return (framework for framework in _listed if any(map(framework.runs, known)))

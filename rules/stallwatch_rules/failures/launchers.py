@@ -78,7 +78,9 @@ class LauncherSummary(msgspec.Struct):
         status = _STATUS.search(text)
         if status is not None:
             self._ended(int(status[1] or status[2]))
-            self._stopped(line)
+            local = _LOCAL.search(text)
+            if local is not None and len(self.stops) < MAX_STOPS:
+                self.stops.append(Stop(line, [int(local[1])]))
         elif "will restart worker group" in text:
             self._again(line)
         elif "ChildFailedError:" in text:
@@ -86,41 +88,32 @@ class LauncherSummary(msgspec.Struct):
                 stop.over = line.number if stop.over is None and not stop.left else stop.over
         elif _ROOT in text:
             self._root = True
-        elif "noticed that process rank" in text:
-            noticed = _SIGNALLED.search(text)
-            if noticed is not None:
-                self._exited(int(noticed[1]), -int(noticed[2]), line)
+        elif "noticed that process rank" in text and (found := _SIGNALLED.search(text)):
+            self._exited(int(found[1]), -int(found[2]), line)
         elif "Process name:" in text:
-            named = _PROCESS.match(text)
-            self._rank = int(named[1]) if named is not None else None
-        elif self._rank is not None and "Exit code:" in text:
-            ended = _CODE.match(text)
-            if ended is not None:
-                self._exited(self._rank, int(ended[1]), line)
-        elif "exits successfully" in text:
-            found = _LEFT.search(text)
-            if found is not None and len(self.left) < MAX_RANKS:
+            found = _PROCESS.match(text)
+            self._rank = int(found[1]) if found is not None else None
+        elif self._rank is not None and "Exit code:" in text and (found := _CODE.match(text)):
+            self._exited(self._rank, int(found[1]), line)
+        elif "exits successfully" in text and (found := _LEFT.search(text)):
+            if len(self.left) < MAX_RANKS:
                 self.left[int(found[1])] = (line, step)
         elif "Killing subprocess" in text:
             self._over = self._over or "[launch.py:" in text
         elif "num_local_procs" in text:
-            nodes = _NODES.search(text)
-            self.one_node = nodes is not None and int(nodes[1]) == 1
-        elif "spawned with command" in text:
-            found = _SPAWNED.search(text)
-            if found is not None and len(self.spawned) < MAX_RANKS:
+            found = _NODES.search(text)
+            self.one_node = found is not None and int(found[1]) == 1
+        elif "spawned with command" in text and (found := _SPAWNED.search(text)):
+            if len(self.spawned) < MAX_RANKS:
                 self._spawn(int(found[1]), int(found[2]) if found[2] else None)
-        elif "local_rank" in text:
-            found = _RANK.match(text)
-            if found and len(self.codes) < MAX_RANKS:
+        elif "local_rank" in text and (found := _RANK.match(text)):
+            if len(self.codes) < MAX_RANKS:
                 self._rank = int(found[1])
                 self.codes.setdefault(self._rank, None)
                 if self._root and self.first is None:
                     self.first = self._rank
-        elif self._rank is not None and "exitcode" in text:
-            found = _EXIT.match(text)
-            if found:
-                self._exited(self._rank, int(found[1]), line)
+        elif self._rank is not None and "exitcode" in text and (found := _EXIT.match(text)):
+            self._exited(self._rank, int(found[1]), line)
         else:
             self._described(line)
 
@@ -137,16 +130,8 @@ class LauncherSummary(msgspec.Struct):
         elif self._limited and (found := _LIMIT.match(line.text)) and len(self.limits) < MAX_LIMITS:
             self.limits.setdefault(found[1], line)
 
-    def _stopped(self, line: Line) -> None:
-        local = _LOCAL.search(line.text)
-        if local is not None and len(self.stops) < MAX_STOPS:
-            self.stops.append(Stop(line, [int(local[1])]))
-
     def _again(self, line: Line) -> None:
-        """Record a restart of the workers.
-
-        torchrun logs restarts at level INFO, which is off by default.
-        """
+        """Record a restart of the workers. By default, torchrun does not log restarts."""
         again = _AGAIN.search(line.text)
         if again is None:
             return
@@ -164,14 +149,14 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that exited without an error while another never did.
+        """Rank, step and line of each process that exited without an error while others continued.
 
         The rank is ``None`` if the launcher may run on several nodes.
         """
         if self.spawned.keys() <= self.left.keys():
             return []
         ranks = self.spawned if self.one_node else {}
-        return [(ranks.get(one), step, line) for one, (line, step) in self.left.items()]
+        return [(ranks.get(process), step, line) for process, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
         """Return whether a launcher reports that the rank failed and was not ended by the launcher."""
@@ -189,5 +174,5 @@ class LauncherSummary(msgspec.Struct):
     @property
     def culprits(self) -> list[int]:
         """The ranks whose failure a user should inspect: failed ranks that the launcher did not end."""
-        own = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
-        return sorted(own) or ([self.first] if self.first is not None else [])
+        failed = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
+        return sorted(failed) or ([self.first] if self.first is not None else [])

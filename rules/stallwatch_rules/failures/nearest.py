@@ -41,7 +41,7 @@ _PYTHON = 0.4  # weight of a word of Python's own messages
 
 @dataclass(frozen=True)
 class _Text:
-    """A text that can be searched for words: its words in lower case, separated by spaces."""
+    """The words of a text in lower case, separated by spaces, and the text itself in lower case."""
 
     words: str
     text: str
@@ -128,14 +128,13 @@ def _all_words(*texts: str) -> list[str]:
 
 
 def _features(*texts: str) -> list[str]:
-    """Return what texts are compared by: words, pairs of words, and whole identifiers.
+    """Return the features by which texts are compared: words, pairs of words, and whole identifiers.
 
     The words of a pair are joined by a space, and an identifier begins with ``#``.
     """
     found = dict.fromkeys(words_of(*texts))
     for text in texts:
-        words = _all_words(text)
-        found.update(dict.fromkeys(f"{one} {other}" for one, other in itertools.pairwise(words)))
+        found.update(dict.fromkeys(map(" ".join, itertools.pairwise(_all_words(text)))))
         found.update(dict.fromkeys(f"#{name.lower()}" for name in _IDENTIFIER.findall(text[:_MAX_TEXT])))
     return list(found)
 
@@ -147,10 +146,7 @@ def _worth(feature: str) -> float:
 
 
 def _texts_of(page: RulePage) -> _Page:
-    """Return the texts of a page with their weights.
-
-    Program output counts in full, and explanations count half.
-    """
+    """Return the texts of a page with their weights: program output counts most, explanations least."""
     printed = _Text.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
     named = _Text.of(page.title, page.id.replace("-", " "))
     explained = _Text.of(page.sections.what, page.sections.why)

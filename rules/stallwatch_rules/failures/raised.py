@@ -10,7 +10,7 @@ that called the user's code are ignored, because they did not raise the exceptio
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: The setting in which an exception was raised: the main thread, another thread, a process of
-#: ``multiprocessing``, a
-#: task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator that is closed).
-#: ``handled``: the program reports that it continues without the part that failed.
+#: ``multiprocessing``, a task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator
+#: that is closed). ``handled``: the program reports that it continues without the part that failed.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -68,12 +67,9 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's own innermost frame; an empty string if all frames belong to libraries.
-
-    The frames are texts, with the innermost frame last.
-    """
-    own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
-    return next((frame for frame in own if not _STARTER.search(frame)), "")
+    """Return the user's innermost frame among frames in text form; empty if all belong to libraries."""
+    frames = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
+    return next((frame for frame in frames if not _STARTER.search(frame)), "")
 
 
 class LinePosition(msgspec.Struct, frozen=True):
@@ -155,27 +151,20 @@ class ExceptionChain(msgspec.Struct):
 
 
 #: The outermost frames of a thread, and of a process of Python's or torch's ``multiprocessing``.
-_STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
-    ("thread", lazy(r"(?:^|[/\\])threading\.py in _bootstrap")),
-    (
-        "child",
-        lazy(
-            r"(?:^|[/\\])(?:multiprocess(?:ing)?|loky)[/\\](?:[\w/\\]+[/\\])?"
-            r"(?:process\.py in _bootstrap|spawn\.py in (?:spawn_main|_main)"
-            r"|(?:forkserver|resource_tracker)\.py in main)"
-        ),
+_STARTS: Mapping[Setting, re.Pattern[str]] = {
+    "thread": lazy(r"(?:^|[/\\])threading\.py in _bootstrap"),
+    "child": lazy(
+        r"(?:^|[/\\])(?:multiprocess(?:ing)?|loky)[/\\](?:[\w/\\]+[/\\])?(?:process\.py in _bootstrap"
+        r"|spawn\.py in (?:spawn_main|_main)|(?:forkserver|resource_tracker)\.py in main)"
     ),
-)
+}
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return where an exception was raised, such as in a thread or a child process.
-
-    The frames show this, or the line above the traceback.
-    """
+    """Return the setting of an exception, which its outermost frames or the line above its traceback show."""
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
-        for setting, start in _STARTS:
+        for setting, start in _STARTS.items():
             if start.search(call):
                 return setting
     return introduced
@@ -202,7 +191,7 @@ class SecondaryException(NamedTuple):
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # messages to which the raising code did not add any text
-RELAYS = tuple(SecondaryException(one.exceptions, one.message) for one in KINDS if one.relays)
+RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
 #: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and of
 #: W&B.
 ECHOES = (
@@ -266,33 +255,31 @@ _GONE = frozenset(
 def of_helper(raised: ExceptionChain) -> bool:
     """Return whether an experiment tracker or a reader thread of ``subprocess`` raised the exception.
 
-    All its frames must belong to libraries, because Python's own library and installed packages call each
-    other. The outermost frame of an installed package shows the owner.
+    All frames must belong to libraries. The outermost frame of an installed package shows which package it
+    is, because packages and the standard library call each other.
     """
     if not raised.frames or not all(frame.library for frame in raised.frames):
         return False
     installed = [frame for frame in raised.frames if _PACKAGES.search(frame.path)]
     if installed:
         return _TRACKERS.search(installed[0].path) is not None
-    return raised.setting == "thread" and any(_reads_output(frame) for frame in raised.frames)
+    readers = (frame for frame in raised.frames if frame.name == "_readerthread")
+    return raised.setting == "thread" and any(_is_in_file(frame, "subprocess.py") for frame in readers)
 
 
 def pins_batches(raised: ExceptionChain) -> bool:
-    """Return whether the thread of a data loader that pins memory lost one of its workers.
+    """Return whether a data loader's thread that pins memory lost a worker.
 
-    The code is in torch's ``_utils/pin_memory.py``. When the thread receives a batch from a lost worker, the
-    connection to the worker fails (``multiprocessing``).
+    The thread (torch's ``_utils/pin_memory.py``) then fails to connect to the worker (``multiprocessing``).
     """
+    if raised.setting != "thread" or raised.exception not in _GONE:
+        return False
     names = {frame.name for frame in raised.frames}
-    connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
-    return (
-        raised.setting == "thread" and raised.exception in _GONE and "_pin_memory_loop" in names and connected
-    )
+    return "_pin_memory_loop" in names and any(_is_in_file(frame, "connection.py") for frame in raised.frames)
 
 
-def _reads_output(frame: Frame) -> bool:
-    """Return whether a frame is in a thread that reads a child process's output (``Lib/subprocess.py``)."""
-    return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
+def _is_in_file(frame: Frame, file: str) -> bool:
+    return re.split(r"[/\\]", frame.path)[-1] == file
 
 
 DEEP = 3  #: minimum number of parts of a folder's path that identifies a package
@@ -302,67 +289,59 @@ MAX_DEPTH = 25  #: maximum number of innermost frames to inspect: outer frames a
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
     """Return the page that names the place where an exception was raised, and the frame at that place.
 
-    If pages name several frames, the innermost one counts. A place with a pattern for the message takes
-    precedence over a place without one, and a frame over the name of the exception, for which no frame is
-    returned. Return ``None`` if two pages match equally well.
+    The innermost frame that a page names counts. A page that also gives a message takes precedence, and a
+    frame takes precedence over the mere name of an exception, for which no frame is returned. Return ``None``
+    if two pages match equally well.
     """
-    best: list[tuple[_Order, str, RulePage, Frame | None]] = []
-    calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
+    best: list[tuple[tuple[bool, int, int], str, RulePage, Frame | None]] = []
+    calls = _up_to_user_code(list(reversed(raised.frames))[:MAX_DEPTH])
     for page in pages:
         found = [
-            (_rank_of_place(place, depth), page.id, page, call)
+            (
+                (bool(place.message), -depth, bool(place.functions) + bool(place.exceptions)),
+                page.id,
+                page,
+                call,
+            )
             for place in page.raised_in
-            if _agrees(place, raised)
-            for depth, call in _where(place, calls)
+            if _fits(place, raised)
+            for depth, call in _frames_at(place, calls)
         ]
         if found:
-            best.append(max(found, key=lambda one: one[0]))
-    best.sort(key=lambda one: (one[0], one[1]), reverse=True)
+            best.append(max(found, key=lambda entry: entry[0]))
+    best.sort(key=lambda entry: (entry[0], entry[1]), reverse=True)
     if not best or (len(best) > 1 and best[0][0] == best[1][0]):
         return None
     return best[0][2], best[0][3]
 
 
-_Order = tuple[bool, int, int]
+def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
+    """Return whether an exception has a name and a message that a page gives for a place.
 
-
-def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
-    return bool(place.message), -depth, bool(place.functions) + bool(place.exceptions)
-
-
-def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether the name and the message of an exception fit a place that a page names.
-
-    If a truncated traceback shows only frames, the name need not fit.
+    The name is unknown if the traceback is truncated. The frames are then sufficient.
     """
     cut_off = not raised.exception and place.file
-    if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
+    named = any(f".{raised.exception}".endswith(f".{name}") for name in place.exceptions)
+    if place.exceptions and not named and not cut_off:
         return False
     return not place.message or found_in(place.message, raised.message)
 
 
-def _is(exception: str, name: str) -> bool:
-    return exception == name or exception.endswith(f".{name}")
+def _up_to_user_code(calls: list[Frame]) -> list[Frame]:
+    """Return the frames, the innermost first, up to the user's own innermost frame."""
+    outermost = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
+    return calls[: outermost + 1]
 
 
-def _inside(calls: list[Frame]) -> list[Frame]:
-    """Return the frames from the innermost one up to the user's own innermost frame.
-
-    The first frame of the list is the innermost one.
-    """
-    own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
-    return calls[: own + 1]
-
-
-def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the frames at a place that a page names, each with its depth; the innermost has depth 0."""
+def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
+    """Return the frames at a place that a page names, with their depths; the innermost frame has depth 0."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
-    return [(depth, call) for depth, call in enumerate(looked_at) if _at(place, call)]
+    return [(depth, call) for depth, call in enumerate(looked_at) if _is_at(place, call)]
 
 
-def _at(place: RaisedIn, call: Frame) -> bool:
+def _is_at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
     if place.file.endswith("/"):
         # A user's own folder may have a short name, too; a long name may belong to a checkout.
@@ -373,7 +352,6 @@ def _at(place: RaisedIn, call: Frame) -> bool:
 
 
 def found_in(pattern: str, text: str) -> bool:
-    """Return whether a page's pattern is found in a text."""
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
@@ -408,10 +386,7 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = CountedException(raised, 1, raised)
 
     def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
-        """Return a copy that also counts the exceptions in ``left``.
-
-        These are exceptions that are not finished at the current end of the stream.
-        """
+        """Return a copy that also counts ``left``: exceptions that are unfinished when the stream ends."""
         copy = ExceptionTable(
             {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
         )

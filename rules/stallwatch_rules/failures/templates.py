@@ -23,6 +23,9 @@ MAX_DROPPED = 8192  #: maximum number of checksums of dropped entries
 MAX_TEXT = 400  #: maximum number of characters of a line that are read and kept
 
 Level = Literal["error", "warning", "info"]
+#: The level that each group of ``_STATED`` shows.
+_LEVELS: dict[str | None, Level] = {"info": "info", "warning": "warning", "error": "error"}
+_LEVELS |= {"i": "info", "w": "warning", "e": "error"}
 
 _MESSAGE = lazy(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
 _NO_MESSAGE = lazy(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
@@ -113,7 +116,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop half of the entries: those whose last lines are the oldest."""
+        """Drop half of the entries: those that have not occurred for the longest time."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -131,20 +134,21 @@ def looks_like_message(text: str) -> bool:
 
 def level_of(text: str) -> Level:
     """Return the level of a line, from its logger's prefix or, without a prefix, from words in the line."""
-    stated = _STATED.search(text[:120])
-    if stated is not None:
-        if stated["error"] or stated["e"]:
-            return "error"
-        return "warning" if stated["warning"] or stated["w"] else "info"
+    if (level := _stated_level(text)) is not None:
+        return level
     if _ERROR.search(text):
         return "error"
     return "warning" if _WARNING.search(text) else "info"
 
 
+def _stated_level(text: str) -> Level | None:
+    found = _STATED.search(text[:120])
+    return _LEVELS[found.lastgroup] if found is not None else None
+
+
 def states_info(text: str) -> bool:
     """Return whether a logger marks the line as neither a warning nor an error."""
-    stated = _STATED.search(text[:120])
-    return stated is not None and bool(stated["info"] or stated["i"])
+    return _stated_level(text) == "info"
 
 
 def states_error(text: str) -> bool:
@@ -152,8 +156,7 @@ def states_error(text: str) -> bool:
 
     Words about errors do not count, because they can be part of advice.
     """
-    stated = _STATED.search(text[:120])
-    return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
+    return _stated_level(text) == "error" and not _WITHOUT_EFFECT.search(text)
 
 
 def _cut(line: Line) -> Line:

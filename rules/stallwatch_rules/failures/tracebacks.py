@@ -145,8 +145,8 @@ def notebook_frame(text: str) -> Frame | None:
 def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name is the name of an exception.
 
-    ``adjoining`` is True if the line directly follows the frames of a traceback. In this case any capitalized
-    name is accepted, and also the ``error`` of a module.
+    ``adjoining`` is True if the line directly follows the frames of a traceback. Any capitalized name is then
+    accepted, and also the ``error`` of a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.
@@ -156,10 +156,7 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Return the text without its logger prefix, if this prefix differs from ``prefix`` only in digits.
-
-    ``prefix`` is the prefix of the traceback's header.
-    """
+    """Return a line without its logger prefix, if this equals the header's ``prefix`` except for digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -286,8 +283,8 @@ class TracebackReader:
     def quotes(self, text: str) -> bool:
         """Return whether a line would be quoted source code, and not a message, if it came next.
 
-        ``raise RuntimeError("CUDA out of memory")`` below a frame shows what the program may print, and the
-        same words in a box of variables show the value of a variable.
+        Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and the value of a variable
+        in a box.
         """
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             inner = MARGIN.sub("", text, count=1)
@@ -305,7 +302,7 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that need not be read; return the chain that has ended, if any."""
+        """Skip lines of the stream that are not read; return the chain that has ended, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
@@ -325,13 +322,12 @@ class TracebackReader:
         """Return the exceptions that are unfinished if the stream ends here; the reader does not change."""
         if self._raised is not None:
             return [self._raised]
-        if self._open is not None and (self._open.frames or self._open.chain or self._open.named):
-            chain, frames = self._open.chain, list(self._open.frames)
-            cut = ExceptionChain(
-                self._open.named, "", self._open.start, mark, frames, chain.root if chain else ""
-            )
-            cut.rules = self._open.rules | (chain.rules if chain else set())
-            cut.setting = setting_of(frames, self._open.introduced)
+        begun = self._open
+        if begun is not None and (begun.frames or begun.chain or begun.named):
+            chain, frames = begun.chain, list(begun.frames)
+            cut = ExceptionChain(begun.named, "", begun.start, mark, frames, chain.root if chain else "")
+            cut.rules = begun.rules | (chain.rules if chain else set())
+            cut.setting = setting_of(frames, begun.introduced)
             cut.kind = kind_of(cut)
             return [cut]
         return [self._bare] if self._bare is not None else []
@@ -354,9 +350,9 @@ class TracebackReader:
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":
             setting = "ignored" if ignored else chained.setting if not chained.of_destructor else "main"
-        self._open = _Open(line, prefix, setting, chained, header=True, adjoining=True)
-        self._open.group, self._open.named = GROUP_HEADER in line.text, named
-        self._open.column, self._open.warned, self._open.quoted = max(0, corner), warned, quoted
+        self._open = _Open(line, prefix, setting, chained, header=True, adjoining=True, named=named)
+        self._open.group, self._open.column = GROUP_HEADER in line.text, max(0, corner)
+        self._open.warned, self._open.quoted = warned, quoted
         (self._open.heading if prefix.strip() else self._open.rules).update(self._failures & set(rules))
         self._chained, self._lines = False, 0
         return None if inner else previous
@@ -418,7 +414,7 @@ class TracebackReader:
     def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
         """Read a line about an exception inside an exception group.
 
-        The first such exception that is not a group itself becomes the root of the group.
+        The first exception that is not a group itself becomes the root of the group.
         """
         self._after = 0
         raised.rules.update(self._failures & set(rules))

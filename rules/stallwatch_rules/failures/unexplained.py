@@ -30,9 +30,8 @@ DEPTH = 4
 def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
     """Return a number for each pair of level and masked text; pairs with the same number are alike.
 
-    Lines of different levels never share a cluster. Without Drain3 (``pip install 'stallwatch[scale]'``),
-    only equal texts share a cluster. Drain3's result depends on the order of its lines, so callers sort them
-    first.
+    Lines of different levels never share a number. Without Drain3 (``pip install 'stallwatch[scale]'``), only
+    equal texts do. Callers sort the lines, because Drain3's result depends on their order.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -112,9 +111,9 @@ class _Group:
 
 
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
-    """Return the lines of a run that are new, the most significant first.
+    """Return the new lines of a run, the most significant first.
 
-    They are not in ``baseline`` or, without one, not in the healthy part of the run.
+    These are lines that are missing in ``baseline`` or, without a baseline, in the healthy part of the run.
     """
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     clock = StepClock(lead)
@@ -143,9 +142,8 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 def _started(streams: Streams) -> dict[str, int]:
     """Return the number of the line with the first step, for each source with enough steps.
 
-    Lines above that line are output of the start of the program. The order of later lines does not show
-    whether steps followed them, if the rank has no steps of its own: lines with the steps of other ranks can
-    be delayed.
+    Earlier lines are output of the start of the program. For a rank without steps of its own, the order of
+    later lines is inconclusive, because the lines with the steps of other ranks can be delayed.
     """
     started: dict[str, int] = {}
     for (source, _), stream in streams.items():
@@ -159,8 +157,7 @@ def _started(streams: Streams) -> dict[str, int]:
 def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
     """Return whether the lines of a template first occurred after the last step.
 
-    If the log shows no steps, it has no healthy part for comparison, so only lines at the level of an error
-    are new.
+    A log without steps has no healthy part for comparison, so only errors are new there.
     """
     if stream.templates.partial and entry.level == "info":
         return False
@@ -174,7 +171,7 @@ def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: b
 
 
 def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]:
-    """Merge new groups whose lines are alike, and drop those that are like a line that is not new."""
+    """Merge new groups of similar lines, and drop groups that resemble a line that is not new."""
     fresh = [group for group in groups if group.new]
     if not fresh:
         return []
@@ -194,9 +191,9 @@ def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]
 
 
 def _weight(group: _Group) -> float:
-    """Return the significance of a group of lines.
+    """Return how significant a group of lines is.
 
-    It is higher for severe and rare lines, for lines near the end of the log, and for lines of many ranks.
+    Errors, rare lines, lines near the end of the log, and lines of many ranks are more significant.
     """
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
@@ -238,9 +235,9 @@ def with_explanations(
 ) -> Diagnosis:
     """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
 
-    For other runs, new lines and a note are added in two cases: the log ends with an error, or a baseline is
-    given that lacks some of the lines. Nothing is added if ``ended`` is set, because the end of the run is
-    then known from elsewhere, or the run is still watched.
+    Other runs get new lines and a note if their log ends with an error, or if a baseline lacks some of the
+    lines. They get nothing if the run has ``ended`` in a way that is known from elsewhere, or is still
+    watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
@@ -263,7 +260,7 @@ def with_explanations(
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
-    """Return whether the log of an unfinished run contains an error after its last step."""
+    """Return whether the log of an unfinished run contains an error after the last step."""
     progress = diagnosis.progress
     return (
         progress.last_step is not None

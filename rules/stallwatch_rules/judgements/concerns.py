@@ -38,9 +38,7 @@ CONCERNS: Mapping[str, Concern] = {
         "deepspeed.initialize(model=None) at {place}; of {trainer}, {missing} is None",
         names=("trainer", "missing"),
     ),
-    "sum": Concern(
-        "the loss holds a sum over {parameter}, empty when it was summed; backward at {place}",
-    ),
+    "sum": Concern("the loss holds a sum over {parameter}, empty when it was summed; backward at {place}"),
     "unwrapped-at-checkpoint": Concern(
         "{trainer}.save_model ({place}) hands a bare model to accelerate in place of the ZeRO-3 engine",
         names=("saves",),

@@ -44,9 +44,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        When a stall is reported, the log may show slightly less than the threshold, because a live watcher
-        and the times in the log do not start to count at the same moment. In this case the threshold is
-        returned.
+        A live watcher may start to count before the times in the log. So for a stalled run, the result is at
+        least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
@@ -118,8 +117,8 @@ class Trace(msgspec.Struct, frozen=True):
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
     """Assess a failure after which training continued, by the number of steps after its last match.
 
-    One step is enough if training had taken steps before the match and then reached its last step. Otherwise,
-    one step is weak evidence: a progress bar is drawn once more when its program ends, even because of an
+    One step is enough if training had taken steps before the match and then reached its last step. In other
+    cases it is weak evidence, because a progress bar is drawn once more when its program ends by an
     exception.
     """
     reached = facts.complete and facts.advances > followed
@@ -138,5 +137,5 @@ def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
 
 
 def continued_to_serve(answered: int, *, died: bool) -> bool:
-    """Return whether a server continued to work, given how many requests it answered after a failure."""
+    """Return whether a server answered enough requests after a failure to have survived it."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

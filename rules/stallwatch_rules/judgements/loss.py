@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
@@ -59,76 +59,64 @@ def finite_losses(points: Sequence[Point]) -> list[Point]:
 
 def is_excerpt(points: Sequence[Point]) -> bool:
     """Return whether the points begin in the middle of a run, judging by their first two steps."""
+    first, distance = _first_step_and_distance(points)
+    return distance > 0 and first > MID_RUN * distance
+
+
+def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
+    """Return the first step, and the distance to the second; the distance is NaN if a step is unknown."""
     steps = [point.step for point in points[:2] if point.step is not None]
-    return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
+    return (steps[0], steps[1] - steps[0]) if len(steps) == 2 else (0.0, math.nan)
 
 
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points of the last run if one file contains several runs.
 
-    Step numbers also decrease at the start of each epoch and when a run is resumed. Another run is therefore
-    recognized by its first step and its losses. Its losses must be well above the last losses before it. They
-    must also either be near the first losses in the file, or fall. A run on other data may start at different
-    losses, but a diverged run does not learn again.
+    Step numbers also decrease at the start of an epoch and when a run is resumed. So another run must have
+    losses well above the last losses before it. They must also be near the first losses in the file, or fall:
+    a run on other data starts at different losses, but a diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
         if step is None or before is None or step >= before / 2:
             continue
-        if not _first_step(points[at : at + 2]) or _next_epoch(points[at - 1], points[at]):
-            continue
-        first, last = _few(points[at : at + FEW]), _few(points[max(0, at - FEW) : at])
-        begun = median(_few(points[:FEW]) or [math.inf])
+        first_step, distance = _first_step_and_distance(points[at : at + 2])
+        if not 0 <= first_step <= distance or _is_next_epoch(points[at - 1], points[at]):
+            continue  # the distance between steps is at least as large as the first step of a run
+        first, last = _losses(points[at : at + FEW]), _losses(points[max(0, at - FEW) : at])
+        begun = median(_losses(points[:FEW]) or [math.inf])
         near = bool(first) and begun / ABOVE_ALL < median(first) < ABOVE_ALL * begun
-        since = _few(points[at:])
+        since = _losses(points[at:])
         falls = len(since) > 2 * FEW and median(first) > ABOVE_ALL * median(since[-FEW:])
         if (near or falls) and last and min(first) > ABOVE_ALL * median(last):
             return points[at:]
     return points
 
 
-def _first_step(points: Sequence[Point]) -> bool:
-    """Return whether the first of two points is at the first step of a run.
-
-    The difference between their steps shows this: it is at least as large as the first step.
-    """
-    steps = [point.step for point in points if point.step is not None]
-    return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
-
-
-def _next_epoch(before: Point, point: Point) -> bool:
+def _is_next_epoch(before: Point, point: Point) -> bool:
     return before.epoch is not None and point.epoch is not None and point.epoch > before.epoch
 
 
-def _few(points: Sequence[Point]) -> list[float]:
+def _losses(points: Sequence[Point]) -> list[float]:
     return [point.loss for point in finite_losses(points) if point.loss is not None]
-
-
-def _far_apart(points: Sequence[Point]) -> bool:
-    """Return whether the second of two points is not early in a run.
-
-    The large difference between their steps shows this.
-    """
-    steps = [point.step for point in points[:2] if point.step is not None]
-    return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 
 
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
     """Assess a loss that rose permanently, so that its latest values are all above its best values.
 
-    ``nan_follows`` is True if the loss became NaN in the end, as a consequence. ``rewarded`` is True if the
-    loss is one of reinforcement learning, for which a few values are not significant.
+    ``nan_follows`` is True if the loss finally became NaN, as a consequence. ``rewarded`` is True for
+    reinforcement learning, where a few values are not significant.
     """
-    losses = [point.loss for point in finite_losses(points) if point.loss is not None]
+    losses = _losses(points)
     few = len(losses) < SHORT
     if few and rewarded:
         return None
     width = 3 if few else max(STAYED, len(losses) // 20)
-    settled = not few or is_excerpt(points) or _far_apart(points)
+    # A large distance between steps shows that the second point is not early in the run.
+    settled = not few or is_excerpt(points) or _first_step_and_distance(points)[1] >= MID_RUN
     if len(losses) < (2 if settled else 3) * width or min(losses) <= 0:
         return None
-    recent = losses[-width:]
-    before = losses[:-width]
+    before, recent = losses[:-width], losses[-width:]
     # the latest losses overlap the best losses, as in every run that still learns
     if min(recent) <= ABOVE_ALL * min(before):
         return None
@@ -150,7 +138,7 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
-        losses = [earlier.loss for earlier in before if earlier.loss is not None]
+        losses = _losses(before)
         usual, loss = median(losses), point.loss
         if loss is None or usual <= 0 or loss < max(JUMP * usual, usual + JUMP_BY):
             continue
@@ -166,14 +154,14 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """Return the spread of the logarithms of the losses; single outliers do not affect it."""
+    """Return the spread of the logarithms of the losses, which single outliers do not affect."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)
 
 
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
-    """Return whether the gradient norm left its usual range together with the loss, or just before it.
+    """Return whether the gradient norm jumped together with the loss, or just before it.
 
     Without gradient norms, the loss alone must show the jump: it was constant before, and rose far.
     """
@@ -209,22 +197,19 @@ def judge_frozen(
     """Assess a loss that is the same number many times, or that is no longer printed while steps continue.
 
     ``unlogged`` is the number of training steps since a loss was printed. ``bar`` is True if a progress bar
-    prints the loss, because it repeats the last value. ``zero_is_odd`` is True if numbers are printed in full
-    and nothing suggests reinforcement learning, whose loss is zero by nature. ``rewarded`` is True for
-    reinforcement learning and for preference learning, whose loss is ln 2 at first. ``overflowed`` is True if
+    prints the loss, because a bar repeats the last value. ``zero_is_odd`` is True if numbers are printed in
+    full and nothing suggests reinforcement learning, whose loss is zero by nature. ``rewarded`` is True for
+    reinforcement learning and preference learning, whose loss is ln 2 at first. ``overflowed`` is True if
     steps were skipped, because some trainers then print zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
         return None
     last = known[-1]
-    same = 0
-    for point in reversed(known):
-        if point.loss != last.loss:
-            break
-        same += 1
+    same = sum(1 for _ in takewhile(lambda point: point.loss == last.loss, reversed(known)))
     enough = _enough_equal(last.loss or 0.0, known[-same:], never_else=same == len(known))
-    enough = max(enough, REPEATED * _longest_equal(known[:-same]))
+    earlier_rows = (len(list(row)) for _, row in groupby(point.loss for point in known[:-same]))
+    enough = max(enough, REPEATED * max(earlier_rows, default=0))
     if all(point.margin == 0 for point in known[-same:]):
         enough = min(enough, NO_MARGIN)
     enough *= 20 if bar else 1
@@ -235,8 +220,7 @@ def judge_frozen(
         enough = len(known) + 1 if healthy else from_start if never else ZEROS_LATER
     rounded = 0 < same < len(known) and bool(last.loss) and _is_coarse(last.loss or 0.0, known)
     if last.loss is not None and math.isfinite(last.loss) and same >= enough and not rounded:
-        note = message("diagnosis.loss-same", loss=f"{last.loss:g}", count=same)
-        return Judgement("degrading", note)
+        return Judgement("degrading", message("diagnosis.loss-same", loss=f"{last.loss:g}", count=same))
     classes = None if bar or rewarded else _guessing(known)
     if classes is not None:
         chance = f"{math.log(classes):.4f}"
@@ -249,13 +233,13 @@ def judge_frozen(
 
 
 def _guessing(known: Sequence[Point]) -> int | None:
-    """Return the number of classes if the last losses are ln(classes), which is the loss of random guesses.
+    """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
-    Return ``None`` if they are not. A run has this loss at its start, too. Its loss must therefore have been
+    Return ``None`` if they are not. A run normally has this loss at its start. So its loss must have been
     different after its first values, or the run must have begun long before. The values must fluctuate,
-    because equal or steadily changing values have other reasons: ranks repeat each other's values, values
-    with few digits round to the same number, and a smoothed loss passes through this value. While the
-    learning rate rises or is nearly zero, a constant loss is normal.
+    because equal or steadily changing values have other reasons: several ranks print the same values, values
+    with few digits are rounded, and a smoothed loss passes through this value. A constant loss is normal
+    while the learning rate rises or is nearly zero.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -278,22 +262,14 @@ def _guessing(known: Sequence[Point]) -> int | None:
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
     """Return how many equal losses in a row are too many to be a coincidence.
 
-    The fewer digits are printed, the more losses are required. ``never_else`` is True if all earlier losses
-    are equal, too.
+    More losses are required if they have few digits. ``never_else`` is True if all earlier losses are equal,
+    too.
     """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
     if run[-1].step is not None:
         return enough
     return max(enough, ALL_EQUAL) if never_else else 4 * enough  # several ranks may print each step's loss
-
-
-def _longest_equal(known: Sequence[Point]) -> int:
-    """Return the length of the longest row of equal losses.
-
-    Some programs repeat each value for a while.
-    """
-    return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
@@ -308,11 +284,7 @@ def judge_zero_gradients(
 ) -> Judgement | None:
     """Assess gradient norms that are 0, if the learning rate is 0 or the loss does not fall."""
     known = [point for point in points if point.grad_norm is not None]
-    zeros = 0
-    for point in reversed(known):
-        if point.grad_norm != 0:
-            break
-        zeros += 1
+    zeros = sum(1 for _ in takewhile(lambda point: point.grad_norm == 0, reversed(known)))
     if not zeros:
         return None
     run = known[-zeros:]
@@ -323,6 +295,7 @@ def judge_zero_gradients(
     if zeros < (ZEROS_AFTER_OVERFLOW if overflowed else enough):
         return None
     still = len(losses) == 1 and losses != {None} and losses != {0.0}
+    # Some frameworks print 0 for an unknown norm, so zeros matter only if the loss does not fall.
     idle = exact and zeros == len(known) and zeros > ZEROS and _does_not_fall(run)
     if not no_rate and (rewarded or not (still or idle)):
         return None
@@ -331,11 +304,7 @@ def judge_zero_gradients(
 
 
 def _does_not_fall(run: Sequence[Point]) -> bool:
-    """Return whether losses are known and do not fall.
-
-    Only then do gradient norms of 0 matter, because some frameworks print 0 for an unknown norm.
-    """
-    losses = [point.loss for point in finite_losses(run) if point.loss is not None]
+    losses = _losses(run)
     if len(losses) <= ZEROS or not any(losses):
         return False
     half = len(losses) // 2

@@ -1,7 +1,4 @@
-"""Assess the loss scaling of fp16 training.
-
-Overflows may be harmless calibration at the start, or show that training has ended.
-"""
+"""Assess overflows of fp16 training, which are harmless at its start and can show its end later."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
     """Assess overflows in fp16 training by their number and by when they occurred."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
-    lost = scale.good is not None and scale.good < RECOVERED
-    good = min(good, scale.good) if scale.good is not None else good
+    if scale.good is not None:
+        good = min(good, scale.good)
     if scale.lowest is not None and scale.lowest <= 1 and good < RECOVERED:
         return Judgement("fatal", message("diagnosis.scale-at-minimum"))
     row = _row_at_end(trace)
@@ -45,7 +42,7 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
         return Judgement("fatal", message("diagnosis.overflow-mostly", share=f"{share:.0%}"))
     if trace.steps > 2 * CALIBRATION and share > 0.1:
         return Judgement("degrading", message("diagnosis.overflow-often", share=f"{share:.0%}"))
-    if lost:
+    if scale.good is not None and scale.good < RECOVERED:
         return Judgement("degrading", message("diagnosis.overflow-then-nan", count=count))
     if good >= RECOVERED or (scale.steps or 0) > CALIBRATION or facts.complete:
         return Judgement("harmless", message("diagnosis.overflow-rare", count=count))
@@ -55,7 +52,7 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
 
 
 def _row_at_end(trace: Trace) -> int:
-    """Return how many consecutive steps up to the last step had an overflow."""
+    """Return the number of consecutive steps with an overflow up to the last step."""
     row = 1 if trace.tail else 0
     for interval, hits in reversed(trace.intervals):
         if not hits:
@@ -69,7 +66,7 @@ def _row_at_end(trace: Trace) -> int:
 
 
 def _begun_at(trace: Trace) -> int:
-    """Return the step before the last row of consecutive overflows."""
+    """Return the step before the last series of consecutive overflows."""
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
@@ -94,7 +91,7 @@ def judge_skipped(
 
 
 def _fell(losses: Sequence[float]) -> bool:
-    """Return whether the losses fell from the first to the last third, by more than they usually vary."""
+    """Return whether the losses fell from the first to the last third, by more than their usual variation."""
     third = len(losses) // 3
     if not third:
         return False

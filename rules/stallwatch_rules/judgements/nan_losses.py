@@ -24,8 +24,7 @@ class _Row(msgspec.Struct):
 class NanLosses:
     """Counter of consecutive NaN or infinite losses, separately for each source such as a rank.
 
-    The result depends only on the losses, not on the time at which they are read. A problem is therefore
-    always reported at the same step of a run.
+    The result depends only on the losses, so a problem is always reported at the same step of a run.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class NanLosses:
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
         """Count a loss; return `began` or `over` if a problem with NaN losses began or ended with this loss.
 
-        It begins after ``SEVERAL`` bad losses in a row, and ends when every source that had them has reported
+        A problem begins after ``SEVERAL`` bad losses in a row. It ends when each of its sources has had
         ``GOOD`` good losses in a row.
         """
         self._losses += 1
@@ -57,10 +56,7 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Forget sources that no longer report losses, although their last losses were bad.
-
-        An example is a rank that was lost.
-        """
+        """Forget sources, such as lost ranks, that no longer report losses after their bad losses."""
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

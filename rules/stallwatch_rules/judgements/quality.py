@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from statistics import median
 from typing import NamedTuple
@@ -25,7 +26,8 @@ EVALUATION_FROZEN: Tag = "evaluation-same"
 
 Params = Mapping[str, str | int]
 Metrics = Mapping[str, Sequence[float]]  #: the values of each metric, oldest first
-Condition = Callable[[Metrics], Params | None]  #: a condition returns the message's parameters if it holds
+#: Test of a run's metrics. It returns the parameters of the message, or ``None`` if the condition is not met.
+Condition = Callable[[Metrics], Params | None]
 
 WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
@@ -54,44 +56,29 @@ class Quality(NamedTuple):
     under_way: bool = False  #: True if the conclusion applies only to runs that are far from their end
 
 
-def never_varied(metric: str, value: float, count: int) -> Condition:
-    """Return a condition that holds if a metric always had this value."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = metrics.get(metric, ())
-        return {"count": len(values)} if len(values) >= count and set(values) == {value} else None
-
-    return holds
+def never_varied(metric: str, value: float, count: int, metrics: Metrics) -> Params | None:
+    """Check whether a metric always had this value."""
+    values = metrics.get(metric, ())
+    return {"count": len(values)} if len(values) >= count and set(values) == {value} else None
 
 
-def ends_at_zero(metric: str, count: int) -> Condition:
-    """Return a condition that holds if the last values are 0, although earlier values had many digits.
+def ends_at_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
+    """Check whether the last values are 0, although earlier values were printed with enough digits."""
+    values = metrics.get(metric, ())
+    zeros = _at_end([value == 0 for value in values])
+    exact = any(_digits(value) >= EXACT for value in values[: len(values) - zeros][-count:])
+    return {"count": zeros} if zeros >= count and exact else None
 
-    The digits show that the program does not round small values to 0.
+
+def stays_zero(metric: str, count: int, metrics: Metrics) -> Params | None:
+    """Check whether the last values are 0.
+
+    At least ``count`` values must be 0, and at least twice as many as in any earlier row of zeros.
     """
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = metrics.get(metric, ())
-        zeros = _at_end([value == 0 for value in values])
-        exact = any(_digits(value) >= EXACT for value in values[: len(values) - zeros][-count:])
-        return {"count": zeros} if zeros >= count and exact else None
-
-    return holds
-
-
-def stays_zero(metric: str, count: int) -> Condition:
-    """Return a condition that holds if the last values are 0 for at least twice as long as ever before.
-
-    There must also be at least ``count`` of these values.
-    """
-
-    def holds(metrics: Metrics) -> Params | None:
-        zeros = [value == 0 for value in metrics.get(metric, ())]
-        row = _at_end(zeros)
-        before = (sum(1 for _ in group) for one, group in groupby(zeros[: len(zeros) - row]) if one)
-        return {"count": row} if row >= max(count, 2 * max(before, default=0)) else None
-
-    return holds
+    zeros = [value == 0 for value in metrics.get(metric, ())]
+    row = _at_end(zeros)
+    before = (sum(1 for _ in group) for is_zero, group in groupby(zeros[: len(zeros) - row]) if is_zero)
+    return {"count": row} if row >= max(count, 2 * max(before, default=0)) else None
 
 
 def _at_end(same: Sequence[bool]) -> int:
@@ -100,148 +87,133 @@ def _at_end(same: Sequence[bool]) -> int:
 
 
 def _digits(value: float) -> int:
+    """Return the number of significant digits of a value."""
     return len(f"{value:.12e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 
-def does_not_fall(metric: str) -> Condition:
-    """Return a condition that holds if the last third of the values is no lower than the first third."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
-        third = len(values) // 3
-        return {} if third and median(values[-third:]) > NOT_FALLING * median(values[:third]) else None
-
-    return holds
+def _finite(metrics: Metrics, metric: str) -> list[float]:
+    return [value for value in metrics.get(metric, ()) if math.isfinite(value)]
 
 
-def not_a_number(metric: str, count: int) -> Condition:
-    """Return a condition that holds if the last values are all NaN or infinite."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = metrics.get(metric, ())
-        bad = _at_end([not math.isfinite(value) for value in values])
-        return {"count": bad} if bad >= count else None
-
-    return holds
+def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
+    """Check whether the last third of the values is no lower than the first third."""
+    values = _finite(metrics, metric)
+    third = len(values) // 3
+    return {} if third and median(values[-third:]) > NOT_FALLING * median(values[:third]) else None
 
 
-def below_best(metric: str) -> Condition:
-    """Return a condition that holds if a reward is below the best reward of the run.
+def not_a_number(metric: str, count: int, metrics: Metrics) -> Params | None:
+    """Check whether at least ``count`` last values are all NaN or infinite."""
+    bad = _at_end([not math.isfinite(value) for value in metrics.get(metric, ())])
+    return {"count": bad} if bad >= count else None
+
+
+def below_best(metric: str, metrics: Metrics) -> Params | None:
+    """Check whether a reward is below the best reward of the run.
 
     If it is not below, the task may be solved, and there is nothing left to learn. The best reward is the
     highest value in the run other than the present one, without outliers. A reward that never changed counts
     as the best, unless it is a penalty.
     """
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
-        if len(values) < WINDOW:
-            return None
-        recent, worst = median(values[-WINDOW:]), min(values)
-        others = sorted(value for value in values if value != recent)
-        best = others[-1 - len(others) // OUTLIERS] if others else recent
-        never = recent < 0 and len(values) >= NEVER_EARNED
-        below = recent < best - NEAR_BEST * (best - worst) if others else never
-        return {"reward": f"{recent:.4g}"} if below else None
-
-    return holds
-
-
-def fell_to_floor(metric: str) -> Condition:
-    """Return a condition that holds if a metric fell from a much higher level and stays near its minimum."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
-        if len(values) < SOME:
-            return None
-        last = values[-WINDOW:]
-        before = values[:-WINDOW]
-        best = max(median(before[at : at + WINDOW]) for at in range(len(before) - WINDOW + 1))
-        floor = min(values)
-        if best <= floor or max(last) > floor + FLOOR * (best - floor):
-            return None
-        return {"best": f"{best:.4g}", "reward": f"{median(last):.4g}", "count": WINDOW}
-
-    return holds
-
-
-def fell_to_fraction(*names: str) -> Condition:
-    """Return a condition that holds if one of these metrics fell to a small share of its first values."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        for name in names:
-            values = [value for value in metrics.get(name, ()) if math.isfinite(value)]
-            if len(values) < SOME:
-                continue
-            first, now = median(values[: len(values) // 3]), max(map(abs, values[-WINDOW:]))
-            if first > 0 and now <= GONE * first:
-                return {"metric": name, "first": f"{first:.4g}", "value": f"{now:.4g}"}
+    values = _finite(metrics, metric)
+    if len(values) < WINDOW:
         return None
-
-    return holds
-
-
-def rose_sharply(metric: str) -> Condition:
-    """Return a condition that holds if the last values are far above all values before they began to rise."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = metrics.get(metric, ())
-        before, last = values[: -KL_STAYED - KL_RAMP], values[-KL_STAYED:]
-        if len(before) < WINDOW or not all(map(math.isfinite, before)):
-            return None
-        usual = max(map(abs, before))
-        if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # another rule reports NaN
-            return None
-        return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
-
-    return holds
+    recent, worst = median(values[-WINDOW:]), min(values)
+    others = sorted(value for value in values if value != recent)
+    best = others[-1 - len(others) // OUTLIERS] if others else recent
+    never = recent < 0 and len(values) >= NEVER_EARNED
+    below = recent < best - NEAR_BEST * (best - worst) if others else never
+    return {"reward": f"{recent:.4g}"} if below else None
 
 
-def never_changes(metric: str, *others: str) -> Condition:
-    """Return a condition that holds if a metric has exactly the same value in many evaluations.
+def fell_to_floor(metric: str, metrics: Metrics) -> Params | None:
+    """Check whether a metric fell from a much higher level and stays near its minimum."""
+    values = _finite(metrics, metric)
+    if len(values) < SOME:
+        return None
+    before, last = values[:-WINDOW], values[-WINDOW:]
+    best = max(median(before[at : at + WINDOW]) for at in range(len(before) - WINDOW + 1))
+    floor = min(values)
+    if best <= floor or max(last) > floor + FLOOR * (best - floor):
+        return None
+    return {"best": f"{best:.4g}", "reward": f"{median(last):.4g}", "count": WINDOW}
 
-    The loss must change meanwhile, and the metrics in ``others`` must not change. The values 0 and 1 do not
-    count: they belong to a task that is not started or is solved.
+
+def fell_to_fraction(names: Sequence[str], metrics: Metrics) -> Params | None:
+    """Check whether one of these metrics fell to a small share of its first values."""
+    for name in names:
+        values = _finite(metrics, name)
+        if len(values) < SOME:
+            continue
+        first, now = median(values[: len(values) // 3]), max(map(abs, values[-WINDOW:]))
+        if first > 0 and now <= GONE * first:
+            return {"metric": name, "first": f"{first:.4g}", "value": f"{now:.4g}"}
+    return None
+
+
+def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
+    """Check whether the last values are far above all values before they began to rise."""
+    values = metrics.get(metric, ())
+    before, last = values[: -KL_STAYED - KL_RAMP], values[-KL_STAYED:]
+    if len(before) < WINDOW or not all(map(math.isfinite, before)):
+        return None
+    usual = max(map(abs, before))
+    if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # another rule reports NaN
+        return None
+    return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
+
+
+def never_changes(metric: str, other: str, metrics: Metrics) -> Params | None:
+    """Check whether a metric has exactly the same value in many evaluations.
+
+    The loss must change meanwhile, and the metric ``other`` must not change. The values 0 and 1 do not count:
+    they belong to a task that is not started or is solved.
     """
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = metrics.get(metric, ())
-        if len(set(values)) != 1 or not math.isfinite(values[-1]) or values[-1] in (0, 1):
-            return None
-        digits = _digits(values[-1])
-        enough = EVALUATIONS if digits >= 5 else EVALUATIONS_ROUNDED if digits == 4 else ALWAYS
-        if len(values) < enough or len(set(metrics.get("loss", ())[-WINDOW:])) < WINDOW // 2:
-            return None
-        if any(len(set(metrics.get(other, ()))) > 1 for other in others):
-            return None
-        return {"value": f"{values[-1]:.6g}", "count": len(values)}
-
-    return holds
+    values = metrics.get(metric, ())
+    if len(set(values)) != 1 or not math.isfinite(values[-1]) or values[-1] in (0, 1):
+        return None
+    digits = _digits(values[-1])
+    enough = EVALUATIONS if digits >= 5 else EVALUATIONS_ROUNDED if digits == 4 else ALWAYS
+    if len(values) < enough or len(set(metrics.get("loss", ())[-WINDOW:])) < WINDOW // 2:
+        return None
+    if len(set(metrics.get(other, ()))) > 1:
+        return None
+    return {"value": f"{values[-1]:.6g}", "count": len(values)}
 
 
 #: For each rule, the first entry whose conditions hold counts.
 QUALITIES: tuple[Quality, ...] = (
     Quality(
-        COLLAPSE, "policy-collapsed", (fell_to_floor("reward"), fell_to_fraction("entropy", "grad_norm"))
+        COLLAPSE,
+        "policy-collapsed",
+        (partial(fell_to_floor, "reward"), partial(fell_to_fraction, ("entropy", "grad_norm"))),
     ),
-    Quality(EQUAL_REWARDS, "rewards-not-numbers", (not_a_number("reward", 10),)),
-    Quality(EQUAL_REWARDS, "rewards-equal", (stays_zero("reward_std", WINDOW), below_best("reward"))),
+    Quality(EQUAL_REWARDS, "rewards-not-numbers", (partial(not_a_number, "reward", 10),)),
     Quality(
         EQUAL_REWARDS,
         "rewards-equal",
-        (stays_zero("advantage_min", WINDOW), stays_zero("advantage_max", WINDOW), below_best("reward")),
+        (partial(stays_zero, "reward_std", WINDOW), partial(below_best, "reward")),
     ),
-    Quality(KL_EXPLOSION, "kl-exploded", (rose_sharply("kl"),)),
-    Quality(KL_EXPLOSION, "kl-not-a-number", (not_a_number("kl", KL_STAYED),)),
+    Quality(
+        EQUAL_REWARDS,
+        "rewards-equal",
+        (
+            partial(stays_zero, "advantage_min", WINDOW),
+            partial(stays_zero, "advantage_max", WINDOW),
+            partial(below_best, "reward"),
+        ),
+    ),
+    Quality(KL_EXPLOSION, "kl-exploded", (partial(rose_sharply, "kl"),)),
+    Quality(KL_EXPLOSION, "kl-not-a-number", (partial(not_a_number, "kl", KL_STAYED),)),
     Quality(
         RATE_FROZEN,
         "rate-never-moved",
-        (never_varied("learning_rate", 0, WINDOW), does_not_fall("loss")),
+        (partial(never_varied, "learning_rate", 0, WINDOW), partial(does_not_fall, "loss")),
         under_way=True,
     ),
-    Quality(RATE_FROZEN, "rate-gone", (ends_at_zero("learning_rate", WINDOW),), under_way=True),
-    Quality("nan-loss", "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
-    Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss", "eval_accuracy"),)),
+    Quality(RATE_FROZEN, "rate-gone", (partial(ends_at_zero, "learning_rate", WINDOW),), under_way=True),
+    Quality("nan-loss", "evaluation-not-a-number", (partial(not_a_number, "eval_loss", 3),)),
+    Quality(EVALUATION_FROZEN, "evaluation-same", (partial(never_changes, "eval_loss", "eval_accuracy"),)),
 )
 #: The judged metrics that are not in a ``Point``.
 OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl")

@@ -1,6 +1,4 @@
-"""Find the host or the rank for which all others of a run wait.
-
-A sequential test compares them over windows of steps.
+"""Find the host or the rank for which all others of a run wait, with a sequential test over windows of steps.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
 backward pass: in its collectives, all ranks wait for the last one. A rank's value for a step is the logarithm
@@ -117,7 +115,7 @@ class _Series:
         return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
 
     def typical(self, steps: int) -> float:
-        """Return the deviation over the last steps, as it is shown to users.
+        """Return the deviation over the last steps, for display.
 
         Over few steps, it is the median of the values without clipping.
         """
@@ -163,7 +161,7 @@ class Comparison(Generic[_Key]):
         """Return how large a lag has been since it began, which can be later than the start of the window."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
-        lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]
+        lag = max(ends, key=lambda end: end[0] * math.sqrt(end[1]), default=(0.0, 0))[0]
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
@@ -176,7 +174,7 @@ class Comparison(Generic[_Key]):
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
         """Update the estimates of the noise from the changes since the last step.
 
-        A key without an earlier value, as after a restart, is skipped.
+        A key without an earlier value, for example after a restart, is skipped.
         """
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
@@ -209,11 +207,11 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """Return on how many independent values the estimate of the noise is based, approximately."""
+        """Return the approximate number of independent values in the estimate of the noise."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """Return an upper limit for the correlation of successive steps, from how their values change."""
+        """Return an upper limit for the correlation of successive steps."""
         if not self._square:
             return 0.0
         given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
@@ -222,7 +220,7 @@ class Comparison(Generic[_Key]):
     def _scale(self, own: float = 0.0) -> float:
         """Return the standard deviation of a single value.
 
-        `own` is the mean square of the differences in the series of one key.
+        `own` is the mean squared difference of successive values in one series.
         """
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
@@ -247,8 +245,8 @@ class Comparison(Generic[_Key]):
     def _score(self, series: _Series, mean: float, steps: int) -> float:
         """Return by how many standard errors the mean exceeds zero.
 
-        The noise is estimated from a limited number of values, so a score of Student's distribution is
-        converted to a normal score (approximation of D. L. Wallace, 1959).
+        The noise is estimated from a limited number of values. So the score, which has Student's
+        distribution, is converted to a normal score (approximation of D. L. Wallace, 1959).
         """
         own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
         correlated = self._correlation()
@@ -289,7 +287,7 @@ class SlowHosts:
     def layout(self, groups: Iterable[RankGroup]) -> None:
         """Set the process groups.
 
-        Ranks are compared only with ranks of the same data-parallel group, which do the same work.
+        Ranks are compared only with ranks of their data-parallel group, which do the same work.
         """
         same = {rank: group.id for group in groups if group.axis == "dp" for rank in ranks_in(group.ranks)}
         if same and same != self._group:
@@ -300,18 +298,18 @@ class SlowHosts:
         """Add a rank. From now on, a step is compared only after this rank has reported it."""
         self._at[rank], self._host[rank] = step, host
 
-    def see(self, host: str, rank: int, step: int, own: RankStep) -> bool:
+    def see(self, host: str, rank: int, step: int, times: RankStep) -> bool:
         """Add a step of a rank; return whether ``slow`` changed because of it."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
-        if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):
+        if not (0 < times.own < math.inf and 0 < times.whole < math.inf and times.tokens >= 0):
             return False
         before = self.slow
         if step not in self._open:
             self._forget(step)
         self.join(host, rank, step)
         reported = self._open.setdefault(step, {})
-        reported[rank] = own
+        reported[rank] = times
         if len(self._open) > _MOST_OPEN:
             # the oldest step by order of arrival: a restart may have returned to lower steps
             del self._open[next(iter(self._open))]
@@ -324,7 +322,7 @@ class SlowHosts:
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Remove ranks that no longer take part: their last step is far from this step."""
+        """Remove ranks that no longer take part, because their last step is far from this step."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -333,7 +331,7 @@ class SlowHosts:
                 for rank in known.keys() - ranks:
                     del known[rank]
             self._open = {
-                step: {rank: own for rank, own in reported.items() if rank in ranks}
+                step: {rank: times for rank, times in reported.items() if rank in ranks}
                 for step, reported in self._open.items()
                 if not ranks <= reported.keys()
             }
@@ -358,30 +356,27 @@ class SlowHosts:
             tokens = {rank: math.log(times.tokens) for rank, times in step.items()}
             slope = self._slope(raw, tokens)
             values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
-        lags: list[Lag[str] | Lag[int] | None] = [self._hosts.see(self._of_hosts(values))]
+        found: Lag[str] | Lag[int] | None = self._hosts.see(self._of_hosts(values))
         # the test of single ranks adds nothing if each host has one rank
         if len(set(self._host.values())) < len(step):
-            lags.append(self._ranks.see(self._of_ranks(values)))
+            late_rank = self._ranks.see(self._of_ranks(values))
+            found = found or late_rank
         imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
         self._since += 1
         if self.slow is not None:
             if self._since >= OVER:
                 self._look_again(self.slow)
             return
-        found = next((lag for lag in lags if lag is not None), None)
         if found is not None:
             host = found.key if isinstance(found.key, str) else self._host[found.key]
-            self._name(host, found, "slow")
+            self._report(host, found, "slow")
         elif imbalance is not None:
             explained = imbalance.mean - (self._hosts.lag(imbalance.key, imbalance.steps) or 0.0)
             if explained >= imbalance.mean / 2:
-                self._name(imbalance.key, imbalance, "imbalance")
+                self._report(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """Return how much of a rank's time depends on its tokens.
-
-        It is 0 if the time is constant, and 1 if it is proportional to the number of tokens.
-        """
+        """Return how much a rank's time depends on its tokens: 0 if not at all, 1 if it is proportional."""
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -401,9 +396,9 @@ class SlowHosts:
         return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
 
     def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
-        """Return the deviation of each host, as the median over its process groups.
+        """Return the deviation of each host from the other hosts, as the median over its process groups.
 
-        In a group, the median of the host's ranks is compared with the other hosts.
+        Within a process group, the median of the host's ranks is used.
         """
         groups: dict[str, dict[str, list[float]]] = {}
         for rank, value in values.items():
@@ -415,9 +410,13 @@ class SlowHosts:
                 found.setdefault(host, []).append(each)
         return {host: median(each) for host, each in found.items()}
 
-    def _name(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
+    def _report(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
         mine = [rank for rank, where in self._host.items() if where == host]
-        late = mine if len(mine) == 1 else [number for number in mine if self._rank_lags(number, lag)]
+        late = (
+            mine
+            if len(mine) == 1
+            else [number for number in mine if (self._ranks.lag(number, lag.steps) or 0.0) >= lag.mean / 2]
+        )
         if isinstance(lag.key, int):
             rank = lag.key if len(late) <= max(1, len(mine) // 2) else None
             more = self._ranks.size(lag.key, lag.steps)
@@ -428,44 +427,39 @@ class SlowHosts:
                 more = max(more, self._ranks.lag(rank, lag.steps) or 0.0)
         if (self._raw.lag(host, OVER) or 0.0) < -LEAST:
             return  # the host is slow, but has so much less work that no rank waits
-        slow = self._sized(host, rank, more, lag.steps, kind)
+        slow = self._with_cost(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
-        alone = (
-            median(self._whole[number] for number in self._who(slow)) - whole
-        )  # the part of the step for which no rank waits
-        if alone < slow.cost * whole / 2 and self._matters(slow.cost):
+        # the part of the step for which no rank waits
+        alone = median(self._whole[number] for number in self._ranks_of(slow)) - whole
+        if alone < slow.cost * whole / 2 and self._is_costly(slow.cost):
             self._since = 0
             self.slow = slow
 
-    def _sized(
+    def _with_cost(
         self, host: str, rank: int | None, more: float, steps: int, kind: Literal["slow", "imbalance"]
     ) -> SlowHost:
         slow = SlowHost(host, rank, math.exp(more) - 1, 0.0, steps, kind)
-        later = median(self._own[number] for number in self._who(slow)) * (1 - math.exp(-more))
+        later = median(self._own[number] for number in self._ranks_of(slow)) * (1 - math.exp(-more))
         return slow._replace(cost=min(1.0, later / median(self._whole.values())))
 
-    def _matters(self, cost: float) -> bool:
+    def _is_costly(self, cost: float) -> bool:
         return cost >= self._least_cost and cost * median(self._whole.values()) >= self._least_seconds
 
-    def _who(self, slow: SlowHost) -> list[int]:
+    def _ranks_of(self, slow: SlowHost) -> list[int]:
         if slow.rank is not None:
             return [slow.rank]
         return [rank for rank, host in self._host.items() if host == slow.host]
-
-    def _rank_lags(self, rank: int, lag: Lag[str] | Lag[int]) -> bool:
-        typical = self._ranks.lag(rank, lag.steps)
-        return typical is not None and typical >= lag.mean / 2
 
     def _look_again(self, slow: SlowHost) -> None:
         """Update ``slow`` if the slow host has caught up with the others, or has become much slower."""
         steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
-        now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
-        if lag < LEAST / 2 or not self._matters(2 * now.cost):
+        now = self._with_cost(slow.host, slow.rank, lag, slow.steps, slow.kind)
+        if lag < LEAST / 2 or not self._is_costly(2 * now.cost):
             self.slow = None
             self._hosts.restart([slow.host])
             self._raw.restart([slow.host])
-            self._ranks.restart(self._who(slow._replace(rank=None)))
+            self._ranks.restart(self._ranks_of(slow._replace(rank=None)))
         elif self._since % steps == 0 and now.share >= GROWN * slow.share:
             self.slow = now
 

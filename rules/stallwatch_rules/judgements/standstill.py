@@ -31,8 +31,8 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
     """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks may wait for each other forever.
 
-    Ranks with different experts gather different parameters. ``witness`` is True if the log shows that they
-    did, or that the order of modules changed.
+    This happens if ranks with different experts gather different parameters. ``witness`` is True if the log
+    shows this, or a changed order of modules.
     """
     if not (experts and witness and facts.is_stalled):
         return None
@@ -72,8 +72,8 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
     """Return a note if a run that a user stopped may have stalled before; empty otherwise.
 
-    The sign is that no step was completed for much longer than usual before the stop. ``durations`` are the
-    seconds between signs of a step, and ``paces`` the seconds that steps took.
+    The note requires that no step was completed for much longer than usual. ``durations`` are the seconds
+    between signs of a step, and ``paces`` the seconds that steps took.
     """
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
@@ -86,7 +86,10 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     For a run that ended well, pass only the ranks without which it continued.
     """
     if ranks_run_continued_without(left, facts):
-        return Judgement("degrading", _missed_sentence(left))
+        who = f"rank {fold_ranks(sorted({process.rank for process in left if process.rank is not None}))}"
+        step = min((process.step for process in left if process.step is not None), default=0)
+        more = max(process.behind for process in left)
+        return Judgement("degrading", message("diagnosis.left-behind", who=who, step=step, more=more))
     if not left or facts.complete or facts.failed_otherwise:
         return None
     if not (facts.stalled or facts.timed_out or facts.lost):
@@ -100,7 +103,7 @@ def ranks_run_continued_without(left: Sequence[ExitedRank], facts: RunFacts) -> 
 
 
 def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> list[ExitedRank]:
-    """Return the processes with their last steps; ``steps`` provides those that are not known yet."""
+    """Return the processes with their last steps. Unknown steps are taken from ``steps``."""
     return [
         process
         if process.step is not None or process.rank is None
@@ -114,15 +117,8 @@ def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message
 
     ``stepped`` is True if the log shows steps.
     """
-    ranks = sorted({one.rank for one in left if one.rank is not None})
-    steps = [one.step for one in left if one.step is not None]
+    ranks = sorted({process.rank for process in left if process.rank is not None})
+    steps = [process.step for process in left if process.step is not None]
     subject = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
     return message(f"diagnosis.{key}", who=subject, step=min(steps, default=0))
-
-
-def _missed_sentence(missed: Sequence[ExitedRank]) -> Message:
-    """Return the sentence about ranks that left early, for a run that ended well without them."""
-    subject = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
-    step = min((one.step for one in missed if one.step is not None), default=0)
-    return message("diagnosis.left-behind", who=subject, step=step, more=max(one.behind for one in missed))

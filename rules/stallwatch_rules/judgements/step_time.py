@@ -41,8 +41,8 @@ WARM_UP = 2  #: number of steps at the start that compile, allocate and record
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
     """Return the usual pace, the present pace, and the number of slow steps, if steps became slower.
 
-    Return ``None`` if they did not, or only for a while. `alone` is True if only the step times show the
-    change. The change must then be abrupt, because steps that become slower gradually do so by design, for
+    Return ``None`` if they did not, or only for a while. `alone` is True if there is no other evidence than
+    the step times. The change must then be abrupt, because steps can become slower gradually by design, for
     example with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
@@ -51,7 +51,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     if len(steady) < BASELINE + RECENT:
         return None
     limit = LIMIT + 2 * math.log(steps / LIMIT_STEPS)
-    for _, recent in sorted(_standing_out(steady, limit, alone=alone), reverse=True):
+    for _, recent in sorted(_slow_windows(steady, limit, alone=alone), reverse=True):
         before, after = steady[:-recent], steady[-recent:]
         usual, now, latest = median(before), median(after), median(after[-max(RECENT - 1, recent // 3) :])
         edge = max(RECENT, min(recent, len(before)) // 4)
@@ -61,8 +61,8 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     return None
 
 
-def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """Yield the windows of last steps that are slower than chance explains, each as a score and a length."""
+def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
+    """Yield the score and the length of each window of last steps that is slower than chance explains."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
@@ -70,11 +70,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """Return two sums for the ranks between two positions, from which their correlation is computed.
-
-        These are the sum of the squared deviations from the mean, and of the products of neighboring
-        deviations.
-        """
+        """Return the sums of the squared deviations of ranks from their mean, and of neighboring products."""
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]
@@ -88,12 +84,12 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
-        is_stalled = beyond * beyond * 12 / (recent * before * (size + 1))
-        if alone and beyond > 0 and is_stalled > limit:
+        score = beyond * beyond * 12 / (recent * before * (size + 1))
+        if alone and beyond > 0 and score > limit:
             (first, alike), (second, also_alike) = spread(0, before), spread(before, size)
-            is_stalled /= _times_alike((alike + also_alike) / max(first + second, 1e-9), size)
-        if beyond > 0 and is_stalled > limit:
-            yield is_stalled, recent
+            score /= _inflation((alike + also_alike) / max(first + second, 1e-9), size)
+        if beyond > 0 and score > limit:
+            yield score, recent
 
 
 def _ranks(paces: Sequence[float]) -> list[float]:
@@ -107,13 +103,11 @@ def _ranks(paces: Sequence[float]) -> list[float]:
     return ranks
 
 
-def _times_alike(correlation: float, size: int) -> float:
-    """Return the factor by which a score must be divided if successive steps are correlated.
-
-    With few steps the correlation is underestimated, so it is first increased.
-    """
+def _inflation(correlation: float, size: int) -> float:
+    """Return the factor by which a score must be divided if successive steps are correlated."""
     if correlation < 2 / math.sqrt(size):
         return 1.0
+    # With few steps, the correlation is underestimated.
     correlation = min(correlation + 2 * (1 + 3 * correlation) / size, 0.98)
     return (1 + correlation) / (1 - correlation)
 
@@ -121,18 +115,17 @@ def _times_alike(correlation: float, size: int) -> float:
 def as_quick(rates: Sequence[float]) -> bool:
     """Return whether the last steps process as many tokens per second as the first third of the steps.
 
-    If so, slower steps only contain more tokens. For example, answers become longer in reinforcement
-    learning.
+    Slower steps then only contain more tokens, such as longer answers in reinforcement learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index of the first pace from which on all paces are near the present pace.
+    """Return the index of the first pace from which on the paces stay clearly above the former pace
+    ``usual``.
 
-    They must be clearly above the former pace ``usual``. The median of three paces counts, because a single
-    step can be fast and some clocks count whole seconds.
+    The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)
@@ -198,26 +191,16 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Assess steps that became permanently slower by more than half.
-
-    ``paces`` are seconds per step.
-    """
+    """Assess steps that became permanently slower by more than half; ``paces`` are seconds per step."""
     slowed = slowdown(paces)
     if slowed is None:
         return None
     usual, now, count = slowed
-    reached = message("diagnosis.reached-the-end") if facts.complete else ""
-    return Judgement(
-        "harmless" if facts.complete else "degrading",
-        message(
-            "diagnosis.slower",
-            before=usual,
-            now=now,
-            percent=f"{now / usual - 1:.0%}",
-            count=count,
-        )
-        + reached,
-    )
+    percent = f"{now / usual - 1:.0%}"
+    note = message("diagnosis.slower", before=usual, now=now, percent=percent, count=count)
+    if facts.complete:
+        return Judgement("harmless", note + message("diagnosis.reached-the-end"))
+    return Judgement("degrading", note)
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:

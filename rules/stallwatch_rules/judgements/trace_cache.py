@@ -1,7 +1,4 @@
-"""Assess the messages in which ZeRO-3 invalidates its trace cache.
-
-They can be harmless, show why steps are slow, or be the last message before a stall.
-"""
+"""Assess the messages in which ZeRO-3 invalidates its trace cache, and whether they explain a stall."""
 
 from __future__ import annotations
 
@@ -38,20 +35,18 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def _cost(trace: Trace) -> Judgement | None:
-    """Return an assessment if steps became slower as the messages became more frequent, else ``None``."""
+    """Assess steps that became slower as the messages became more frequent."""
     slowing = slowdown_with_matches(trace)
     if slowing is None:
         return None
     before, now = slowing
-    note = message("diagnosis.slower-with", before=before, now=now)
-    return Judgement("degrading", note)
+    return Judgement("degrading", message("diagnosis.slower-with", before=before, now=now))
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
-    The result uses only the positions of the first and the last match, and the number of matches. These are
-    known even if most matches were counted without being read.
+    Only the first and the last match and their number are used, because most matches can be counted unread.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -68,28 +63,21 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether there are few messages, many steps apart, as in most runs.
-
-    Steps must also follow the last message.
-    """
+    """Return whether there are few messages, many steps apart, and steps followed the last one."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
-        return False  # no step followed the last match
-    first = trace.first or 0
-    steps = sum(interval.span for interval, _ in trace.intervals[first:])
+        return False
+    steps = trace.after_first or trace.steps
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _RARE_STEPS)
 
 
 def _first_and_last(trace: Trace) -> tuple[float, float]:
-    """Return the matches per step in the first and in the last third of the steps."""
+    """Return the matches per step in the first and the last third of the steps."""
     third = len(trace.intervals) // 3
     return trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
 
 
 def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
-    """Return the former and the present pace of the steps.
-
-    Return ``None`` unless steps became slower while matches became more frequent.
-    """
+    """Return the former and the present pace if steps became slower while matches became more frequent."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:
@@ -119,14 +107,8 @@ def _advancing(trace: Trace) -> Message:
     with_match, without, n_with, n_without = cost
     extra = with_match - without
     key = "diagnosis.cost" if extra > 0.02 * without else "diagnosis.no-cost"
-    return text + message(
-        key,
-        extra=abs(extra),
-        with_match=with_match,
-        without=without,
-        n_with=n_with,
-        n_without=n_without,
-    )
+    numbers = {"with_match": with_match, "without": without, "n_with": n_with, "n_without": n_without}
+    return text + message(key, extra=abs(extra), **numbers)
 
 
 def cost_per_step(trace: Trace) -> tuple[float, float, int, int] | None:

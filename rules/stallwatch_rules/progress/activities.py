@@ -34,9 +34,9 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
-_ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
+_ACTIVITIES = tuple((entry.id, entry.words, lazy(entry.pattern)) for entry in _entries)
 #: Words of which each line that shows an activity contains at least one.
-ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.words))
+ACTIVITY_WORDS = tuple(dict.fromkeys(word for entry in _entries for word in entry.words))
 
 
 class Activity(msgspec.Struct):
@@ -50,10 +50,7 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The duration of the activity in seconds.
-
-        This is the duration that a progress bar prints, or the time between the lines, whichever is longer.
-        """
+        """The duration in seconds: the longer one of the printed duration and the time between the lines."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None
@@ -62,10 +59,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity of a rank after a line; ``None`` if the rank has no activity.
-
-    The argument `before` is the activity before the line.
-    """
+    """Return the activity of a rank after a line, given its activity `before`; ``None`` if there is none."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

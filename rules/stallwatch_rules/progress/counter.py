@@ -18,8 +18,7 @@ _LOW_STEPS = 3  # lower steps in a row that show a restart; fewer can be the lin
 class Counter:
     """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
-    A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
-    attempt of the run.
+    A counter falls if a new epoch begins, in which case the epochs are added up, or if the run starts again.
     """
 
     counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
@@ -77,9 +76,9 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Read a sample and return whether the counter rose.
+        """Read a sample, and return whether the counter rose.
 
-        ``phase`` is the phase of the run since the counter last rose.
+        ``phase`` is the phase of the run since the last rise.
         """
         epoch = sample.values.get("epoch")
         if sample.total_steps:
@@ -113,12 +112,12 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample ends a later epoch of which the log shows no earlier sample."""
+        """Return whether the sample ends an epoch of which the log shows no earlier sample."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Return whether the sample is the end of the last epoch, for a counter of steps and epochs."""
+        """Return whether the sample is the last one of the last epoch."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:
@@ -152,8 +151,7 @@ class Counter:
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
         """Return whether a counter fell because a new epoch began.
 
-        This is the case if the line shows a later epoch, or if each epoch has `length` steps (0: an unknown
-        number) and the counter restarts after them.
+        The line shows a later epoch, or the counter restarts after the `length` of an epoch (0 if unknown).
         """
         assert self.last is not None
         if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
@@ -177,37 +175,34 @@ class Counter:
         self.last = step
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
-        if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
-            printed = sample.values.get("step_seconds")  # without a clock, the printed duration is used
-            if printed is not None and phase == "train":
+        printed = sample.values.get("step_seconds") if phase == "train" else None
+        if self._since is None:
+            without_clock = sample.time is None and elapsed is None and not sample.from_bar
+            if without_clock and printed is not None:
                 self.step_seconds.append(printed)
-        if self._since is not None:
+        else:
             since, time_then, elapsed_then = self._since
             seconds = _seconds(time_then, sample.time, elapsed_then, elapsed)
-            if seconds is None:
-                printed = sample.values.get("step_seconds")
-                if printed is not None and phase == "train":
+            if seconds is not None:
+                self.durations.setdefault(phase, deque(maxlen=KEPT)).append(seconds)
+                if phase == "train":
+                    self.step_seconds.append(seconds / (step - since))
+            else:
+                if printed is not None:
                     self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
                     return  # the clock has not advanced, so durations are measured from its last change
-            else:
-                durations = self.durations.get(phase)
-                if durations is None:
-                    durations = self.durations[phase] = deque(maxlen=KEPT)
-                durations.append(seconds)
-                if phase == "train":
-                    self.step_seconds.append(seconds / (step - since))
         self._since = (step, sample.time, elapsed)
 
 
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the seconds between two increases of the counter, from line times or from the trainer's clock.
+    """Return the seconds between two increases of the counter, from line times or the trainer's clock.
 
-    The times of lines are finer than the trainer's clock, which shows whole seconds. But if few lines have
-    times, a line can have the time of an earlier line. Then the difference is larger than the trainer's, and
-    the trainer's is used.
+    Line times are finer than the trainer's clock, which shows whole seconds. If few lines have times,
+    however, a line can have the time of an earlier line. The difference then exceeds the trainer's, which is
+    used instead.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

@@ -97,10 +97,7 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if the numbers are printed in full.
-
-        Text lines contain rounded numbers, for example 0 for 1e-5.
-        """
+        """True if the numbers are printed in full. Text lines contain rounded numbers, such as 0 for 1e-5."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
@@ -116,34 +113,21 @@ class Curve:
             if self._begins_anew(epoch, loss):
                 self._kept.clear()
             self._epoch = epoch
-        step = float(sample.step) if sample.step is not None else values.get("epoch")
+        step = float(sample.step) if sample.step is not None else epoch
         latest = self._kept.latest
         if step is not None and latest and latest[-1].step == step:
             return
         self.rewarded = self.rewarded or "reward" in values
-        self._kept.add(
-            Point(
-                step,
-                loss,
-                values.get("grad_norm"),
-                values.get("learning_rate"),
-                values.get("loss_scale"),
-                mark,
-                values.get("epoch"),
-                values.get("reward_margin"),
-            )
-        )
+        norm, rate, scale = map(values.get, ("grad_norm", "learning_rate", "loss_scale"))
+        self._kept.add(Point(step, loss, norm, rate, scale, mark, epoch, values.get("reward_margin")))
         self.seen += 1
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
-        """Return whether another training begins.
-
-        This is the case if the epochs go back to the start, and the loss is far above the last loss.
-        """
+        """Return whether the epochs go back to the start, with a loss far above the last loss."""
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
-        last = next((one for one in losses if math.isfinite(one)), None)
+        last = next((loss for loss in losses if math.isfinite(loss)), None)
         return last is not None and loss > ANEW * max(last, 0.0)
 
 
@@ -156,10 +140,7 @@ class Reading(NamedTuple):
 
 
 class Track:
-    """The values of one metric over time.
-
-    If several series of lines contain the metric, only the first series is used.
-    """
+    """The values of one metric over time, from the first series of lines that contains the metric."""
 
     def __init__(self, series: str) -> None:
         self._series = series
@@ -224,15 +205,21 @@ class Curves:
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
     """Return the curve with the most points, and the index of its stream.
 
-    If several curves have the same number of points, the one of the lowest rank is returned.
+    If several curves have the same number of points, the curve of the lowest rank is returned.
     """
     found = [
-        (-curve.seen, key[1] is None, key[1] or 0, key[0], place, curve)
+        (-curve.seen, _by_rank(key), place, curve)
         for place, (key, curves) in enumerate(streams)
         if (curve := curves.main) is not None
     ]
-    best = min(found, key=lambda entry: entry[:4], default=None)
-    return (best[5], best[4]) if best is not None else None
+    best = min(found, key=lambda entry: entry[:2], default=None)
+    return (best[3], best[2]) if best is not None else None
+
+
+def _by_rank(key: tuple[str, int | None]) -> tuple[bool, int, str]:
+    """Return the sort key of a stream: the lowest rank comes first, and streams without a rank last."""
+    source, rank = key
+    return rank is None, rank or 0, source
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
@@ -240,13 +227,9 @@ def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Cur
 
     If several streams have the same number of values, the lowest rank is used.
     """
-    found = (
-        (-track.seen, key[1] is None, key[1] or 0, key[0], track)
-        for key, curves in streams
-        if (track := curves.tracks.get(name)) is not None
-    )
-    best = min(found, key=lambda entry: entry[:4], default=None)
-    return best[4].readings if best is not None else ()
+    found = [(key, track) for key, curves in streams if (track := curves.tracks.get(name)) is not None]
+    best = min(found, key=lambda entry: (-entry[1].seen, _by_rank(entry[0])), default=None)
+    return best[1].readings if best is not None else ()
 
 
 MOST_POINTS = 400  #: maximum number of points of one series, enough for the width of a chart
@@ -260,17 +243,15 @@ def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[S
 
     The result does not depend on the order of the streams.
     """
-    ordered = sorted(streams.items(), key=lambda entry: (entry[0][1] is None, entry[0][1] or 0, entry[0][0]))
+    ordered = sorted(streams.items(), key=lambda entry: _by_rank(entry[0]))
     found: list[Series] = []
     lead = leading_curve((key, stream.curves) for key, stream in ordered)
     if lead is not None:
         curve, place = lead
         found += _numbers(curve.points, ordered[place][0][1])
     paced = [(key[1], line) for key, stream in ordered if (line := stream.timelines.main) is not None]
-    found += [
-        pace_series for rank, line in paced[:MOST_RANKS] if (pace_series := _pace(line, rank)) is not None
-    ]
-    return found
+    paces = [_pace(line, rank) for rank, line in paced[:MOST_RANKS]]
+    return found + [series for series in paces if series is not None]
 
 
 def _numbers(points: Sequence[Point], rank: int | None) -> list[Series]:
@@ -308,10 +289,7 @@ def _series(
 
 
 def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:
-    """Return at most `most` of the entries.
-
-    They are evenly spread and include the first and the last entry.
-    """
+    """Return at most `most` of the entries, evenly spread from the first to the last."""
     if len(entries) <= most:
         return list(entries)
     last = len(entries) - 1

@@ -80,11 +80,8 @@ _ENDS = (
     *((word, _DONE) for word in ("finished", "complete", "done")),
     *((word, _TOOK) for word in ("total", "overall", "train")),
     *(("final", _FINAL), ("best", _BEST), ("stop", _STOPPED), ("results", _RESULTS)),
-    *(
-        (word, _ABROAD)
-        for word in ("训练", "学習", "학습", "обучение", "nement ", "amiento ", "abgeschlossen", "beendet")
-    ),
-    *((word, _ABROAD) for word in ("treinamento", "addestramento")),
+    *((word, _ABROAD) for word in ("训练", "学習", "학습", "обучение", "nement ", "amiento ")),
+    *((word, _ABROAD) for word in ("abgeschlossen", "beendet", "treinamento", "addestramento")),
 )
 _PART = re.compile(
     r"\b(?:epochs?|steps?|iter\w*|batch\w*|rounds?|folds?|stages?|phases?|eval\w*|valid\w*|test\w*"
@@ -95,27 +92,14 @@ _PART = re.compile(
 _END_WORDS = (
     *("inished", "omplete", "OMPLETE", "INISHED", "done", "Done", "DONE", " ended", "oncluded", "onverged"),
     *("ucce", "otal ", "otal_", "verall ", "raining t", "rain_t", "rain t", "Best", "best", "BEST", "inal "),
-    *(
-        "arly",
-        "topping",
-        "esults ",
-        "完成",
-        "结束",
-        "完毕",
-        "完了",
-        "終了",
-        "완료",
-        "종료",
-        "авершен",
-        "ончено",
-    ),
-    *("termin", "inaliz", "abgeschlossen", "beendet"),
+    *("arly", "topping", "esults ", "完成", "结束", "完毕", "完了", "終了", "완료", "종료"),
+    *("авершен", "ончено", "termin", "inaliz", "abgeschlossen", "beendet"),
 )
 _LONGEST_END = 200  # maximum number of characters of a line that programs print at their end
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether the text resembles lines that programs print at their end, but also at other times."""
+    """Return whether a text resembles lines that programs print at their end and sometimes earlier."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -135,10 +119,9 @@ def is_unnamed_completion(text: str) -> bool:
 
 
 def announces_end(text: str) -> bool:
-    """Return whether a line shows that the training ended.
+    """Return whether a line at the end of a run shows that the training ended.
 
-    The caller passes lines at the end of a run. Such a line mentions the training, or an end before the
-    planned total.
+    Such a line mentions the training, or an end before the planned total.
     """
     lower = text.lower()
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
@@ -150,11 +133,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
     ("oss at iteration", re.compile(r"^ ?(?:valid|validation|test) loss at iteration \d+ \|"), "eval"),
     ("Valid", re.compile(r"^Validat(?:ion|ing)\b.{0,40}:? +\d+%\|"), "eval"),
-    ("alidat", _BEGINS, "eval"),
-    ("valuat", _BEGINS, "eval"),
-    (" eval", _BEGINS, "eval"),
-    ("验证", _BEGINS, "eval"),
-    ("评", _BEGINS, "eval"),
+    *((word, _BEGINS, "eval") for word in ("alidat", "valuat", " eval", "验证", "评")),
     ("Predict", re.compile(r"^Predicting\b.{0,40}\d+%\|"), "eval"),
     ("aving ", re.compile(r"\b[Ss]aving (?:the )?(?:model|final|check ?point)"), "save"),
     ("Writing model", re.compile(r"^Writing model shards:"), "save"),

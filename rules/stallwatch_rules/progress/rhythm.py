@@ -59,8 +59,8 @@ def read_clock(
 ) -> RunClock:
     """Return when the run last advanced, and how long it has been silent since.
 
-    Lines in the log after ``ended`` are not signs of life. The time that a rank waits after a user
-    ``stopped`` the run does not count as silence.
+    Lines after ``ended`` are not signs of life. The time that a rank waits after a user ``stopped`` the run
+    does not count as silence.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -111,7 +111,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
 def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold: float) -> bool:
     """Return whether the log was silent for longer than the threshold before the run was ended from outside.
 
-    A process that is ended may print lines before the line that reports its end is written.
+    A process can print lines after it was ended, before the line about its end is written.
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
@@ -132,10 +132,10 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """Return the log's time span minus the durations of its steps, for logs in which steps have no times.
+    """Return the time span of the log minus the durations of its steps, for logs without times of steps.
 
-    The result is ``None`` unless the log begins in the middle of a run and ends with an evaluation, because
-    work before the first step of a run can take hours.
+    Return ``None`` unless the log begins in the middle of a run and ends with an evaluation, because work
+    before the first step of a run can take hours.
     """
     firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
@@ -145,21 +145,19 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 
 
 def _last_sign(stream: StreamReading) -> float | None:
-    """Return the latest possible time at which the stream's last step was completed.
-
-    If the step's line has no time, this is the time of the next line that has one.
-    """
+    """Return the time of the stream's last step, or that of the next line if the step's line has no time."""
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Return whether one of the log's first lines recurs after a silence, which shows a restart.
+    """Return whether one of the log's first lines recurs after a silence.
 
-    A program that hangs does not restart by itself, so the silence after the earlier start is not a stall.
+    This shows a restart. A program that hangs does not restart by itself, so the silence is not a stall.
     """
-    first = (one for one in stream.templates.entries.values() if one.index < FIRST_LINES and one.count > 1)
-    again = (stream.when(one.last) for one in first)
+    entries = stream.templates.entries.values()
+    first = (entry for entry in entries if entry.index < FIRST_LINES and entry.count > 1)
+    again = (stream.when(entry.last) for entry in first)
     return any(time is not None and time - since > threshold for time in again)
 
 
@@ -173,8 +171,8 @@ def _falls_silent(
 ) -> bool:
     """Return whether the log has a gap longer than the threshold, with only a few lines after it.
 
-    After a silent evaluation or a slow save, many lines follow. After a hang, few lines follow, unless a user
-    ended the run.
+    Many lines follow a silent evaluation or a slow save. Few lines follow a hang, unless a user ended the
+    run.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

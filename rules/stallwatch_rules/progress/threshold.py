@@ -28,8 +28,8 @@ class TrainingRounds:
     """Counter of training progress between pauses. It predicts when the next pause begins.
 
     If two consecutive pauses (such as evaluations) came after about the same number of signs, the next pause
-    is expected after that number. Otherwise nothing is predicted. The durations of earlier pauses predict
-    little, because the last evaluation of a run can use all the data.
+    is expected after that number. Otherwise, nothing is predicted. The duration of a pause is never
+    predicted, because the last evaluation of a run can use all the data.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Limits(NamedTuple):
 class PhaseWaits:
     """The durations for which a run was quiet in one phase.
 
-    Waits between two signs of life of the phase are separate from waits before the next phase.
+    Waits before another sign of life of the phase are separate from waits before the next phase.
     """
 
     def __init__(self) -> None:
@@ -165,18 +165,15 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return how long a pause may last if earlier pauses ended by themselves.
-
-        The result is at most `most`.
-        """
+        """Return how long a pause may last if earlier pauses ended by themselves, at most `most` seconds."""
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
         """Return after how many quiet seconds the phase counts as stalled; 0 before the first wait.
 
-        If the threshold is only an estimate from the spread of the waits, it is at most `cap`. For a phase of
-        `steps`, no such estimate is made from the waits before another phase, because a phase of steps ends
-        for many reasons and these waits have no common distribution.
+        An estimate from the spread of the waits is at most `cap`. For a phase of `steps`, waits before
+        another phase are not used for an estimate: the phase ends for many reasons, so these waits have no
+        common distribution.
         """
         return max(
             threshold_after(self.within, cap=cap, factor=factor, floor=floor),
@@ -288,8 +285,8 @@ class StallThresholds:
     def at_end(self, phase: Phase) -> float:
         """Return the threshold of a log that ended in this phase.
 
-        While too little is known, a live watch allows a longer wait, because a further line can arrive. A
-        complete log has no further line.
+        A live watch that knows too little waits longer, because a further line can arrive. A complete log has
+        none.
         """
         self._update()
         return self._threshold(phase, ended=True)
@@ -385,8 +382,8 @@ def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
 def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
     """Return the threshold that these waits lead to. An estimate from their spread is limited to `cap`.
 
-    With few waits, the estimate is twice the usual multiple of an upper limit of the 99th percentile, and not
-    more, so that it cannot hide a hang for half an hour.
+    With few waits, the estimate is twice the usual multiple of an upper limit of the 99th percentile. A
+    larger one could hide a hang for half an hour.
     """
     if not waits:
         return 0.0
@@ -435,30 +432,14 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
 def longest_rare_wait(waits: Sequence[float]) -> float:
     """Estimate the longest wait that rarely occurs, from the slowest waits.
 
-    If the waits are nearly equal, nothing is extrapolated.
+    If the waits are nearly equal, nothing is extrapolated. Otherwise, the moment estimator of the tail is
+    used, which suits any distribution (A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for
+    the Index of an Extreme-Value Distribution, Annals of Statistics 17, 1989). Twice the standard error is
+    added, because a false stall is worse than a late report.
     """
     ordered = sorted(waits)
-    return ordered[-1] if _even(ordered) else _beyond_tail(ordered)
-
-
-def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
-    """Return whether the waits are nearly equal, judging by the ratio of the slowest wait to the median.
-
-    With `both_ends`, the ratio of the median to the quickest wait must be small, too, because the slowest of
-    a few waits can be near the median by chance.
-    """
-    usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
-    middle = ordered[len(ordered) // 2]
-    return ordered[-1] <= middle * usual and (not both_ends or ordered[0] >= middle / usual)
-
-
-def _beyond_tail(ordered: Sequence[float]) -> float:
-    """Estimate the longest rare wait with the moment estimator of the tail, which suits any distribution.
-
-    See A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for the Index of an Extreme-Value
-    Distribution, Annals of Statistics 17 (1989). Twice the standard error is added, because a false stall is
-    worse than a late report.
-    """
+    if _even(ordered):
+        return ordered[-1]
     count = max(_LEAST_TAIL, len(ordered) // _SHARE_OF_TAIL)
     edge = ordered[-count - 1]
     above = [math.log(wait / edge) for wait in ordered[-count:]]
@@ -470,3 +451,14 @@ def _beyond_tail(ordered: Sequence[float]) -> float:
     scale = edge * first * (1 - min(0.0, bounded))
     times = count / (len(ordered) * RARE)
     return edge + scale * math.expm1(min(index * math.log(times), 700.0)) / index
+
+
+def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
+    """Return whether the waits are nearly equal, judging by the ratio of the slowest wait to the median.
+
+    With `both_ends`, the ratio of the median to the quickest wait must be small, too, because the slowest of
+    a few waits can be near the median by chance.
+    """
+    usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
+    middle = ordered[len(ordered) // 2]
+    return ordered[-1] <= middle * usual and (not both_ends or ordered[0] >= middle / usual)

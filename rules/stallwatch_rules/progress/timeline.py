@@ -27,7 +27,7 @@ class Restart(msgspec.Struct, frozen=True):
 def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
     """Return the first restart after a line in the same source."""
     later = (each for each in restarts if each.line.source == line.source and each.line.number >= line.number)
-    return min(later, key=lambda each: each.line.number, default=None)
+    return min(later, key=lambda restart: restart.line.number, default=None)
 
 
 MAX_INTERVALS = 1000
@@ -86,10 +86,7 @@ class Timeline:
         self._width = 1  # intervals are joined up to this number of steps
 
     def hit(self, rule: str, count: int = 1) -> None:
-        """Count matches of a rule since the last step.
-
-        The progress of the run decides how harmful such a rule is.
-        """
+        """Count matches of a rule since the last step."""
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
@@ -99,8 +96,9 @@ class Timeline:
             steps += self.left_out
             self.left_out = 0
         else:
-            if self.last_step is not None and sample.step < self.last_step and line is not None:
-                self._went_back(line.number)
+            went_back = self.last_step is not None and sample.step < self.last_step
+            if went_back and line is not None and len(self.backs) < MAX_INTERVALS:
+                self.backs.append(line.number)
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
                     return  # the first drawing of a bar does not show a step
@@ -120,19 +118,18 @@ class Timeline:
         number = 0
         if line is not None:
             self.source, self.rank, number = line.source, line.rank, line.number
-        rate = sample.values.get("tokens_per_second") if _of_one_step(line) else None
+        # verl divides the tokens of the step by its seconds (``verl/trainer/ppo/metric_utils.py``). In other
+        # programs, the number can be a mean since the start.
+        of_step = line is not None and "perf/throughput" in line.text
+        rate = sample.values.get("tokens_per_second") if of_step else None
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
-
-    def _went_back(self, number: int) -> None:
-        if len(self.backs) < MAX_INTERVALS:
-            self.backs.append(number)
 
     def _pace(self, sample: Sample) -> float | None:
         """Return the seconds per step from the times of lines, from the trainer's clock, or as printed.
 
-        Lines without a timestamp have the time of the line before, and clocks show whole seconds. So the time
-        since the last change is divided by the number of steps since that change.
+        Lines without a timestamp have the time of the previous line, and clocks show whole seconds. So the
+        time since the last change is divided by the number of steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
         elapsed = sample.values.get("elapsed_seconds")
@@ -153,15 +150,6 @@ class Timeline:
             odd = self.intervals[len(self.intervals) // 2 * 2 :]
             self.intervals = [one.joined(other) for one, other in pairs] + odd
             self._width *= 2
-
-
-def _of_one_step(line: Line | None) -> bool:
-    """Return whether a line shows the tokens per second of a single step, not a mean of several steps.
-
-    verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``). In other programs,
-    the number can be a mean since the start.
-    """
-    return line is not None and "perf/throughput" in line.text
 
 
 def _spread(
@@ -192,10 +180,7 @@ class StreamTimelines:
         return main.advances if main is not None else 0
 
     def hit(self, rule: str, line: Line, count: int = 1) -> None:
-        """Count matches of a rule since the last step.
-
-        The progress of the run decides how harmful such a rule is. `line` is the line of the last match.
-        """
+        """Count matches of a rule since the last step; `line` is the line of the last match."""
         self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
             timeline.hit(rule, count)
@@ -208,10 +193,10 @@ class StreamTimelines:
     def trained_since(self, at: Mapping[str, int]) -> int:
         """Return the number of steps since the counters had the values ``at``.
 
-        Counters that are missing in ``at`` appeared later and are ignored.
+        Counters that appeared later are ignored.
         """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
-        return max((one.advances - then for one, then in known if then is not None), default=0)
+        return max((timeline.advances - then for timeline, then in known if then is not None), default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
         """Read a sample, and its line if known.
@@ -297,8 +282,8 @@ class StepClock:
     def below(self, line: Line, time: float) -> int | None:
         """Return the number of steps below a line in its source, if line and steps have different clocks.
 
-        The clocks differ if the last step above the line has a later time. Otherwise the result is ``None``,
-        and also if line and steps are from different ranks, because ranks write to a file in any order.
+        The clocks differ if the last step above the line has a later time. Return ``None`` otherwise, and
+        also if line and steps are from different ranks, because ranks write to a file in any order.
         """
         if not self._source or line.source != self._source:
             return None
@@ -313,13 +298,13 @@ class StepClock:
         """Return the number of steps below a line without a rank, if its file shows no step above the line.
 
         Such a line is from a launcher or from a command before the training, so it does not concern the end
-        of the steps. If the last step is near the line, the result is 0, because the line can be from a
-        buffer that was written only when the launcher ended.
+        of the steps. Return 0 if the last step is near the line: the launcher can have written the line when
+        it ended.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
             return 0
-        if known[-1].number - line.number < HELD_BACK or any(one.number < line.number for one in known):
+        if known[-1].number - line.number < HELD_BACK or any(i.number < line.number for i in known):
             return 0
         return sum(interval.span for interval in known)
 
@@ -334,10 +319,7 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step that was completed by a time.
-
-        Return ``None`` if there is no such step, or if its number or the time is unknown.
-        """
+        """Return the last step that was completed by a time; ``None`` if there is no known step before it."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 

@@ -171,12 +171,8 @@ class ProgressTracker:
             stream.enter(sign, line.time)
         progressed = sample is not None and self._sampled(stream, sample, line)
         # A bar's last state ends without a line break, so an announcement can follow on the same line.
-        if (
-            sample is not None
-            and sample.from_bar
-            and ANNOUNCES in line.text
-            and phase_sign(line.text) == "announced"
-        ):
+        announces = sample is not None and sample.from_bar and ANNOUNCES in line.text
+        if announces and phase_sign(line.text) == "announced":
             stream.enter("eval", line.time, announced=True)
         return progressed
 
@@ -185,10 +181,7 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the sample's step is lower than the last step of any rank in any source.
-
-        Return ``None`` if no counter of this kind has a step yet.
-        """
+        """Return whether the step is below the last step of every rank; ``None`` if no step is known yet."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
@@ -268,9 +261,9 @@ class ProgressTracker:
         self._streams.update(other._streams)
         self._gaps.update(other._gaps)
         self._counters += other._counters
-        self.progressed = self.progressed or other.progressed
+        self.progressed |= other.progressed
         both = [each for each in (self, other) if self.in_rounds == other.in_rounds or not each.in_rounds]
-        firsts = [each.first_step for each in both if each.first_step is not None]
+        firsts = [tracker.first_step for tracker in both if tracker.first_step is not None]
         self.first_step = min(firsts, default=None)
         steps, rounds = zip(self._furthest, other._furthest, strict=True)
         self._furthest = max(steps), max(rounds)
@@ -295,10 +288,7 @@ class ProgressTracker:
 
     @property
     def attempt(self) -> int:
-        """The number of the current attempt.
-
-        It is 1 plus the number of times the steps restarted at a lower number.
-        """
+        """The number of the current attempt: 1 plus the number of times the steps started again."""
         return self._furthest[self.in_rounds][0]
 
     @property
@@ -308,7 +298,6 @@ class ProgressTracker:
         return last if last >= 0 else None
 
     def _leading(self) -> Iterator[Counter]:
-        """Yield the counters of the latest attempt."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 same = counter.attempt == self.attempt and counter.rounds == self.in_rounds
@@ -335,8 +324,8 @@ class ProgressTracker:
     def last_loss(self) -> float | None:
         """The latest loss of the run, which may be NaN.
 
-        Without times, it is the loss of the rank with the highest step. If several ranks are equal, it is the
-        loss of the lowest rank.
+        Without times, it is the loss of the rank with the highest step. If several ranks are at this step, it
+        is the loss of the lowest rank.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -354,10 +343,7 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return the seconds between signs of progress in a phase.
-
-        The stall threshold is learned from them.
-        """
+        """Return the seconds between signs of progress in a phase. The stall threshold is based on them."""
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
@@ -375,7 +361,7 @@ class ProgressTracker:
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
         """Return the durations of the counter that has the most of them.
 
-        If several counters have the same number, those of the lowest rank are returned.
+        If several counters have the same number, the lowest rank is used.
         """
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
@@ -405,9 +391,9 @@ class ProgressTracker:
         for stream in sorted(self._streams.values(), key=lambda s: (s.rank or 0, s.source)):
             if stream.phase in ("init", "train"):
                 continue
-            own = stream.last(rounds=self.in_rounds)
-            if own is not None:
-                if last is not None and own >= last:
+            reached = stream.last(rounds=self.in_rounds)
+            if reached is not None:
+                if last is not None and reached >= last:
                     return stream.phase
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
@@ -430,8 +416,7 @@ class ProgressTracker:
     def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a line that resembles an end can be the end.
 
-        Steps must have been completed before it. Also, no counter may be below its total, unless the line
-        mentions the training.
+        Steps must precede it. No counter may be below its total, unless the line mentions the training.
         """
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
@@ -457,8 +442,8 @@ class ProgressTracker:
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
-            counters = [one for stream in self._streams.values() for one in stream.counters.values()]
-            endless = any(one.endless and _counts(one) for one in counters)
+            counters = [counter for stream in self._streams.values() for counter in stream.counters.values()]
+            endless = any(counter.endless and _counts(counter) for counter in counters)
             return self.last_loss is not None and not endless
         return finish is not None and finish.how != "likely"
 

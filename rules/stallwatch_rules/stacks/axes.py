@@ -35,7 +35,7 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
     """Return the parallel axis that the first conclusive name shows.
 
-    The axis is "world" if the group contains the `whole` job.
+    If no name is conclusive, the axis is "world" for a group that contains the `whole` job.
     """
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)

@@ -51,8 +51,8 @@ def blame(
 ) -> Blame:
     """Determine which ranks hold up the run, and why.
 
-    `world` is the number of ranks of the run, or 0 if unknown. `hosts` has the folded ranks of each host,
-    and `silent` the hosts that do not respond.
+    `world` is the number of ranks of the run, or 0 if it is unknown. `hosts` contains the ranks of each host,
+    in the form of ``spans_of``, and `silent` the hosts that do not respond.
     """
     run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
@@ -65,9 +65,9 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Blame ranks because of the kernel's state of their processes, which is the strongest evidence.
+    """Blame ranks whose processes ended or are stopped, according to the kernel.
 
-    Return ``None`` if the states show no reason.
+    Return ``None`` if the states of the processes do not explain the stall.
     """
     conditions = {group.condition for group in run.groups}
     if not run.groups:
@@ -79,11 +79,11 @@ def _by_condition(run: Run) -> Blame | None:
             return Blame((), "outside", (), STACKS)
     for why in _GONE:
         if why in conditions and len(conditions) > 1:
-            found = run.ranks_where(at for at, group in enumerate(run.groups) if group.condition == why)
+            found = [rank for group in run.groups if group.condition == why for rank in group.ranks]
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
                 # The launcher ended these ranks because it lost the connection to the host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
-            return Blame(found, why, (), AGREED)
+            return Blame(tuple(sorted(found)), why, (), AGREED)
     return None
 
 
@@ -94,8 +94,8 @@ def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
     an adjacent stage of a pipeline are not blamed, because this stage can be on a silent host.
     """
     known = run.owner.keys()
-    reduced = (replace(one, ranks=spans_of(sorted(known & ranks_in(one.ranks)))) for one in layout)
-    found = _by_waiting(Run(run.groups, [one for one in reduced if one.ranks], 0, {}, ()))
+    reduced = (replace(group, ranks=spans_of(sorted(known & ranks_in(group.ranks)))) for group in layout)
+    found = _by_waiting(Run(run.groups, [group for group in reduced if group.ranks], 0, {}, ()))
     passes = any(is_pipeline_transfer(run.groups[run.owner[rank]].what) for rank in found.ranks)
     return found if found.why == "diverged" and found.confidence >= STACKS and not passes else None
 
@@ -107,28 +107,24 @@ def _by_waiting(run: Run) -> Blame:
     ranks = {node for node in ends if node >= 0}
     busy = {rank for rank in ranks if not run.waits(run.owner[rank])}
     if busy:
-        return _elsewhere(run, busy, graph.missed, others_wait=bool(waiting))
+        return _not_waiting(run, busy, graph.missed, others_wait=bool(waiting))
     if ranks and any(run.groups[run.owner[rank]].collectives for rank in ranks):
         return _late(run, graph, ranks)
     if ranks:
         return Blame((), "", tuple(sorted(ranks)), UNSURE)
     if run.silent and (UNKNOWN in ends or not ends):
         return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT) if waiting else Blame()
-    if UNKNOWN not in ends and (circles := graph.circles()):
-        return _in_a_circle(graph, circles)
+    if UNKNOWN not in ends and (inside := graph.ranks_in_circles()):
+        return _in_a_circle(graph, inside)
     counts = any(group.collectives for group in run.groups)
     if waiting:
-        return _different_operations(run, run.owner.keys()) or _together(run, graph, counts, UNKNOWN in ends)
-    return _other_places(run, range(len(run.groups)))
+        return _different_operations(run, run.owner.keys()) or _all_wait(run, graph, counts, UNKNOWN in ends)
+    return _different_places(run)
 
 
-def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
-    """Blame ranks that do not wait, while other ranks wait for them.
-
-    If counters show that some of these ranks are late, only those are blamed.
-    """
+def _not_waiting(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
     counted = busy & missed
-    chosen = counted or busy
+    chosen = counted or busy  # if counters show that some of these ranks are late, only those are blamed
     owners = {run.owner[rank] for rank in chosen}
     unknown = any(run.groups[at].kind == "unknown" for at in owners)
     if not run.is_minority(chosen, 0.5):
@@ -136,13 +132,13 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool)
     elif counted:
         confidence = COUNTED if unknown or not others_wait else AGREED
     else:
-        alike = len({_doing(run.groups[at]) for at in owners}) == 1
+        alike = len({_activity(run.groups[at]) for at in owners}) == 1
         confidence = STACKS if alike and not unknown else UNSURE
     return Blame(tuple(sorted(chosen)), "elsewhere" if others_wait else "behind", (), confidence)
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Blame ranks that are in a collective and wait for no other rank, while other ranks wait for them."""
+    """Blame ranks that wait in a collective for no other rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -150,11 +146,11 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
         ahead = {rank for split in graph.splits for rank in split.ahead}
         few = ahead if 0 < len(ahead) < len(late) else late
         return Blame((), "", tuple(sorted(few)), UNSURE)
-    why: Why = "unfinished" if _not_done(run, late) else "behind"
+    why: Why = "unfinished" if _is_due(run, late) else "behind"
     return Blame(tuple(sorted(late)), why, (), COUNTED)
 
 
-def _not_done(run: Run, late: set[int]) -> bool:
+def _is_due(run: Run, late: set[int]) -> bool:
     """Return whether the late ranks wait in a collective that is due to complete.
 
     All of its members joined it, or it is complete on other ranks.
@@ -179,14 +175,10 @@ def _not_done(run: Run, late: set[int]) -> bool:
     return False
 
 
-def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
-    """Blame ranks of a cycle, in which ranks wait for each other.
-
-    The ranks that contradict the most other ranks are blamed.
-    """
-    if odd := _called_otherwise(graph):
+def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
+    """Blame those ranks of cycles that contradict the most other ranks."""
+    if odd := _called_differently(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
-    inside = set().union(*circles)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]
     missed = set().union(*(split.late for split in splits)) & inside
     involved = inside.union(*(split.late | split.ahead for split in splits))
@@ -200,11 +192,11 @@ def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
     return Blame((), "diverged", tuple(sorted(chosen or inside)), UNSURE)
 
 
-def _called_otherwise(graph: WaitGraph) -> set[int]:
+def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
-    If a backend does not name operations, only ranks that wait in a single group are compared, because the
-    group of a rank that waits in several groups is unknown.
+    Only ranks that wait in a single group are compared, because some backends do not name the operation. The
+    group in which a rank waits is then unknown if there are several.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -222,26 +214,29 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
     """Return the ranks that are at the same place as others, but joined a different number of collectives.
 
-    Only collectives of the same kind of group are compared. Ranks of the same stage are compared first,
-    because they run the same program. Other stages are compared only if they confirm all other ranks of
-    `among`.
+    Only collectives of the same kind of group are compared. At first, only ranks of the same pipeline stage
+    are compared, because they run the same program. Then ranks of all stages are compared, and the result
+    counts only if it covers all ranks in `among`.
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
-    split = {one.id for one in splits}
+    split_groups = {split.id for split in splits}
     for one_stage in (True, False):
         seen: dict[tuple[object, ...], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        own: list[tuple[int, tuple[object, ...], str, int]] = []
+        compared: list[tuple[int, tuple[object, ...], str, int]] = []
         for rank, counts in run.counts.items():
-            doing = (*_doing(run.groups[run.owner[rank]]), stage.get(rank) if one_stage else None)
+            doing = (*_activity(run.groups[run.owner[rank]]), stage.get(rank) if one_stage else None)
             for id, joined in counts:
                 key = (*doing, run.roles.get(id, id))
                 seen[key][joined].add(id)
-                if rank in among and id in split:
-                    own.append((rank, key, id, joined))
-        others = {one: [joined for joined, ids in seen[one[1]].items() if ids - {one[2]}] for one in own}
-        odd = {one[0] for one, joined in others.items() if len(joined) == 1 and joined != [one[3]]}
-        usual = {one[0] for one, joined in others.items() if joined == [one[3]]}
+                if rank in among and id in split_groups:
+                    compared.append((rank, key, id, joined))
+        odd: set[int] = set()
+        usual: set[int] = set()
+        for rank, place, id, joined in compared:
+            others = [count for count, ids in seen[place].items() if ids - {id}]
+            if len(others) == 1:
+                (usual if others == [joined] else odd).add(rank)
         if odd and odd < among and (one_stage or among <= odd | usual):
             return odd
     return set()
@@ -263,23 +258,15 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
             sides.append(alike)
         for late, behind in sides[0].items():
             for ahead, before in sides[1].items():
-                if _is_further(late, ahead):
+                counts = dict(ahead)
+                if any(joined > counts.get(role, joined) for role, joined in late):
                     votes.update(dict.fromkeys(behind, len(before)))
                     votes.update(dict.fromkeys(before, len(behind)))
     return votes
 
 
-def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
-    """Return whether a rank has joined more collectives than another rank in any kind of group."""
-    theirs = dict(other)
-    return any(joined > theirs.get(role, joined) for role, joined in rank)
-
-
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, the split groups with the rank in the smaller part.
-
-    Groups with the rank in the larger part are subtracted.
-    """
+    """Count the split groups with a rank in the smaller part, minus those with it in the larger part."""
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -324,32 +311,31 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
     return Blame((), "diverged", involved, UNSURE)
 
 
-def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Evaluate a stall in which all ranks wait and no counter shows that one of them is behind."""
+def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
+    """Evaluate a stall in which all ranks wait, although no counter shows that one of them is late."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
         few = 2 * len(run.unreported) < len(run.owner)
         return Blame((), "", tuple(sorted(run.unreported)), UNSURE) if few else Blame()
-    if behind := _done_less(run):
+    if behind := _completed_fewer(run):
         return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch can count completed work late
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
-    apart = _other_places(run, range(len(run.groups)), level=level)
+    apart = _different_places(run, level=level)
     alike = not apart.ranks and not apart.candidates and not run.unreported and len(run.owner) > 1
     if alike and (done_counted or level):
         return Blame((), "unfinished", (), COUNTED if done_counted else STACKS)
     return apart
 
 
-def _done_less(run: Run) -> tuple[int, ...]:
+def _completed_fewer(run: Run) -> tuple[int, ...]:
     """Return ranks that completed fewer collectives of a group than its other members, if they are few."""
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
         for rank in ranks:
-            at = run.owner.get(rank)
-            count = run.groups[at].collectives.get(id) if at is not None else None
+            count = run.count(rank, id)
             if count is not None and count.done is not None:
                 done[count.done].add(rank)
         if len(done) > 1 and run.is_minority(done[min(done)]):
@@ -357,19 +343,19 @@ def _done_less(run: Run) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
+def _activity(group: StackGroup) -> tuple[str, str, str, int | None]:
     return group.kind, group.what, group.place, group.step
 
 
-def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
+def _different_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than those of most ranks.
 
     If ranks communicate in groups of several kinds, or in a pipeline, victims wait at many places and stacks
     are inconclusive, unless the ranks are `level`: they have joined equally many collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
-    for at in of:
-        places[_doing(run.groups[at])].update(run.groups[at].ranks)
+    for group in run.groups:
+        places[_activity(group)].update(group.ranks)
     if len(places) < 2:
         outside = all(group.kind in _OUTSIDE for group in run.groups) and not run.unreported
         return Blame((), "outside", (), STACKS) if outside and len(run.owner) > 1 else Blame()
@@ -383,7 +369,7 @@ def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
     if waiting and mixed:
         return _by_group(run, fewest) if len(places) == 2 else Blame((), "", tuple(sorted(fewest)), UNSURE)
     if sizes[0] == sizes[1]:
-        return Blame(run.ranks_where(range(len(run.groups))), why, (), UNSURE) if waiting else Blame()
+        return Blame(tuple(sorted(run.owner)), why, (), UNSURE) if waiting else Blame()
     sure = len(places) == 2 and run.is_minority(fewest)
     return Blame(tuple(sorted(fewest)), why, (), STACKS if sure else UNSURE)
 

@@ -13,7 +13,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import without_search
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
+from stallwatch_rules.stacks.sentences import odd_groups, sentence, with_title_prefix
 from stallwatch_rules.stacks.spans import host_of
 
 Advice = tuple[str, ...]  #: IDs of the messages with advice: the reason, then the fixes
@@ -30,52 +30,52 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
-    """Return the diagnosis with the result of the stacks: a sentence, and the odd rank as the primary rank.
+    """Return the diagnosis with the evidence of the stacks: a sentence, and the odd rank as the primary rank.
 
-    The odd rank is added only to a standstill without a known cause. Then the result of the stacks also
-    replaces the advice of the rule for silent hangs. A cause that was read from a log keeps its rank, because
-    the odd rank can hang as a consequence of that cause.
+    A standstill without a known cause gets the odd rank and advice that fits the stacks. A cause that was
+    read from a log keeps its rank, because the odd rank can hang as a consequence of that cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):
         return diagnosis
-    primary = diagnosis.primary
-    findings = diagnosis.findings
-    alone = _in_no_collective(stacks)
-    if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
+    digest = [summary, *(line for line in diagnosis.digest if line != summary)]
+    primary, findings = diagnosis.primary, diagnosis.findings
+    if primary is None:
+        return replace(diagnosis, digest=digest)
+    alone = _is_alone(stacks)
+    if primary.rule in STANDSTILLS and (stacks.odd or (alone and _all_known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         host = host_of(rank, stacks.hosts) or primary.host
         if host != primary.host:  # the file and line of the primary cause are on a different host
             primary = replace(primary, host=host, file="", line=0)
-        primary = replace(
-            primary,
-            rank=rank,
-            evidence=[summary, *(line for line in primary.evidence if line != summary)],
-        )
-    elif primary is not None and is_only_waiting(primary, catalogue) and len(stacks.odd) == 1:
-        primary = _of_missing(primary, stacks.odd[0], summary)
-    waits = primary is not None and (primary.rule in STANDSTILLS or is_only_waiting(primary, catalogue))
-    if primary is not None and waits:
-        odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+        evidence = [summary, *(line for line in primary.evidence if line != summary)]
+        primary = replace(primary, rank=rank, evidence=evidence)
+    elif is_only_waiting(primary, catalogue) and len(stacks.odd) == 1:
+        primary = _with_missing_rank(primary, stacks.odd[0], summary)
+    waits = primary.rule in STANDSTILLS or is_only_waiting(primary, catalogue)
+    if waits:
+        odd = odd_groups(stacks)
         primary = replace(
             primary,
             title=with_title_prefix(primary.title, stacks),
             apart=[replace(group, frames=[]) for group in odd],
-            fixes=without_search(primary.fixes) if odd and _known(stacks) else primary.fixes,
+            fixes=without_search(primary.fixes) if odd and _all_known(stacks) else primary.fixes,
         )
-    if primary is not None and _known(stacks):
+    if _all_known(stacks):
         look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
         if stacks.file:
             look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
             primary = replace(primary, confidence=max(primary.confidence, SEEN))
-            joining = _JOINING if _all_join(stacks) else None
-            advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
-            primary = _advised(primary, advice, look) if advice else _shown(primary, look)
+            if stacks.why == "ended":
+                primary = _with_advice(primary, _ENDED, look)
+            elif all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups):
+                primary = _with_advice(primary, _JOINING, look)
+            else:
+                primary = _with_advice(primary, _ALONE, look) if alone else _with_message(primary, look)
             findings = [_without_unknown_cause(finding) for finding in findings]
         elif waits or any(map(advises_stacks, primary.fixes)):
-            primary = _shown(primary, look)
-    digest = [summary, *(line for line in diagnosis.digest if line != summary)]
+            primary = _with_message(primary, look)
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
@@ -84,11 +84,8 @@ def advises_stacks(fix: Text) -> bool:
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
-def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause with the rank that holds up the run.
-
-    The cause is a timeout of waiting ranks, which does not show this rank.
-    """
+def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
+    """Return the primary cause, a timeout of waiting ranks, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -101,25 +98,20 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
-    return replace(diagnosis, primary=_advised(primary, advice))
+    return replace(diagnosis, primary=_with_advice(primary, advice))
 
 
-def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice. If there is a message about the stacks, it comes first."""
+def _with_advice(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
+    """Return the primary cause with this advice, after the message about the stacks if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
-def _in_no_collective(stacks: StallStacks) -> bool:
+def _is_alone(stacks: StallStacks) -> bool:
     """Return whether the run has only one rank, which is on this host and does not wait for another rank."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
     return single and first.condition == "alive" and first.kind not in _TOGETHER
-
-
-def _all_join(stacks: StallStacks) -> bool:
-    """Return whether all ranks on this host are joining the process group and wait for others to join."""
-    return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
@@ -130,18 +122,18 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
     """Return the ranks that other ranks wait for, if all of these are known to be outside of collectives."""
-    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
+    odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
     return stacks.odd if odd else []
 
 
-def _known(stacks: StallStacks) -> bool:
-    """Return whether the position of every rank on this host is known."""
+def _all_known(stacks: StallStacks) -> bool:
+    """Return whether the activity of every living rank on this host is known."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
-def _shown(primary: Primary, look: Message) -> Primary:
+def _with_message(primary: Primary, look: Message) -> Primary:
     """Return the primary cause with the message about the stacks. It replaces the advice to take stacks."""
     first = replace(look, then=())  # the same message, without the name of the file with the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
@@ -149,7 +141,7 @@ def _shown(primary: Primary, look: Message) -> Primary:
 
 
 def _without_unknown_cause(finding: Finding) -> Finding:
-    """Remove the note that no line of the log shows the cause. The stacks show it."""
+    """Remove the note that no line of the log shows the cause, because the stacks show it."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

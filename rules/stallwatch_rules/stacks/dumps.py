@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stallwatch_rules.stacks.flight import read_recorder
+from stallwatch_rules.stacks.flight import operation_of, read_recorder
 from stallwatch_rules.stacks.rank_activity import RankActivity, place_of
 from stallwatch_rules.stacks.records import Frame, RankAnswer, Recorded, Waiting
 from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
@@ -23,8 +23,6 @@ _NUMBERS = lazy(r"\b[0-9]{1,6}\b")
 _LONGEST = 1_000_000  # maximum length of the text that lists the ranks of a group
 _MOST_ENTRIES = 100_000
 _MOST_FRAMES = 200
-_FIELDS = ("pg_id", "collective_seq_id", "profiling_name", "state", "is_p2p")
-_PLAIN = (str, int, float, bool)
 _LISTS = (list, tuple)
 
 
@@ -45,35 +43,37 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
     """Return the content of a rank's dump. Malformed parts are ignored."""
     given = value.get("entries")
     entries = (
-        [one for one in given[-_MOST_ENTRIES:] if isinstance(one, dict)] if isinstance(given, _LISTS) else []
+        [entry for entry in given[-_MOST_ENTRIES:] if isinstance(entry, dict)]
+        if isinstance(given, _LISTS)
+        else []
     )
     groups = _groups(value.get("pg_config"))
     world = max((max(ranks) + 1 for _, _, ranks in groups), default=0)
-    recorded = read_recorder(
+    recorder = read_recorder(
         {
             "status": value.get("pg_status"),
-            "entries": [_entry(one) for one in entries],
+            "entries": entries,
             "groups": [
                 {"names": [name, about], "ranks": spans_of(ranks)} for name, about, ranks in groups if name
             ],
             "world_size": world,
         }
     )
-    recorded = _at_oldest(recorded)
-    doing = _doing(recorded, entries)
-    moments = (one.get("time_created_ns") for one in entries)
-    last = max((each for each in moments if type(each) is int and 0 < each < 1 << 62), default=0)
+    recorded = _at_oldest(recorder)
+    doing = _activity(recorded, entries)
+    times = (entry.get("time_created_ns") for entry in entries)
+    last = max((time for time in times if type(time) is int and 0 < time < 1 << 62), default=0)
     return Dumped(RankAnswer(rank, 0, recorded=recorded), doing, last / 1e9)
 
 
 def _at_oldest(recorded: Recorded) -> Recorded:
     """Return the recorder's data with each group's counters set back to its oldest pending collective.
 
-    Each program is ahead of its device by a different number of collectives; the device has not gone beyond
-    the oldest pending collective.
+    A program can submit collectives long before its device executes them. The device has not gone beyond the
+    oldest pending collective.
     """
     oldest: dict[int, Waiting] = {}
-    for wait in sorted(recorded.waiting, key=lambda one: one.number):
+    for wait in sorted(recorded.waiting, key=lambda wait: wait.number):
         oldest.setdefault(wait.group, wait)
     counts = {
         group: replace(count, joined=min(count.joined, oldest[group].number)) if group in oldest else count
@@ -83,37 +83,28 @@ def _at_oldest(recorded: Recorded) -> Recorded:
     return replace(recorded, counts=counts, waiting=tuple(order))
 
 
-def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
+def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
     """Return the activity of the rank: its oldest pending collective, or else the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
-        frames = next((found for one in entries if _is_of(one, first.number) and (found := _frames(one))), ())
+        calls = (
+            _frames(entry)
+            for entry in entries
+            if entry.get("collective_seq_id") == first.number and not entry.get("is_p2p")
+        )
+        frames = next(filter(None, calls), ())
         return RankActivity("collective", first.operation, place_of(frames), frames)
     frames = _frames(last)
     # Only the last point-to-point message is certain, because batched messages are never marked as completed.
     if last.get("is_p2p") and last.get("state") != "completed":
-        named = str(_entry(last).get("profiling_name", ""))
-        operation = named.rpartition(":")[2].partition(" ")[0]
+        operation = operation_of(last).partition(" ")[0]
         return RankActivity("collective", operation or "p2p", place_of(frames), frames)
     return RankActivity("unknown", "", place_of(frames))
 
 
-def _is_of(entry: Mapping[str, Any], number: int) -> bool:
-    return entry.get("collective_seq_id") == number and not entry.get("is_p2p")
-
-
-def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry that this module uses. Values with an unexpected type are dropped."""
-    found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
-    group = entry.get("process_group")
-    if isinstance(group, _LISTS) and group and isinstance(group[0], str):
-        found["process_group"] = [group[0]]
-    return found
-
-
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Return the name, description and ranks of each process group. With gloo, the name can be empty."""
+    """Return the name, description and ranks of each process group. The name can be empty with gloo."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)
@@ -125,17 +116,14 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """Return the stack frames of the call that added an entry to the recorder, outermost first."""
+    """Return the stack frames of the call that created an entry, outermost first."""
     given = entry.get("frames")
     found = []
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():
         if isinstance(frame, dict):
             file, line, function = frame.get("filename"), frame.get("line"), frame.get("name")
-            if (
-                isinstance(file, str)
-                and isinstance(function, str)
-                and type(line) is int
-                and 0 <= line < 1 << 31
-            ):
+            if type(line) is not int or not 0 <= line < 1 << 31:
+                continue
+            if isinstance(file, str) and isinstance(function, str):
                 found.append(Frame(file, line, function))
     return tuple(reversed(found))

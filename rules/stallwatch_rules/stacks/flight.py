@@ -8,6 +8,7 @@ writes these numbers as text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +18,6 @@ from stallwatch_rules.stacks.records import Axis, Counts, Recorded, Waiting
 from stallwatch_rules.stacks.spans import ranks_in
 from stallwatch_rules.text.lazy import lazy
 
-_NUMBERS = lazy(r"\b[0-9]{1,9}\b")
 _DIGITS = lazy(r"-1|[0-9]{1,18}")
 _NONE_YET = -1  # value of a counter before the first collective
 _MOST_BEHIND = 64
@@ -30,43 +30,44 @@ def read_recorder(answer: Any) -> Recorded:
         return Recorded()
     counts: dict[int, Counts] = {}
     for group, status in _items(answer.get("status")):
-        joined, done = (
-            _number(status, "last_enqueued_collective"),
-            _number(status, "last_completed_collective"),
-        )
+        if not isinstance(status, dict):
+            continue
+        joined = _whole(status.get("last_enqueued_collective"), _NONE_YET)
+        done = _whole(status.get("last_completed_collective"), _NONE_YET)
         if (number := _whole(group)) is not None and joined is not None:
             counts[number] = Counts(joined, _NONE_YET if done is None else done)
     entries = _list(answer.get("entries"))
-    waiting = [one for one in (_waiting(entry, counts) for entry in entries) if one is not None]
+    waiting = [wait for wait in (_waiting(entry, counts) for entry in entries) if wait is not None]
     world = _whole(answer.get("world_size")) or 0
     groups = _groups(answer.get("groups"), world)
     names: dict[int, str] = {}
-    if any(one.joined is not None for one in groups):
-        names = dict(enumerate(one.name for one in groups))
+    if any(group.joined is not None for group in groups):
+        names = dict(enumerate(group.name for group in groups))
         numbers = {name: number for number, name in names.items()}
         recorded = _recorded_as(groups, counts, entries)
         finished = {name: counts[number].done for number, name in recorded.items()}
         counts = {
-            numbers[one.name]: Counts(one.joined, _not_above(one.joined, finished.get(one.name)))
-            for one in groups
-            if one.joined is not None
+            numbers[group.name]: Counts(group.joined, _not_above(group.joined, finished.get(group.name)))
+            for group in groups
+            if group.joined is not None
         }
         unknown = len(groups)
-        waiting = [replace(one, group=numbers.get(one.name, unknown + one.group)) for one in waiting]
+        waiting = [replace(wait, group=numbers.get(wait.name, unknown + wait.group)) for wait in waiting]
     return Recorded(
         world_size=world,
         counts=counts,
-        members={one.name: one.ranks for one in groups if one.ranks},
+        members={group.name: group.ranks for group in groups if group.ranks},
         waiting=tuple(waiting),
         names=names,
-        axes={one.name: one.axis for one in groups if one.axis},
+        axes={group.name: group.axis for group in groups if group.axis},
     )
 
 
 def _not_above(joined: int, done: int | None) -> int | None:
-    """Return the number of completed collectives; ``None`` if the number also counts NCCL's sends.
+    """Return the number of completed collectives; ``None`` if it exceeds the number of joined collectives.
 
-    Source: ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
+    In this case, it also counts NCCL's sends (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch
+    2.13, ``seqP2P_``).
     """
     return max(done, 0) if done is not None and done <= joined else None
 
@@ -83,12 +84,6 @@ class _Group(NamedTuple):
 
 def _groups(answer: Any, world: int) -> list[_Group]:
     """Return the process groups in a probe's or recorder's response, in the order of their creation."""
-    if isinstance(answer, dict):
-        ranks = {name: group.get("ranks") for name, group in _items(answer) if isinstance(group, dict)}
-        return [
-            _Group(name, tuple(int(rank) for rank in _NUMBERS.findall(str(each or ""))))
-            for name, each in ranks.items()
-        ]
     found = []
     for group in _list(answer)[:_MOST_GROUPS]:
         if isinstance(group, dict) and (names := [str(name) for name in _list(group.get("names"))]):
@@ -100,11 +95,10 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Map the recorder's numbers of groups to the names of these groups, where this is certain."""
+    """Return the names of the groups by their numbers in the recorder, as far as they are certain."""
+    numbered = ((_whole(entry.get("pg_id")), entry) for entry in entries if isinstance(entry, dict))
     sure = {
-        number: _name(entry, number)
-        for entry in entries
-        if isinstance(entry, dict) and (number := _whole(entry.get("pg_id"))) in counts and number is not None
+        number: _name(entry, number) for number, entry in numbered if number is not None and number in counts
     }
     likely = {
         group.recorded: group for group in groups if group.recorded in counts and group.recorded is not None
@@ -127,26 +121,26 @@ def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
     if group is None or number is None or (group in counts and number <= (counts[group].done or 0)):
         return None
-    # Examples of the name: "nccl:all_reduce" and "nccl:_all_gather_base".
-    operation = str(entry.get("profiling_name") or "").rpartition(":")[2].strip("_").removesuffix("_base")
+    operation = operation_of(entry).strip("_").removesuffix("_base")
     return Waiting(group, _name(entry, group), number, operation)
+
+
+def operation_of(entry: Mapping[str, Any]) -> str:
+    """Return the operation of an entry: ``_all_gather_base`` for the name ``nccl:_all_gather_base``."""
+    named = entry.get("profiling_name")
+    return named.rpartition(":")[2] if isinstance(named, str) else ""
 
 
 def _name(entry: dict[str, Any], number: int) -> str:
     """Return the name of an entry's process group, or its number if it has no name."""
     named = entry.get("process_group")
-    return str(named[0]) if isinstance(named, list) and named else str(number)
-
-
-def _number(status: Any, name: str) -> int | None:
-    return _whole(status.get(name), _NONE_YET) if isinstance(status, dict) else None
+    if isinstance(named, list | tuple) and named and isinstance(named[0], str):
+        return named[0]
+    return str(number)
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Convert an integer, or a text of digits, to an integer.
-
-    Return ``None`` for other values, and for numbers below `least`.
-    """
+    """Convert a number or its digits to an integer; ``None`` for other values and numbers below `least`."""
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

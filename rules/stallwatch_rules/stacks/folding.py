@@ -38,16 +38,16 @@ def fold(
     members = members_of(layout.values())
     groups = [
         _group(rank, known.get(rank.rank) or activity_of_rank(rank), _collectives(rank, layout))
-        for rank in sorted(ranks, key=lambda one: one.rank)
+        for rank in sorted(ranks, key=lambda rank: rank.rank)
     ]
     stacks = StallStacks(
         time=time,
         seconds=round(seconds, 3),
-        groups=_joined(groups, members),
+        groups=_joined_by_activity(groups, members),
         pids={rank.rank: rank.pid for rank in ranks if rank.pid > 0},
-        layout=sorted({one.id: one for one in layout.values()}.values(), key=lambda one: one.id),
+        layout=sorted({group.id: group for group in layout.values()}.values(), key=lambda group: group.id),
     )
-    return _judged(stacks, world=max((rank.recorded.world_size for rank in ranks), default=0))
+    return _with_odd_ranks(stacks, world=max((rank.recorded.world_size for rank in ranks), default=0))
 
 
 def over_hosts(
@@ -59,8 +59,9 @@ def over_hosts(
 ) -> StallStacks:
     """Combine the stacks of all hosts of a run into one record.
 
-    `silent` has the hosts that do not respond, and `ranks` the folded ranks of each known host, including
-    hosts without stacks. A rank that two hosts report is omitted from the groups and becomes a candidate.
+    `silent` contains the hosts that do not respond. `ranks` contains the ranks of each known host, in the
+    form of ``spans_of``, also for hosts without stacks. A rank that two hosts report becomes a candidate and
+    is omitted from the groups.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -79,13 +80,13 @@ def over_hosts(
     stacks = StallStacks(
         time=max((part.time for part in parts.values()), default=0.0),
         seconds=max((part.seconds for part in parts.values()), default=0.0),
-        groups=_joined(groups, members_of(layout.values())),
+        groups=_joined_by_activity(groups, members_of(layout.values())),
         layout=sorted(layout.values(), key=lambda entry: entry.id),
         hosts=hosts,
         silent=sorted(silent),
         candidates=twice,
     )
-    return _judged(stacks, world=max([world, *expected]), ranks=ranks)
+    return _with_odd_ranks(stacks, world=max([world, *expected]), ranks=ranks)
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
@@ -99,16 +100,16 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
     }
 
 
-def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
+def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
     """Return the stacks with the odd ranks marked. The groups of odd ranks come last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
     odd = frozenset(found.ranks)
-    groups = [each for group in stacks.groups for each in _parted(group, odd)]
+    groups = [each for group in stacks.groups for each in _split_odd(group, odd)]
     return replace(
         stacks,
-        groups=sorted(groups, key=lambda one: (one.ranks[0] in odd, -len(one.ranks), one.ranks)),
+        groups=sorted(groups, key=lambda group: (group.ranks[0] in odd, -len(group.ranks), group.ranks)),
         odd=list(found.ranks),
         why=found.why,
         candidates=sorted({*stacks.candidates, *found.candidates}),
@@ -117,16 +118,16 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
     )
 
 
-def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """Return a group unchanged, or split in two if only some of its ranks are odd."""
+def _split_odd(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
+    """Split a group in two if only some of its ranks are odd."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
 
 def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
-    """Return the process groups whose members are known.
+    """Return the process groups whose members are known, by name and rank.
 
-    The keys consist of name and rank, because names are not unique.
+    The key contains the rank, because names are not unique.
     """
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
@@ -143,7 +144,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return how far a rank is in each of its process groups, and which operation is pending there."""
+    """Return a rank's position in each of its process groups, and the pending operation."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
@@ -171,16 +172,12 @@ def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collect
         place="" if gone else doing.place,
         note=rank.lock_holder or (rank.kernel if rank.condition == "blocked" else ""),
         locked_out=rank.locked_out,
-        frames=[line(frame) for frame in _shown(doing.frames)],
+        frames=[line(frame) for frame in doing.frames[-_MOST_FRAMES:]],
         worker=rank.worker,
-        worker_frames=[line(frame) for frame in _shown(rank.worker_frames)],
+        worker_frames=[line(frame) for frame in rank.worker_frames[-_MOST_FRAMES:]],
         step=rank.step,
         collectives=collectives,
     )
-
-
-def _shown(frames: Sequence[Frame]) -> Sequence[Frame]:
-    return frames[-_MOST_FRAMES:]
 
 
 def line(frame: Frame) -> str:
@@ -188,7 +185,9 @@ def line(frame: Frame) -> str:
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
-def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
+def _joined_by_activity(
+    groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]
+) -> list[StackGroup]:
     """Join groups with the same activity if their counts agree in every process group that they share.
 
     The result does not depend on how the ranks were grouped before.
@@ -197,15 +196,15 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) 
     for group in groups:
         key = (group.kind, group.condition, group.what, group.place, group.note, group.step)
         alike[key].append(group)
-    found = [each for some in alike.values() for each in _equally_far(some, members)]
-    counted = _counted(found)
+    found = [each for some in alike.values() for each in _joined_by_counts(some, members)]
+    counted = _group_with_most_spread(found)
     for group in found:
         count = group.collectives.get(counted)
         group.collective = count.joined if count is not None else None
     return found
 
 
-def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
+def _joined_by_counts(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
     """Join groups with the same activity, unless their counts differ in one of the process groups."""
     far: dict[str, Collectives] = {}
     split = {
@@ -235,14 +234,14 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
             continue
         by_rank: dict[frozenset[tuple[str, Collectives]], list[int]] = defaultdict(list)
         for rank in group.ranks:
-            own = frozenset(one for one in special if rank in here.get(one[0], group.ranks))
-            by_rank[own].append(rank)
-        for own, ranks in by_rank.items():
-            parts[own].append(_only(group, ranks, members))
+            counts_of_rank = frozenset(item for item in special if rank in here.get(item[0], group.ranks))
+            by_rank[counts_of_rank].append(rank)
+        for key, ranks in by_rank.items():
+            parts[key].append(_part_of(group, ranks, members))
     return [_joined_groups(some) for some in parts.values()]
 
 
-def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
+def _part_of(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
     these = frozenset(ranks)
     collectives = {
         id: count
@@ -253,7 +252,7 @@ def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[in
 
 
 def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
-    """Join several groups into one. The result shows the activity of the lowest rank."""
+    """Join groups into one, which shows the activity of the lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}
     for group in groups:
@@ -262,7 +261,7 @@ def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
     return replace(first, ranks=ranks, collectives=dict(sorted(collectives.items())))
 
 
-def _counted(groups: Sequence[StackGroup]) -> str:
+def _group_with_most_spread(groups: Sequence[StackGroup]) -> str:
     """Return the process group in which the counts of the ranks differ most; "" if no counts differ."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:

@@ -25,12 +25,6 @@ class Row(msgspec.Struct, frozen=True):
     tier: int = 0
     innermost: bool = False  #: True if the row matches only the innermost frame
 
-    def fits(self, path: str, function: str) -> bool:
-        """Return whether the row matches a frame."""
-        return re.search(self.file, path) is not None and (
-            not self.function or re.fullmatch(self.function, function) is not None
-        )
-
 
 _SAVES = r"_?(?:legacy_)?save(?!r).*|_zero3_consolidated_16bit_state_dict|async_save"
 _JOINS = (
@@ -148,6 +142,8 @@ def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Ki
         return None
     function = frame.function.rpartition(".")[2]
     for row in ROWS:
-        if row.tier == tier and (innermost or not row.innermost) and row.fits(path, function):
+        if row.tier != tier or (row.innermost and not innermost) or not re.search(row.file, path):
+            continue
+        if not row.function or re.fullmatch(row.function, function):
             return row.kind, row.label or function
     return None

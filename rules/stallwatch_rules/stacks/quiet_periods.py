@@ -82,11 +82,11 @@ class Ruling(msgspec.Struct, frozen=True):
     place: str = ""  #: place in the code, such as ``train.py:42 in step``
     site: str = ""  #: key under which the duration of the wait is stored; empty if it is not stored
 
-    def usual(self, spell: QuietPeriod) -> float:
-        """Return up to how many seconds a wait counts as a normal step, if it ends by itself."""
+    def usual(self, period: QuietPeriod) -> float:
+        """Return the longest wait, in seconds, that counts as a normal step if the wait ends by itself."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
-        return spell.suspicion if self.reason == "others" else 0.0
+        return period.suspicion if self.reason == "others" else 0.0
 
 
 class QuietPeriod(msgspec.Struct, frozen=True):
@@ -115,38 +115,40 @@ class HostView(msgspec.Struct, frozen=True):
     stacks: StallStacks | None  #: stacks of the host's newest inspection
 
 
-def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
-    """Decide about a quiet period from the snapshots of one host since it began, newest last.
+def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | None:
+    """Decide about a quiet period of one host from the snapshots since it began, the newest last.
 
     Return ``None`` if the snapshots are inconclusive.
     """
-    ranks = looks[-1].ranks if looks else ()
-    before = looks[-2] if len(looks) > 1 else None
+    ranks = snapshots[-1].ranks if snapshots else ()
+    before = snapshots[-2] if len(snapshots) > 1 else None
     if not any(rank.condition != "alive" or any(t.frames for t in rank.threads) for rank in ranks):
         return None
     doing = {rank.rank: activity_of_rank(rank) for rank in ranks}
-    if spell.suspended:
+    if period.suspended:
         return Ruling("paused", FOREVER, "suspended")
-    if before is not None and _alive(before, looks[-1], doing, spell):
-        return Ruling("alive", spell.suspicion)
-    for condition in ("ended", "stopped") if spell.phase != "idle" else ():
+    if before is not None and _alive(before, snapshots[-1], doing, period):
+        return Ruling("alive", period.suspicion)
+    for condition in ("ended", "stopped") if period.phase != "idle" else ():
         found = [rank for rank in ranks if rank.condition == condition and not rank.left]
         if found and (len(found) < len(ranks) or condition == "stopped"):
-            return Ruling("stalled", spell.suspicion, condition, found[0].rank)
-    if spell.phase == "idle" and not all(one.waits for one in doing.values()):
+            return Ruling("stalled", period.suspicion, condition, found[0].rank)
+    if period.phase == "idle" and not all(activity.waits for activity in doing.values()):
         return None  # work after training can take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
         if left:  # the other ranks wait for a rank that has ended
-            return Ruling("stalled", spell.suspicion, "ended", left[0])
-        return _all_wait(ranks, doing, spell)
+            return Ruling("stalled", period.suspicion, "ended", left[0])
+        return _all_wait(ranks, doing, period)
     stacks = fold(ranks, time=0.0)
     known = len(others) < len(ranks) or stacks.why == "behind"
     suspects = [rank for rank in others if known and rank.rank in stacks.odd] or others
-    seconds = looks[-1].time - before.time if before is not None else 0.0
-    rulings = [_of_one(rank, doing[rank.rank], _same(rank, before), spell, seconds) for rank in suspects]
-    return max(rulings, key=lambda one: one.limit)
+    seconds = snapshots[-1].time - before.time if before is not None else 0.0
+    rulings = [
+        _of_rank(rank, doing[rank.rank], _same_process(rank, before), period, seconds) for rank in suspects
+    ]
+    return max(rulings, key=lambda ruling: ruling.limit)
 
 
 def run_ruling(
@@ -156,21 +158,22 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Decide about a quiet period of a run from the decisions of its hosts; ``None`` if it is still open.
+    """Decide about a quiet period of a run from the decisions of its hosts; ``None`` if it is undecided.
 
-    This is necessary because a host with only waiting ranks does not know whether the ranks of other hosts
-    wait. `ranks` contains the folded ranks of each known host.
+    A host on which all ranks wait cannot decide alone, because it does not know what the ranks of other hosts
+    do. `ranks` contains the ranks of each known host, in the form of ``spans_of``.
     """
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
-    if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):
+    if not views or len(rulings) < len(views) or any(ruling.status == "alive" for ruling in rulings):
         return None
-    looks = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
-    stacks = over_hosts(looks, silent=silent, world=world, ranks=ranks)
+    inspected = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
+    stacks = over_hosts(inspected, silent=silent, world=world, ranks=ranks)
     # A host on which all ranks wait can regard its ranks as the whole run.
-    own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
-    if own:
-        missed = [one for one in own if one.rank in stacks.odd]
-        return max(missed or own, key=lambda one: one.limit)
+    undecided = ("others", None), ("behind", None)
+    decided = [ruling for ruling in rulings if (ruling.reason, ruling.rank) not in undecided]
+    if decided:
+        missed = [ruling for ruling in decided if ruling.rank in stacks.odd]
+        return max(missed or decided, key=lambda ruling: ruling.limit)
     limit = max((view.threshold for view in views if view.threshold is not None), default=None)
     if limit is None or (stacks.elsewhere and not silent):
         return None
@@ -179,36 +182,30 @@ def run_ruling(
     return Ruling("stalled", limit, "behind", rank, place)
 
 
-def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
-    """Return the record of the same process in an earlier snapshot; ``None`` if it is not in the snapshot."""
-    ranks = look.ranks if look is not None else ()
-    return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
+def _same_process(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer | None:
+    """Return the record of the same process in another snapshot; ``None`` if the process is missing there."""
+    ranks = snapshot.ranks if snapshot is not None else ()
+    return next((other for other in ranks if (other.rank, other.pid) == (rank.rank, rank.pid)), None)
 
 
 def _alive(
-    before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], spell: QuietPeriod
+    before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], period: QuietPeriod
 ) -> bool:
     """Return whether a rank's counters advanced or it transferred data between two snapshots."""
     for rank in now.ranks:
-        earlier = _same(rank, before)
+        earlier = _same_process(rank, before)
         if earlier is None:
             continue
-        if any(
-            _grew(rank, earlier, name)
-            for name in _LIFE
-            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation can be endless
-        ):
-            return True
         kind = doing[rank.rank].kind
-        seconds = max(1.0, now.time - before.time)
-        if (
-            kind == "process"
-            and _saving(doing[rank.rank], spell)
-            and _child_transfers(rank, earlier, seconds)
-        ):
+        signs = (name for name in _LIFE if name != "forwards" or kind != "rollout")
+        if any(_has_grown(rank, earlier, name) for name in signs):  # a generation can call forwards endlessly
             return True
-        transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
-        if spell.repeating and kind not in ("save", "load"):
+        seconds = max(1.0, now.time - before.time)
+        saving = kind == "process" and _saving(doing[rank.rank], period)
+        if saving and _child_transfers(rank, earlier, seconds):
+            return True
+        transfers = kind in _TRANSFERS or period.phase in ("init", "save")
+        if period.repeating and kind not in ("save", "load"):
             continue  # the bytes can be those of the repeated message
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
@@ -216,87 +213,86 @@ def _alive(
     return False
 
 
-def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
+def _has_grown(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
     return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
 
 
-def _saving(doing: RankActivity, spell: QuietPeriod) -> bool:
-    """Return whether a rank saves a checkpoint, judging by the run's phase and the rank's stack."""
-    return spell.phase == "save" or saves(doing.frames)
+def _saving(doing: RankActivity, period: QuietPeriod) -> bool:
+    return period.phase == "save" or saves(doing.frames)
 
 
 def _all_wait(
-    ranks: Sequence[RankAnswer], doing: Mapping[int, RankActivity], spell: QuietPeriod
+    ranks: Sequence[RankAnswer], doing: Mapping[int, RankActivity], period: QuietPeriod
 ) -> Ruling | None:
     """Decide about a host on which all ranks wait, for each other or for ranks on other hosts."""
     first = doing[ranks[0].rank]
-    world = max((rank.recorded.world_size for rank in ranks), default=0)
-    if spell.run is not None and world > len(ranks):
-        return spell.run
-    if all(one.kind == "joining" for one in doing.values()):
-        return _patience(spell, LONG, "start-up", None, first, varies=True)
+    world = max(rank.recorded.world_size for rank in ranks)
+    if period.run is not None and world > len(ranks):
+        return period.run
+    if all(activity.kind == "joining" for activity in doing.values()):
+        return _patience(period, LONG, "start-up", None, first, varies=True)
     stacks = fold(ranks, time=0.0)
     odd = stacks.odd
     if odd and stacks.why in ("behind", "diverged", "unfinished"):
-        return Ruling("stalled", spell.suspicion, "behind", odd[0], doing[odd[0]].place)
-    if spell.phase == "idle":
+        return Ruling("stalled", period.suspicion, "behind", odd[0], doing[odd[0]].place)
+    if period.phase == "idle":
         return None
-    if spell.phase == "train" and not spell.rhythm_known:
-        return _patience(spell, LONG, "first-steps", None, first)
-    if world > len(ranks) or spell.phase != "train":
-        return _patience(spell, LONG if spell.phase == "save" else SHORT, "others", None, first)
-    return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)
+    if period.phase == "train" and not period.rhythm_known:
+        return _patience(period, LONG, "first-steps", None, first)
+    if world > len(ranks) or period.phase != "train":
+        return _patience(period, LONG if period.phase == "save" else SHORT, "others", None, first)
+    return Ruling("stalled", period.suspicion, "behind", odd[0] if odd else None, first.place)
 
 
-def _of_one(
-    rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, spell: QuietPeriod, seconds: float
+def _of_rank(
+    rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, period: QuietPeriod, seconds: float
 ) -> Ruling:
-    """Decide about one rank that does not wait for other ranks. Its state `seconds` ago was `before`."""
+    """Decide about a rank that does not wait for other ranks. Its state `seconds` ago was `before`."""
     kind, number = doing.kind, rank.rank
-    evaluating = spell.phase == "eval" or evaluates(doing.frames)
+    evaluating = period.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
         return Ruling("paused", FOREVER, "debugger", number, doing.place)
-    if kind == "save" or (kind in _OF_SAVES and _saving(doing, spell)):
-        within = spell.longest if spell.phase == "save" and kind != "save" else None
+    if kind == "save" or (kind in _OF_SAVES and _saving(doing, period)):
+        within = period.longest if period.phase == "save" and kind != "save" else None
         known = rank.saves.get(caller(doing), within)
-        return _patience(spell, LONG, "save", number, doing, known=known)
+        return _patience(period, LONG, "save", number, doing, known=known)
     if kind == "compile":
-        return _patience(spell, LONG, "compilation", number, doing, varies=True)
+        return _patience(period, LONG, "compilation", number, doing, varies=True)
     if kind in ("load", "import"):
-        return _patience(spell, LONG, "start-up", number, doing, varies=True)
-    if not spell.rhythm_known and kind != "rollout":
-        return _patience(spell, LONG, "first-steps", number, doing)
+        return _patience(period, LONG, "start-up", number, doing, varies=True)
+    if not period.rhythm_known and kind != "rollout":
+        return _patience(period, LONG, "first-steps", number, doing)
     if kind == "data":
         first = rank.counters.get("epoch_batches")
         if evaluating or first == 0:
-            return _patience(spell, SHORT, "evaluation" if evaluating else "data", number, doing)
+            return _patience(period, SHORT, "evaluation" if evaluating else "data", number, doing)
         if first is None:
-            return _patience(spell, _DATA_UNCOUNTED, "data", number, doing)
-        return Ruling("stalled", spell.suspicion, "data", number, doing.place)
+            return _patience(period, _DATA_UNCOUNTED, "data", number, doing)
+        return Ruling("stalled", period.suspicion, "data", number, doing.place)
     if kind == "rollout":
-        known = spell.longest if spell.phase == "rollout" else None
-        limit = spell.factor * known if known is not None else spell.rollout
-        if before is not None and _grew(rank, before, "forwards"):
-            limit = max(limit, LONG * spell.floor)
-        return Ruling("waiting", max(spell.suspicion, limit), "rollout", number, doing.place, _site(doing))
+        known = period.longest if period.phase == "rollout" else None
+        limit = period.factor * known if known is not None else period.rollout
+        if before is not None and _has_grown(rank, before, "forwards"):
+            limit = max(limit, LONG * period.floor)
+        return Ruling("waiting", max(period.suspicion, limit), "rollout", number, doing.place, _site(doing))
     if kind == "network":
-        return _patience(spell, SHORT, "network", number, doing)
+        return _patience(period, SHORT, "network", number, doing)
     if kind == "process" and _child_works(rank, before, seconds):
-        return _patience(spell, SHORT, "process", number, doing)
+        return _patience(period, SHORT, "process", number, doing)
     if evaluating:
-        return _patience(spell, SHORT, "evaluation", number, doing, known=spell.longest)
-    if spell.phase in ("rollout", "weight-sync"):
-        return _patience(spell, SHORT, spell.phase, number, doing, known=spell.longest)
+        return _patience(period, SHORT, "evaluation", number, doing, known=period.longest)
+    if period.phase in ("rollout", "weight-sync"):
+        return _patience(period, SHORT, period.phase, number, doing, known=period.longest)
     if kind == "lock" or rank.lock_holder:
-        return Ruling("stalled", spell.suspicion, "lock", number, doing.place)
+        return Ruling("stalled", period.suspicion, "lock", number, doing.place)
     computes = kind in ("code", "reward", "thread", "unknown") and _busy(rank, doing, before, seconds)
-    if computes and not spell.repeating:
-        return _patience(spell, _BUSY, "busy", number, doing, status="busy")
-    return Ruling("stalled", spell.suspicion, "code", number, doing.place, _site(doing))
+    if computes and not period.repeating:
+        return _patience(period, _BUSY, "busy", number, doing, status="busy")
+    return Ruling("stalled", period.suspicion, "code", number, doing.place, _site(doing))
 
 
 def _patience(
-    spell: QuietPeriod,
+    period: QuietPeriod,
     floors: float,
     reason: Reason,
     rank: int | None,
@@ -308,13 +304,13 @@ def _patience(
 ) -> Ruling:
     """Return the decision to wait longer.
 
-    The limit is `floors` floors for a new call site, and a multiple of its longest known duration for a known
-    one. If the duration `varies` between calls, a short earlier call does not reduce the limit.
+    The limit is `floors` floors at a call site that is not known yet. At a known call site, it is a multiple
+    of the longest duration so far, and it can be shorter unless the duration `varies` between calls.
     """
     site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
-    seen = [length for length in (spell.sites.get(site), known) if length is not None]
-    least = floors * spell.floor if varies or not seen else spell.floor
-    limit = max(least, spell.factor * max(seen, default=0.0), spell.suspicion)
+    seen = [length for length in (period.sites.get(site), known) if length is not None]
+    least = floors * period.floor if varies or not seen else period.floor
+    limit = max(least, period.factor * max(seen, default=0.0), period.suspicion)
     return Ruling(status, limit, reason, rank, doing.place, site)
 
 
@@ -323,21 +319,21 @@ def _site(doing: RankActivity) -> str:
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
-def _share(now: float | None, before: float | None, seconds: float) -> float:
+def _processor_share(now: float | None, before: float | None, seconds: float) -> float:
     return (now - before) / seconds if now is not None and before is not None and seconds > 0 else 0.0
 
 
 def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) -> bool:
     if before is None:
         return rank.children is not None
-    works = _share(rank.children, before.children, seconds) >= _WORKS
+    works = _processor_share(rank.children, before.children, seconds) >= _WORKS
     return works or _child_transfers(rank, before, seconds)
 
 
 def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
     """Return whether child processes that existed in the earlier snapshot transfer data.
 
-    New child processes are ignored, because they can be retries.
+    New child processes do not count, because they can be retries.
     """
     then = before.children_transferred
     moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)
@@ -349,5 +345,5 @@ def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seco
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(activity_of_rank(before).frames)
-    works = _share(rank.processor, before.processor, seconds) >= _WORKS
+    works = _processor_share(rank.processor, before.processor, seconds) >= _WORKS
     return moved and works

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import PurePosixPath
 
 import msgspec
@@ -36,19 +37,20 @@ class RankActivity(msgspec.Struct, frozen=True):
 def activity_of_rank(rank: RankAnswer) -> RankActivity:
     """Return the activity of a rank, from the stack of its main thread.
 
-    If the main thread waits for autograd, the stack of the waiting autograd thread is used. If the main
-    thread waits in an event loop, the stacks of the awaited tasks are used.
+    If the main thread waits for autograd, the stack of the autograd thread is used. If it waits in an event
+    loop, the stacks of the awaited tasks are used.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
         return _recorded(rank, RankActivity("unknown"))
     found = _by_frames(main)
     awaited = _awaited(rank.threads, main)
-    if awaited and _in_loop(main.frames[-1]):
+    # A thread that waits for events in an event loop; the internal calls of uvloop have no frames.
+    if awaited and _LOOP.search(main.frames[-1].file.replace("\\", "/")):
         found = _by_frames(ThreadStack(awaited))
         frames = (*main.frames, *awaited)
         return _recorded(rank, RankActivity(found.kind, found.what, place_of(frames), frames))
-    if not found.waits and _in_backward(main.frames):
+    if not found.waits and main.frames[-1].function.rpartition(".")[2] in _BACKWARD:
         for thread in rank.threads:
             other = _by_frames(thread)
             if other.waits:
@@ -63,77 +65,48 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
             known = kind_of(frames[at], tier, innermost=at == len(frames) - 1)
             if known is not None:
                 kind, what = known
-                return RankActivity(
-                    kind, _called(frames[at + 1 :]) or what if kind == "reward" else what, place, frames
-                )
+                if kind == "reward":
+                    what = _called(frames[at + 1 :]) or what
+                return RankActivity(kind, what, place, frames)
         if _imports(frames):
             return RankActivity("import", "", place, frames)
     return RankActivity("code", "", place, frames)
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """Return the user's function that a library called back; an empty string if there is none."""
-    own = next((frame for frame in inner if not is_library(frame)), None)
-    return own.function.rpartition(".")[2] if own is not None else ""
+    """Return the user's function that a library called; an empty string if there is none."""
+    names = (frame.function.rpartition(".")[2] for frame in inner if not is_library(frame))
+    return next(names, "")
 
 
 def _imports(frames: Sequence[Frame]) -> bool:
-    """Return whether the user's code executes an import."""
-    for frame in reversed(frames):
-        if frame.file.startswith("<frozen importlib"):
-            return True
-        if not is_library(frame):
-            return False
-    return False
+    inner = takewhile(is_library, reversed(frames))
+    return any(frame.file.startswith("<frozen importlib") for frame in inner)
 
 
 def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
-    """Return `found`, or the wait that torch recorded if the frames of `found` are inconclusive.
-
-    This is the case for compiled code.
-    """
+    """Return `found`, or the wait that torch recorded if the frames are inconclusive, as in compiled code."""
     waiting = rank.recorded.waiting
-    if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
-        return RankActivity("collective", waiting[0].operation, found.place, found.frames)
-    if waiting and found.kind == "collective" and found.what == "wait":
+    in_library = not found.frames or is_library(found.frames[-1])
+    hidden = found.kind in _MAY_WAIT and in_library
+    if waiting and (hidden or (found.kind, found.what) == ("collective", "wait")):
         return RankActivity("collective", waiting[0].operation, found.place, found.frames)
     return found
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """Return the stack frames of the tasks that the main thread waits for, one after the other."""
-    found: list[Frame] = []
-    for thread in threads[threads.index(main) + 1 :]:
-        if thread.task != "awaited":
-            break
-        found += thread.frames
-    return tuple(found)
-
-
-def _in_loop(innermost: Frame) -> bool:
-    """Return whether a thread waits for events in an event loop.
-
-    The internal calls of uvloop have no frames.
-    """
-    return _LOOP.search(innermost.file.replace("\\", "/")) is not None
-
-
-def _in_library(frames: Sequence[Frame]) -> bool:
-    return not frames or is_library(frames[-1])
-
-
-def _in_backward(frames: Sequence[Frame]) -> bool:
-    return frames[-1].function.rpartition(".")[2] in _BACKWARD
+    """Return the stack frames of the tasks that the main thread awaits, one task after the other."""
+    tasks = takewhile(lambda thread: thread.task == "awaited", threads[threads.index(main) + 1 :])
+    return tuple(frame for task in tasks for frame in task.frames)
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """Return the innermost frame of the user's code in the form ``train.py:42 in step``.
-
-    If no frame is in the user's code, the innermost frame of all is used.
-    """
+    """Return the user's innermost frame, or else the innermost one, in the form ``train.py:42 in step``."""
     known = list(frames)
-    own = [frame for frame in known if not is_library(frame)]
-    return short_frame(own[-1] if own else known[-1]) if known else ""
+    if not known:
+        return ""
+    frame = next((frame for frame in reversed(known) if not is_library(frame)), known[-1])
+    return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"
 
 
 def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
@@ -146,8 +119,8 @@ def caller(doing: RankActivity) -> str:
     kinds = [kind_of(frame) for frame in doing.frames]
     calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
     outside = doing.frames[: calls[-1]] if calls else doing.frames
-    own = [frame.function for frame in outside if not is_library(frame)]
-    return own[-1].rpartition(".")[2] if own else ""
+    outer = [frame.function for frame in outside if not is_library(frame)]
+    return outer[-1].rpartition(".")[2] if outer else ""
 
 
 def evaluates(frames: Iterable[Frame]) -> bool:
@@ -158,8 +131,3 @@ def evaluates(frames: Iterable[Frame]) -> bool:
 def saves(frames: Iterable[Frame]) -> bool:
     """Return whether the name of a user's function on the stack shows a save."""
     return any(SAVES.search(frame.function.rpartition(".")[2]) for frame in frames if not is_library(frame))
-
-
-def short_frame(frame: Frame) -> str:
-    """Return a frame in the short form that sentences use, such as ``train.py:42 in step``."""
-    return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"

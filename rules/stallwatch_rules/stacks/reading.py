@@ -47,8 +47,8 @@ def _frame(value: Any) -> Frame | None:
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
     """Return the threads of a faulthandler dump. The last one is the oldest, which is the main thread.
 
-    If two processes requested dumps at the same time, the text contains two dumps, and each thread is
-    returned as in the later dump.
+    The text contains two dumps if two processes requested them at the same time. Each thread is then returned
+    as in the later dump.
     """
     threads: dict[str, tuple[str, list[Frame]]] = {}
     frames: list[Frame] | None = None

@@ -68,10 +68,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
-    """The stack of one thread, or of a task in the event loop of the preceding thread.
-
-    The outermost frame comes first.
-    """
+    """The stack of a thread, or of a task in the event loop of the previous thread; outermost frame first."""
 
     frames: tuple[Frame, ...]
     name: str = ""
@@ -171,7 +168,7 @@ class StackGroup(msgspec.Struct):
 class StallStacks(msgspec.Struct):
     """The state of all ranks during a stall, on one host or on all hosts of the run.
 
-    `groups` begins with the ranks that wait, and ends with the odd ranks.
+    The first of the `groups` contain the ranks that wait, the last ones the odd ranks.
     """
 
     time: float  #: Unix seconds of the last response from a rank

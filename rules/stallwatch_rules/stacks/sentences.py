@@ -22,23 +22,24 @@ _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load")
 def sentence(stacks: StallStacks) -> Text:
     """Return a sentence such as ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``.
 
-    With several hosts, the ranks to blame come first, each with its host.
+    For several hosts, the sentence begins with the ranks to blame, each with its host.
     """
     if not stacks.groups:
         return ""
     shown = _most_informative(stacks)
     left_out = sum(len(group.ranks) for group in stacks.groups) - sum(len(group.ranks) for group in shown)
     if stacks.hosts:
-        clauses = _of_hosts(stacks, shown)
+        clauses = _clauses_by_host(stacks, shown)
     else:
         alone = len(stacks.groups) == 1 and not stacks.elsewhere and len(stacks.groups[0].ranks) > 1
-        clauses = [_clause(group, _who(group, "stacks.all" if alone else "stacks.who")) for group in shown]
+        clauses = [
+            _clause(group, _subject(group, "stacks.all" if alone else "stacks.who")) for group in shown
+        ]
     if left_out:
         clauses.append(message("stacks.more", number=left_out))
     if stacks.elsewhere and not stacks.odd and not stacks.silent:
-        clauses.append(
-            message("stacks.not-known" if stacks.hosts else "stacks.elsewhere", number=stacks.elsewhere)
-        )
+        key = "stacks.not-known" if stacks.hosts else "stacks.elsewhere"
+        clauses.append(message(key, number=stacks.elsewhere))
     if stacks.candidates and not stacks.odd:
         clauses.append(message("stacks.among", who=_ranks(stacks.candidates)))
     elif stacks.why == "unfinished" and not stacks.odd:
@@ -46,30 +47,24 @@ def sentence(stacks: StallStacks) -> Text:
     return message("stacks.sentence", clauses=clauses)
 
 
-def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
-    """Return the parts of a sentence about ranks on several hosts. The odd ranks come first."""
+def _clauses_by_host(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
+    """Return the parts of a sentence about ranks on several hosts, the odd ranks first."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
     if stacks.silent:
         hosts = ", ".join(stacks.silent[:_MOST_HOSTS])
         unknown = len(stacks.silent) - _MOST_HOSTS
         more = [message("stacks.more-hosts", number=unknown)] if unknown > 0 else []
-        about: list[str | Message] = [_ranks(stacks.odd)]
-        clauses.append(
-            message(
-                "stacks.silent",
-                hosts=[hosts, *more],
-                count=len(stacks.silent),
-                about=about if stacks.why == "unreachable" else [],
-            )
-        )
+        about: list[str | Message] = [_ranks(stacks.odd)] if stacks.why == "unreachable" else []
+        count = len(stacks.silent)
+        clauses.append(message("stacks.silent", hosts=[hosts, *more], count=count, about=about))
     odd = [group for group in shown if group.ranks[0] in stacks.odd]
     rest = [group for group in shown if group.ranks[0] not in stacks.odd]
     for group in [*odd, *rest]:
         hosts_of = {host_of[rank] for rank in group.ranks if rank in host_of}
         number = len(group.ranks)
         if not hosts_of:
-            who = _who(group)
+            who = _subject(group)
         elif len(hosts_of) == 1:
             who = message("stacks.on", who=_ranks(group.ranks), count=number, host=min(hosts_of))
         else:
@@ -82,7 +77,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
 
 
 def _ranks(ranks: Sequence[int]) -> Message:
-    """Return ranks as text: a few ranks by their numbers, many scattered ranks only by their count."""
+    """Return the numbers of ranks as text, or only their count if the numbers are too many."""
     folded = fold_ranks(ranks)
     if len(folded) <= _MOST_SHOWN:
         return message("stacks.numbers", ranks=folded, count=len(ranks))
@@ -90,7 +85,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
-    """Return the title of a stall with the ranks that hold up the run and their place added, if known.
+    """Return the title of a stall, extended by the ranks that hold up the run and their place, if known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
@@ -111,32 +106,24 @@ def names_ranks(title: Text) -> bool:
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return which ranks hold up the run, and where they are; empty if neither is known.
-
-    Example: ``rank 1 holds up the run at train.py:30 in main``.
-    """
-    if stacks.hosts and (found := _blamed_hosts(stacks)):
+    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``; empty if it is unknown."""
+    if stacks.hosts and (found := _blame_of_hosts(stacks)):
         return found
     place = place_of(stacks)
     if not stacks.odd:
         return message("stacks.at", place=place) if place else ""
     hosts = hosts_of(stacks, stacks.odd)
-    key = f"{_holding(stacks)}-on" if hosts else _holding(stacks)
+    key = f"{_key_of_blame(stacks)}-on" if hosts else _key_of_blame(stacks)
     ranks = _ranks(stacks.odd) if hosts else fold_ranks(stacks.odd)
     who = message(key, ranks=ranks, count=len(stacks.odd), hosts=few_hosts(hosts))
     return message("stacks.who-at", who=who, place=place) if place else who
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return the ranks that hold up the run and their place; empty if the place is unknown.
-
-    Example: ``rank 1 at train.py:30 in main``.
-    """
+    """Return the odd ranks with their place, such as ``rank 1 at train.py:30 in main``; empty without one."""
     place = place_of(stacks)
-    if not place:
-        return ""
-    if not stacks.odd:
-        return message("stacks.at", place=place)
+    if not place or not stacks.odd:
+        return message("stacks.at", place=place) if place else ""
     return message("stacks.who-at", who=_ranks(stacks.odd), place=place)
 
 
@@ -146,8 +133,8 @@ def place_of(stacks: StallStacks) -> Text:
     return placed(places.pop()) if len(places) == 1 else ""
 
 
-def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return a text for a run on several hosts if the rank that holds up the run is unknown."""
+def _blame_of_hosts(stacks: StallStacks) -> Text:
+    """Return a text for a run on several hosts, if no single rank can be blamed."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))
@@ -158,7 +145,7 @@ def _blamed_hosts(stacks: StallStacks) -> Text:
     return message("stacks.cannot-tell", ranks=_ranks(stacks.candidates)) if stacks.candidates else ""
 
 
-def _holding(stacks: StallStacks) -> str:
+def _key_of_blame(stacks: StallStacks) -> str:
     if stacks.why != "diverged":
         return "stacks.holds-up"
     everybody = sum(len(group.ranks) for group in stacks.groups)
@@ -168,15 +155,17 @@ def _holding(stacks: StallStacks) -> str:
 def suspects(stacks: StallStacks) -> list[StackGroup]:
     """Return the groups of ranks that hold up the run. If all ranks do the same, return their only group."""
     if stacks.odd:
-        return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+        return odd_groups(stacks)
     return stacks.groups if len(stacks.groups) == 1 else []
 
 
-def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks, in the order of the run's hosts.
+def odd_groups(stacks: StallStacks) -> list[StackGroup]:
+    """Return the groups that contain an odd rank."""
+    return [group for group in stacks.groups if not set(group.ranks).isdisjoint(stacks.odd)]
 
-    The result is empty if the run has only one host.
-    """
+
+def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
+    """Return the hosts of these ranks in the order of the run's hosts; empty for a run on one host."""
     wanted = set(ranks)
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
@@ -200,7 +189,7 @@ def _most_informative(stacks: StallStacks) -> list[StackGroup]:
     return rest[: _MOST_GROUPS - len(odd)] + odd
 
 
-def _who(group: StackGroup, key: str = "stacks.who") -> Message:
+def _subject(group: StackGroup, key: str = "stacks.who") -> Message:
     return message(key, ranks=fold_ranks(group.ranks), count=len(group.ranks))
 
 

@@ -20,7 +20,7 @@ def spans_of(ranks: Iterable[int]) -> str:
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:
-    """Return the ranks that a text such as ``0-2,16`` contains.
+    """Return the ranks in a text such as ``0-2,16``.
 
     The result is empty if the text is malformed or has more than ``MOST_RANKS`` ranks.
     """

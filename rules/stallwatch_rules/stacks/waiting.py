@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -34,12 +34,13 @@ class Run:
         self.groups = [group for group in groups if group.ranks]
         self.owner = {rank: at for at, group in enumerate(self.groups) for rank in group.ranks}
         self.members: dict[str, Sequence[int]] = {**members_of(layout)}
+        known = [group for group in layout if group.id in self.members]
         self.roles: dict[str, Role] = {
-            one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
+            group.id: group.axis or _shape(self.members[group.id]) for group in known
         }
-        self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
+        self.pipelines = [self.members.get(group.id, ()) for group in layout if group.axis == "pp"]
         #: True if there are several kinds of groups, so that ranks can wait in different groups.
-        self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
+        self.mixed = len({group.axis for group in layout if group.axis not in ("", "world", "dp")}) > 0
         #: Groups with unknown members; ranks without counters can be members.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
@@ -61,11 +62,14 @@ class Run:
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for id, ranks in self.members.items():
             for rank in ranks:
-                at = self.owner.get(rank)
-                count = self.groups[at].collectives.get(id) if at is not None else None
-                if count is not None:
+                if (count := self.count(rank, id)) is not None:
                     found[rank].append((id, count.joined))
         return found
+
+    def count(self, rank: int, id: str) -> Collectives | None:
+        """Return the position of a rank in a process group; ``None`` if it is unknown."""
+        at = self.owner.get(rank)
+        return self.groups[at].collectives.get(id) if at is not None else None
 
     @cached_property
     def passing(self) -> list[Sequence[int]]:
@@ -94,11 +98,8 @@ class Run:
         group = self.groups[at]
         return group.kind in _WAITS and group.condition in ("alive", "blocked")
 
-    def ranks_where(self, of: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(rank for at in of for rank in self.groups[at].ranks))
-
-    def is_minority(self, ranks: Iterable[int], of: float = _FEW) -> bool:
-        return len(set(ranks)) <= of * len(self.owner)
+    def is_minority(self, ranks: Collection[int], share: float = _FEW) -> bool:
+        return len(ranks) <= share * len(self.owner)
 
 
 class Split(msgspec.Struct):
@@ -153,7 +154,7 @@ class WaitGraph:
         before: int | None = None
         passed: set[int] = set(late)
         for joined in sorted(levels):
-            pending = [at for at in levels[joined] if self._pends(at, counts[at])]
+            pending = [at for at in levels[joined] if self._may_wait(at, counts[at])]
             if passed:
                 self._nodes -= 1
                 node = self._nodes
@@ -177,14 +178,14 @@ class WaitGraph:
             ahead = {rank for at in levels[max(levels)] for rank in here[at]}
             self.splits.append(Split(id, passed - ahead, ahead))
 
-    def _pends(self, at: int, count: Collectives) -> bool:
+    def _may_wait(self, at: int, count: Collectives) -> bool:
         """Return whether the ranks of a group can be waiting for a collective of this process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
 
     def _add_uncounted(self, any_rank: bool) -> None:
-        """Add edges for ranks without counters: to the adjacent stages, or to all ranks that do not wait."""
+        """Add edges for ranks without counters: to adjacent stages, or to all ranks that do not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
             if not run.waits(at):
@@ -209,75 +210,57 @@ class WaitGraph:
 
     def ends(self) -> set[int]:
         """Return the nodes for which others wait, but which do not wait for another node themselves."""
-        waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
-        new = [node for node in waited_for if node < 0]
-        while new:
-            others = [node for node in self.edges.get(new.pop(), ()) if node not in waited_for]
-            waited_for.update(others)
-            new += (node for node in others if node < 0)
+        targets = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
+        waited_for = _reachable(targets, self.edges)
         return {node for node in waited_for if not self.edges.get(node)}
 
-    def circles(self) -> list[set[int]]:
-        """Return the cycles from which no path leads out, each as the set of its ranks."""
-        number: dict[int, int] = {}
-        low: dict[int, int] = {}
-        component: dict[int, int] = {}
-        stack: list[int] = []
-        found: list[set[int]] = []
-        for start in list(self.edges):
-            if start in number:
+    def ranks_in_circles(self) -> set[int]:
+        """Return the ranks in cycles from which no path leads out."""
+        waiters: dict[int, list[int]] = defaultdict(list)
+        for node, others in self.edges.items():
+            for other in others:
+                waiters[other].append(node)
+        found: set[int] = set()
+        done: set[int] = set()  # nodes whose paths end in a known cycle
+        for start in self.edges:
+            if start in done:
                 continue
-            work: list[tuple[int, Iterator[int]]] = []
-            entering: int | None = start
-            while entering is not None or work:
-                if entering is not None:
-                    number[entering] = low[entering] = len(number)
-                    stack.append(entering)
-                    work.append((entering, iter(self.edges.get(entering, ()))))
-                    entering = None
-                node, others = work[-1]
-                for other in others:
-                    if other not in number:
-                        entering = other
-                        break
-                    if other not in component:
-                        low[node] = min(low[node], number[other])
-                if entering is not None:
-                    continue
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == number[node]:
-                    members: set[int] = set()
-                    while node not in members:
-                        members.add(stack.pop())
-                    component.update(dict.fromkeys(members, len(found)))
-                    found.append(members)
-        leaving = {
-            component[node]
-            for node, others in self.edges.items()
-            for o in others
-            if component[o] != component[node]
-        }
-        return [
-            {node for node in members if node >= 0}
-            for at, members in enumerate(found)
-            if at not in leaving and len(members) > 1
-        ]
+            outside = {start}
+            while outside:
+                node = outside.pop()
+                reached = _reachable([node], self.edges)
+                leading = _reachable([node], waiters, done)
+                outside = reached - leading  # from these nodes, no path leads back
+            done |= leading
+            if len(reached) > 1:
+                found |= reached
+        return {node for node in found if node >= 0}
+
+
+def _reachable(
+    starts: Iterable[int], edges: Mapping[int, Iterable[int]], excluded: Collection[int] = ()
+) -> set[int]:
+    found = set(starts)
+    new = list(found)
+    while new:
+        others = [node for node in edges.get(new.pop(), ()) if node not in found and node not in excluded]
+        found.update(others)
+        new += others
+    return found
 
 
 def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return stride, extent and number of the ranks. These are equal for all groups of the same kind."""
+    """Return the stride, extent and number of ranks, which are equal for all groups of the same kind."""
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
 def is_pipeline_transfer(what: str) -> bool:
-    """Return whether an operation is between two pipeline stages."""
+    """Return whether an operation transfers data between two pipeline stages."""
     return any(part in what.lower() for part in _PASSES)
 
 
 def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the ranks of the previous and the next stage of the pipeline, for each rank."""
+    """Return the ranks of the previous and the next pipeline stage, for each rank."""
     found: dict[int, list[int]] = defaultdict(list)
     for stages in pipelines:
         for stage, following in pairwise(stages):

@@ -45,7 +45,7 @@ def recorder(
         "is_p2p": False,
     }
     status = {"last_enqueued_collective": str(joined), "last_completed_collective": str(done)}
-    return {"world_size": world, "status": {str(group): status}, "groups": {}, "entries": [entry]}
+    return {"world_size": world, "status": {str(group): status}, "groups": [], "entries": [entry]}
 
 
 def folded_of(*ranks: RankAnswer) -> StallStacks:
@@ -186,7 +186,7 @@ def test_both_of_two_ranks_are_named() -> None:
 
 def test_members_of_another_group_are_not_odd() -> None:
     given = recorder(5, 4)
-    given["groups"] = {"0": {"ranks": "[0, 1]"}}
+    given["groups"] = [{"names": ["0"], "ranks": "0-1"}]
     found = folded_of(
         rank(0, *WAIT, recorded=given),
         rank(1, TRAIN, LOADER, recorded=recorder(4, 4)),
@@ -278,9 +278,9 @@ def test_import_is_not_a_network_wait() -> None:
     [
         None,
         3,
-        {"status": 3, "entries": [3, {}], "groups": {"0": 3}, "world_size": "x"},
+        {"status": 3, "entries": [3, {}], "groups": [3, {"names": 3}], "world_size": "x"},
         {"world_size": float("inf"), "status": {"\N{SUPERSCRIPT TWO}": {"last_enqueued_collective": 1}}},
-        {"groups": {"0": {"ranks": "9" * 5000}}},
+        {"groups": [{"names": ["0"], "ranks": "9" * 5000}]},
     ],
 )
 def test_unexpected_recorder_content_is_ignored(expected: Any) -> None:
