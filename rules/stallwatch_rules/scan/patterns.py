@@ -32,7 +32,7 @@ from stallwatch_rules.scan.segments import Segments
 _DENSE = 4  #: if more than one in this many segments contains a literal, the whole chunk is searched
 
 
-class Watch(msgspec.Struct, frozen=True):
+class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of line, other than a match of a rule, that is read wherever it occurs."""
 
     name: str
@@ -43,7 +43,7 @@ class Watch(msgspec.Struct, frozen=True):
     rare: bool = False
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of line with training metrics."""
 
     kind: str
@@ -51,7 +51,7 @@ class Metrics(msgspec.Struct, frozen=True):
     series: frozenset[str]
 
 
-class _Signs(msgspec.Struct):
+class _Signs(msgspec.Struct, forbid_unknown_fields=True):
     watches: tuple[Watch, ...]
     severe: tuple[str, ...]
     warning: str
