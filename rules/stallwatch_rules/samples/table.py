@@ -59,30 +59,11 @@ class BarSteps:
 
 
 FIELDS = (
-    "loss",
-    "eval_loss",
-    "grad_norm",
-    "learning_rate",
-    "loss_scale",
-    "epoch",
-    "step_seconds",
-    "tokens_per_second",
-    "samples_per_second",
-    "memory_allocated_bytes",
-    "memory_peak_bytes",
-    "reward",
-    "reward_chosen",
-    "reward_rejected",
-    "reward_margin",
-    "reward_accuracy",
-    "kl",
-    "skipped",
-    "reward_std",
-    "advantage_min",
-    "advantage_max",
-    "entropy",
-    "eval_accuracy",
-)
+    "loss", "eval_loss", "grad_norm", "learning_rate", "loss_scale", "epoch", "step_seconds",
+    "tokens_per_second", "samples_per_second", "memory_allocated_bytes", "memory_peak_bytes", "reward",
+    "reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy", "kl", "skipped", "reward_std",
+    "advantage_min", "advantage_max", "entropy", "eval_accuracy",
+)  # fmt: skip
 COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIELDS)
 
 Row = tuple[int | float | str | None, ...]  #: the values of COLUMNS, in order
