@@ -81,10 +81,14 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
     """Return the bytes of a member of an archive; decompress a member that is itself a compressed file."""
     head = stream.read(512)
     kind = kind_of(head)
-    joined = _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b"")))
     if kind in ("zip", "tar"):
         raise nested(kind)
-    return expanded(cast(BinaryIO, joined), kind, outer.inner())
+    return expanded(resumed(head, stream), kind, outer.inner())
+
+
+def resumed(head: bytes, stream: Any) -> BinaryIO:
+    """Return a stream of the bytes that were already read from a stream, followed by its other bytes."""
+    return cast(BinaryIO, _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b""))))
 
 
 def nested(kind: str) -> InputError:

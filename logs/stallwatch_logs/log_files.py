@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from stallwatch_logs.archives import Member, TarFile, nested, zip_members
+from stallwatch_logs.archives import Member, TarFile, nested, resumed, zip_members
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
 from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, TimeIsUp, is_sparse
@@ -378,7 +378,7 @@ class _Expansion:
         elif kind in ("zip", "tar"):
             self._report(name, f"a {kind} archive cannot be read from a pipe", "give its path")
         else:
-            rest = cast(BinaryIO, _Preceded(head, stream))
+            rest = resumed(head, stream)
             self._log(name, 0, True, lambda: expanded(rest, kind, Meter(self.limits)))
 
     def _log(
@@ -438,20 +438,6 @@ class _Pipe:
 
 def _opened(path: str) -> BinaryIO:
     return open(path, "rb")  # noqa: PTH123 - a `Path` takes twice the time
-
-
-class _Preceded:
-    """A stream with bytes that were already read from it; they are returned again first."""
-
-    def __init__(self, head: bytes, stream: BinaryIO | _Pipe) -> None:
-        self._head = head
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        if self._head:
-            head, self._head = self._head[:size], self._head[size:]
-            return head
-        return self._stream.read(size)
 
 
 class _Unclosed:

@@ -110,7 +110,10 @@ class Sharing:
         self._report(always=True)
 
     def _result(self, task: Wanted) -> FileRead:
-        """Return the result of a file; while waiting for it, read another file in this process."""
+        """Return the result of a file; while waiting for it, read another file in this process.
+
+        Raise `TimeIsUp` if the deadline has passed and the other processes had time to stop.
+        """
         self._pump()
         while task not in self._done:
             if self._failed:
@@ -118,17 +121,13 @@ class Sharing:
             elif self._waiting and (self._here or self._executor is None):
                 self._read_here(self._waiting.pop())
             else:
-                self._check_time()
+                until = None if self._limits is None else self._limits.until
+                if until is not None and time.monotonic() >= until + LATE:
+                    raise TimeIsUp
                 wait(self._running, timeout=_EVERY, return_when=FIRST_COMPLETED)
                 self._report()
             self._pump()
         return self._done.pop(task)
-
-    def _check_time(self) -> None:
-        """Raise `TimeIsUp` if the deadline has passed and the other processes had time to stop."""
-        until = None if self._limits is None else self._limits.until
-        if until is not None and time.monotonic() >= until + LATE:
-            raise TimeIsUp
 
     def _pump(self) -> None:
         """Collect the finished results of other processes, and submit further jobs to them."""

@@ -55,11 +55,6 @@ class Search(NamedTuple):
 Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file searched in time
 
 
-def few_or_none(files: Sequence[LogFile]) -> bool:
-    """Return whether a run has so few small files that all of them are read."""
-    return sum(0 < file.size <= SMALL for file in files) <= MANY
-
-
 def survey(
     files: Sequence[LogFile],
     engines: Engines,
@@ -75,7 +70,7 @@ def survey(
     Return `NO_SURVEY` if there are only a few small files. The search takes at most half of the remaining
     time, because the chosen files must be read after it.
     """
-    if few_or_none(files) or engines.scan() is None:
+    if sum(0 < file.size <= SMALL for file in files) <= MANY or engines.scan() is None:
         return NO_SURVEY
     limits = (limits or Limits()).for_part()
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)

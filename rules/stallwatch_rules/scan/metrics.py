@@ -121,6 +121,7 @@ class MatchSurroundings:
         self._state = state
         self._sizes = sizes
         self._redrawn = b"\r" in view
+        self._ranges = sizes.probe // _NEAREST, sizes.probe, _FARTHEST * sizes.probe
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
         """Yield the segments around a match that have to be read, at most a few per template in a section.
@@ -189,7 +190,7 @@ class MatchSurroundings:
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
-        for size in self._ranges():
+        for size in self._ranges:
             begin = self._view.rfind(b"\n", 0, max(0, start - size)) + 1
             last = dict(self._found(begin, behind, rank)) | last
             if not begin or (size >= self._sizes.probe and last) or (wanted and wanted <= last.keys()):
@@ -201,7 +202,7 @@ class MatchSurroundings:
         """Return the offsets of a rank's first metrics after `start`."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
-        for size in self._ranges():
+        for size in self._ranges:
             behind = self._view.find(b"\n", start + size) + 1 or len(self._view)
             found = self._found(begin, behind, rank, None if rank else most - len(offsets))
             offsets += [offset for _, offset in found]
@@ -209,10 +210,6 @@ class MatchSurroundings:
                 break
             begin = behind
         return offsets[:most]
-
-    def _ranges(self) -> tuple[int, int, int]:
-        probe = self._sizes.probe
-        return probe // _NEAREST, probe, _FARTHEST * probe
 
     def _found(
         self, begin: int, behind: int, rank: bytes, most: int | None = None

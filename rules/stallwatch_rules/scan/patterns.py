@@ -68,41 +68,31 @@ COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 
 
 class Target(NamedTuple):
-    """The patterns of a rule, or the patterns of its ``requires``.
+    """The patterns of a rule, or those of its ``requires``, whose hits are counted together."""
 
-    Hits of one target are counted together.
-    """
-
-    rule: str
-    patterns: Sequence[str]
-    is_context: bool
-    excepts: bool  #: True if the rule has ``unless``
-    by_progress: bool  #: True if the impact of the rule depends on progress
+    page: RulePage
+    is_context: bool  #: True for the patterns of ``requires``
     matcher: Matcher
 
-    @classmethod
-    def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
-        """Return the target for a rule's patterns, or, with ``is_context``, for those of its ``requires``."""
-        patterns = page.requires if is_context else page.patterns
-        return cls(page.id, patterns, is_context, bool(page.unless), page.harm == "by-progress", matcher)
+    @property
+    def patterns(self) -> Sequence[str]:
+        """The patterns to search for."""
+        return self.page.requires if self.is_context else self.page.patterns
 
     @property
     def sure(self) -> bool:
         """True if every hit of the patterns is a match of the rule."""
-        return not self.excepts and all(map(is_certain, self.patterns))
+        return not self.page.unless and all(map(is_certain, self.patterns))
 
     @property
     def free(self) -> bool:
         """True if the prefixes of a line have no effect on whether the line matches."""
-        return not self.excepts and not any(map(is_anchored, self.patterns))
+        return not self.page.unless and not any(map(is_anchored, self.patterns))
 
     def fires(self, line: Line) -> bool:
-        """Return whether the rule matches the parsed line.
-
-        For a context, return whether its patterns match.
-        """
+        """Return whether the parsed line matches the rule or, for a context, one of its patterns."""
         scan = self.matcher.scan([line])
-        return any(entry[1] == self.rule for entry in (scan.contexts if self.is_context else scan.matches))
+        return any(entry[1] == self.page.id for entry in (scan.contexts if self.is_context else scan.matches))
 
 
 class Hits(NamedTuple):
@@ -201,7 +191,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
         target_of.extend([target] * len(more))
 
     for page in scanned_rules(matcher.catalogue.pages.values()):
-        for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
+        for target in (Target(page, False, matcher), Target(page, True, matcher)):
             if target.patterns:
                 # The patterns of ``requires`` are rare, because they usually match near the rule's match,
                 # where more lines are read, or at the start of the log.

@@ -216,24 +216,12 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     return data
 
 
-def _utf8(data: bytes) -> bytes:
+def _utf8(data: bytes, ends: Sequence[bytes] = (b"\n", b"\r")) -> bytes:
+    """Convert the segments that are not UTF-8, in the same way as the line reader."""
     try:
         data.decode()
     except UnicodeDecodeError:
-        return b"\n".join([_line(line) for line in data.split(b"\n")])
+        if not ends:
+            return decode_foreign(data).encode()
+        return ends[0].join([_utf8(part, ends[1:]) for part in data.split(ends[0])])
     return data
-
-
-def _line(line: bytes) -> bytes:
-    if line.isascii():
-        return line
-    return b"\r".join([_segment(segment) for segment in line.split(b"\r")])
-
-
-def _segment(raw: bytes) -> bytes:
-    """Decode a segment in the same way as the line reader."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return decode_foreign(raw).encode()
-    return raw

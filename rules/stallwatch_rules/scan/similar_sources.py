@@ -25,9 +25,7 @@ MANY = 512  #: minimum number of small sources for grouping; fewer sources are a
 MOST_FAILED, OF_FAILED = 3072, 1024
 #: maximum number of sources without signs of a failure that are read: in total, and of one kind
 MOST_HEALTHY, OF_HEALTHY = 1024, 64
-# maximum number, within `OF_HEALTHY`, of sources that are read because their templates differ from those of
-# the others
-_TEXTS = 24
+_TEXTS = 24  # maximum number, within `OF_HEALTHY`, of sources that are read because their templates are rare
 _EXTREMES = 12  # number of the shortest sources, and of the longest, that are read
 _FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
 _LAST = 4096  # number of bytes at the end of a source that contain the last line
@@ -97,11 +95,8 @@ def _time_of(line: bytes) -> float:
 
 
 def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure.
-
-    These are the targets of `rules`, tracebacks and other crashes.
-    """
-    found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
+    """Return the numbers of the targets that show a failure: those of `rules`, and those of crashes."""
+    found = {number for number, target in enumerate(engine.targets) if target.page.id in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
