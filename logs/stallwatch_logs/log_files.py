@@ -82,10 +82,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read the whole file through one file descriptor.
-
-        If the log is rotated meanwhile, the path leads to another file.
-        """
+        """Read the whole file through one descriptor, because a rotated log's path leads to another file."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -361,10 +358,7 @@ class _Expansion:
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
     def _once(self, name: str, opened: BinaryIO) -> None:
-        """Add a pipe, which can be read only once.
-
-        The bytes that are read to determine its kind are kept as the start of the log.
-        """
+        """Add a pipe. It can be read only once, so the bytes that show its kind are part of the log."""
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
             with contextlib.suppress(OSError):  # not a pipe of the operating system

@@ -114,10 +114,11 @@ def read_rank_files(
 def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Dumped]]) -> StallStacks | None:
     seen = {rank for part in parts.values() for group in part.groups for rank in group.ranks}
     for host, by_rank in dumps.items():
-        left = [one for rank, one in sorted(by_rank.items()) if rank not in seen]
+        left = [dumped for rank, dumped in sorted(by_rank.items()) if rank not in seen]
         if left:
-            doing = {one.answer.rank: one.doing for one in left}
-            part = fold([one.answer for one in left], time=max(one.time for one in left), doing=doing)
+            doing = {dumped.answer.rank: dumped.doing for dumped in left}
+            time = max(dumped.time for dumped in left)
+            part = fold([dumped.answer for dumped in left], time=time, doing=doing)
             if not parts and len(dumps) == 1 and not host:
                 return _clean(part)
             if host in parts:  # the host has a snapshot of some ranks, and dumps of others

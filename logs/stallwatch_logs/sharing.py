@@ -34,7 +34,7 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
     found: list[list[Wanted]] = []
     held = BATCH
     away = [(number, file) for number, file in enumerate(files) if file.path and number not in unread]
-    for number, file in sorted(away, key=lambda one: -one[1].size):
+    for number, file in sorted(away, key=lambda entry: -entry[1].size):
         cost = file.size + _A_FILE
         if held + cost > BATCH:
             found.append([])

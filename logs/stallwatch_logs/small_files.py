@@ -83,7 +83,7 @@ def survey(
         late.update(numbers[len(searched) :])
         for number, (outline, size) in zip(numbers, searched, strict=False):
             if outline is not None:
-                kind, texts = (kinds.setdefault(one, one) for one in outline[:2])
+                kind, texts = (kinds.setdefault(digest, digest) for digest in outline[:2])
                 found[number] = outline._replace(kind=kind, texts=texts), size
         nonlocal done
         done += sum(files[number].size for number in numbers)
@@ -121,7 +121,7 @@ def survey(
     }
     unread.update(dict.fromkeys(late))
     alike = {
-        files[read].name: [rank for one in others if (rank := files[one].rank) is not None]
+        files[read].name: [rank for other in others if (rank := files[other].rank) is not None]
         for read, others in chosen.alike.items()
     }
     return Survey(unread, alike)
@@ -196,5 +196,5 @@ def search_away(job: Search) -> Found:
 
 
 def _file(path: str, plain: bool, limits: Limits) -> LogFile:
-    own = [] if plain else expand([path], limits=limits)[0]
-    return own[0] if own else LogFile(path, None, False, 0, lambda: iter(()), path, plain)
+    found = [] if plain else expand([path], limits=limits)[0]
+    return found[0] if found else LogFile(path, None, False, 0, lambda: iter(()), path, plain)

@@ -160,7 +160,7 @@ def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
             if lead in missed or _MEASURED.search(lead) or _NAMED.search(lead):
                 break
             bare = lead.rstrip()
-            if sum(one.startswith(lead) or one.rstrip() == bare for one in masked) < enough:
+            if sum(line.startswith(lead) or line.rstrip() == bare for line in masked) < enough:
                 missed.add(lead)
                 break
             found[lead] = None

@@ -153,19 +153,13 @@ _FIRST_LINES = 1000  # maximum number of lines that are searched, because a laun
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether the lines of a text can have labels, from its beginning.
-
-    This is a fast check that excludes most texts.
-    """
+    """Return whether lines can have labels, judging by the beginning of a text. Most texts have none."""
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """The labels of tasks and hosts before the lines of a source.
-
-    The first lines show which labels there are; these labels are then removed from each line.
-    """
+    """Labels of tasks and hosts before the lines of a source, learned from its first lines."""
 
     def __init__(self) -> None:
         self.found = False  #: True if some labels are known
@@ -195,10 +189,7 @@ class TaskLabels:
             self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """Return the rank in the label of a line, and the line without its label.
-
-        The rank is ``None`` if there is no label, or if the labels number nodes.
-        """
+        """Return the rank in the label of a line, if there is one, and the line without its label."""
         if self.searching:
             self._search(text)
         if not self.found:

@@ -60,10 +60,7 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the start of a line, or the time in slurmstepd's message about a canceled job.
-
-    Return ``None`` if the line has no time.
-    """
+    """Return the time at the start of a line, or in slurmstepd's message about a canceled job, if any."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -111,10 +108,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return the seconds by which the clock was set back between two times.
-
-    This happens at the end of daylight saving time.
-    """
+    """Return the seconds by which the end of daylight saving time set the clock back between two times."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -146,10 +140,10 @@ def has_zone(text: str) -> bool:
 def _digits_first(text: str, near: float | None) -> float | None:
     found = _SLASHED.match(text)
     if found:
-        first, two, century, three, clock = found.groups()
+        first, second, century, third, clock = found.groups()
         if int(first) > 12 and not century:  # Spark writes the year first
-            first, two, three = two, three, first
-        return unix_time(f"20{three}-{first}-{two} {clock}")
+            first, second, third = second, third, first
+        return unix_time(f"20{third}-{first}-{second} {clock}")
     if near is None:
         return None
     found = _SHORT_DATE.match(text)

@@ -96,7 +96,7 @@ class Fix(msgspec.Struct, frozen=True):
     @property
     def otherwise(self) -> bool:
         """True if the fix starts with ``else``: it is shown only if no conditional fix before it is shown."""
-        return any(one.kind == "else" for one in self.conditions)
+        return any(condition.kind == "else" for condition in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
@@ -169,9 +169,10 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
         if not without_placeholder(fix.text):
             continue
         text: Text = bilingual(fix.text, without_placeholder(other.text))
-        results = [(one, one.holds(environment, evidence)) for one in fix.conditions if one.kind != "else"]
+        conditions = [condition for condition in fix.conditions if condition.kind != "else"]
+        results = [(condition, condition.holds(environment, evidence)) for condition in conditions]
         applies = all(result is not False for _, result in results)
-        of_a_run = any(result is None and one.kind not in _ANYWHERE for one, result in results)
+        of_a_run = any(result is None and condition.kind not in _ANYWHERE for condition, result in results)
         if fix.otherwise:
             applies, shown = applies and not shown, False
         else:
@@ -213,10 +214,10 @@ def with_page_words(primary: Primary, page: RulePage) -> Primary:
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
     words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]  # type: ignore[misc]
     known = {
-        text: one
-        for one in words
-        if isinstance(one, Message)
-        for text in one.params.values()
+        text: word
+        for word in words
+        if isinstance(word, Message)
+        for text in word.params.values()
         if isinstance(text, str)
     }
 

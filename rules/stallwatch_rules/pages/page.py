@@ -61,10 +61,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place in a library's code.
-
-    Exceptions that are raised there belong to the page; see ``failures.raised``.
-    """
+    """A place in a library's code whose exceptions belong to the page; see ``failures.raised``."""
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions of the file; empty for any function
@@ -306,10 +303,10 @@ def _expand_patterns(
                 yield PageError(path, line, f"{name} {pattern!r}: {fault.message}", fault.remedy)
 
 
-def _usable(pattern: str, own: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
+def _usable(pattern: str, fragments: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
     """Return the expanded patterns. If one of them cannot be used, also return the reason."""
     try:
-        texts = expand(pattern, own)
+        texts = expand(pattern, fragments)
     except FragmentError as error:
         return [], error.fault
     faults = (pattern_fault(text, quick=quick) for text in texts)

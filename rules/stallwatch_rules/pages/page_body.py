@@ -209,10 +209,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered items of a Fix section.
-
-    Any other content of the section is reported as a problem.
-    """
+    """Return the numbered items of a Fix section; report any other content of the section as a problem."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:

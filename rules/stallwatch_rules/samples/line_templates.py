@@ -71,10 +71,7 @@ def clock(rank: int | None) -> LineTemplate:
 
 
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
-    """Learn a template from one line. ``None`` if its lines cannot be read with a template.
-
-    The rank is the one that the line's source names.
-    """
+    """Learn a template from one line of a source that names this rank; ``None`` if that is impossible."""
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):
         return None  # the line's time depends on neighboring lines

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -255,9 +255,9 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a template that occurs for the first time. ``None`` if there are too many templates.
+    """Examine a template that occurs for the first time; ``None`` if there are too many templates.
 
-    After many templates, a new template is examined only at its second occurrence.
+    After many templates, a new one is examined only when it occurs again.
     """
     if stream.tried >= _MOST_KINDS and hash(key) not in stream.once:
         if len(stream.once) >= _MOST_NONE:
@@ -422,7 +422,7 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
         values["epoch"] = float(step)
     else:
         epoch = next(
-            (n for n, one in zip(numbers, kind.numbers, strict=True) if one.counts == "rounds"), None
+            (n for n, number in zip(numbers, kind.numbers, strict=True) if number.counts == "rounds"), None
         )
         if epoch is not None:
             values.setdefault("epoch", epoch)
@@ -431,7 +431,6 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
 
 
 def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
-    """Return the metrics in a line of a series, by field."""
     if kind.fields is None:
         kind.fields = _fields_of(kind, numbers, text)
     return {name: numbers[place] for name, place in kind.fields}
@@ -447,8 +446,10 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
     rates(lowered(text), values)
     fields = [(name, numbers.index(value)) for name, value in values.items() if value in numbers]
     if "reward" not in values:
-        returns = (place for place, one in enumerate(kind.numbers) if not _RETURNS.isdisjoint(one.words))
-        fields += [("reward", place) for place in islice(returns, 1)]
+        rewards = [
+            place for place, number in enumerate(kind.numbers) if not _RETURNS.isdisjoint(number.words)
+        ]
+        fields += [("reward", place) for place in rewards[:1]]
     return fields
 
 
@@ -474,7 +475,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     spans = [found.span() for found in _NUMBER.finditer(bare)]
     kind.numbers = tuple(number_at(bare, spans, place) for place in range(len(spans)))
     numbers = kind.numbers
-    free = [place for place, one in enumerate(numbers) if one.whole and not (one.unit or one.inside)]
+    free = [place for place, n in enumerate(numbers) if n.whole and not (n.unit or n.inside)]
     counters = [place for place in free if numbers[place].counts]
     others = is_of("others", words) and not (
         numbers and not numbers[0].words and {"loss", "losses"} & set(words)
@@ -497,15 +498,13 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
             kind.evaluates = True
     kind.weak = _weak(words, numbers[kind.at])
     measured = [
-        one
-        for place, one in enumerate(numbers)
+        n
+        for place, n in enumerate(numbers)
         if place not in (kind.at, kind.total, kind.outer, kind.outer_total)
-        and not (
-            one.unit or one.inside or one.counts or is_of("others", one.words) or is_of("times", one.words)
-        )
+        and not (n.unit or n.inside or n.counts or is_of("others", n.words) or is_of("times", n.words))
     ]
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
-    decimals = [one for one in measured if not one.whole]
+    decimals = [n for n in measured if not n.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
         return kind  # without a metric, the batches need not belong to training
     if counters:

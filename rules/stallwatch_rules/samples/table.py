@@ -106,7 +106,6 @@ def as_entry(sample: Sample | None) -> Entry | None:
 
 
 def _lacks_step(entry: Entry) -> bool:
-    """Return whether the entry has a training loss, but no step."""
     return entry.step is None and entry.fields[_LOSS] is not None
 
 
@@ -166,7 +165,7 @@ class RowReader:
                 entry.step, entry.total_steps = beside.step, beside.total
                 if beside.line == self._number and drawn is not None:  # bar and loss become one row
                     pairs = zip(entry.fields, drawn.fields, strict=True)
-                    entry.fields = tuple([other if own is None else own for own, other in pairs])
+                    entry.fields = tuple([other if value is None else value for value, other in pairs])
                     bar = None
             self._rows.append(self._row(entry))
         if bar is not None:

@@ -149,10 +149,7 @@ def _expression(
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with one of its numbers changed in the last digit.
-
-    An exponent and digits beyond the precision of floats remain unchanged.
-    """
+    """Return the line with the last significant digit of one of its numbers changed."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _NUMERALS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]

@@ -254,10 +254,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Return the numbers of a line with a loss and the progress within an epoch.
-
-    The totals in such lines are those of the epoch, not of the run.
-    """
+    """Return the numbers of a line with a loss and the progress within an epoch, but without a total."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)

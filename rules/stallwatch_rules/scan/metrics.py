@@ -37,7 +37,7 @@ class MetricOffsets:
         """Return the offset after which lines of this kind are skipped; ``None`` if all of them are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
-        return max((offset for one, offset in self.first if one == kind), default=0)
+        return max((offset for other, offset in self.first if other == kind), default=0)
 
     def look(
         self,
@@ -67,7 +67,7 @@ def kinds_at(
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
     """Return the last metric of each kind, if all kinds in `met` occur near the end of the chunk.
 
-    Otherwise return ``None``. `met` contains the kinds that were found in the section.
+    Otherwise return ``None``. `met` contains the kinds that were found in the section so far.
     """
     if len(view) <= 3 * probe:
         return None
@@ -99,7 +99,7 @@ def pick(
             picked.counts = [n and max(n, share + 1) for n in ahead]
         else:
             picked.look(scanner, view, front, back, share, _MOST_BETWEEN)
-        picked.first += [one for one in behind.first if picked.counts[one[0]] < share]
+        picked.first += [found for found in behind.first if picked.counts[found[0]] < share]
         picked.counts = [n + m for n, m in zip(picked.counts, behind.counts, strict=True)]
         picked.last.update(behind.last)
     met.update(kind for kind, count in enumerate(picked.counts) if count)
@@ -107,10 +107,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search for informative lines around a match, and for metrics that show the step of the match.
-
-    The search uses the bytes around the match, because locating lines is slower.
-    """
+    """Search in the bytes around a match for informative lines, and for metrics that show its step."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes

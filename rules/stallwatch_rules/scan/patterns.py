@@ -61,10 +61,11 @@ class _Signs(msgspec.Struct, forbid_unknown_fields=True):
 _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes(), type=_Signs)
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
-KINDS = tuple(one.kind for one in METRICS)
-KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: metric pattern → kind
+KINDS = tuple(kind.kind for kind in METRICS)
+#: The number of the kind for each pattern of a metric.
+KIND_OF = tuple(number for number, kind in enumerate(METRICS) for _ in kind.patterns)
 #: The kinds of metrics that count steps.
-COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
+COUNTING = frozenset(number for number, kind in enumerate(METRICS) if kind.series)
 
 
 class Target(NamedTuple):
@@ -137,10 +138,7 @@ class PatternScanner:
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk.
-
-        Hits of ``rare`` patterns are included only if ``everything`` is true.
-        """
+        """Return the hits in a chunk, with those of ``rare`` patterns only if ``everything`` is true."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -205,5 +203,5 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     except hyperscan.error:  # patterns of users can exceed hyperscan's limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))
-    metrics = BlockScanner(store.compiled(tuple(pattern for one in METRICS for pattern in one.patterns)))
+    metrics = BlockScanner(store.compiled(tuple(pattern for kind in METRICS for pattern in kind.patterns)))
     return ScanEngine(tuple(targets), tuple(target_of), scanner, warning, metrics)

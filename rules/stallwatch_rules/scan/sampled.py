@@ -381,7 +381,7 @@ def _by_rank(
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
         if plain and unmarked and free:
-            if sure or any(compile_re2(one).search(text) for one in target.patterns):
+            if sure or any(compile_re2(pattern).search(text) for pattern in target.patterns):
                 return (int(prefix[1]) if prefix else None,)
             return ()
         reader = LineReader("", lead=lead)
@@ -445,10 +445,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the line that links a traceback to the next one, and the head of the next one.
-
-    Return ``None`` if no traceback follows.
-    """
+    """Return the line that links a traceback to the next one, and the head of that one, if one follows."""
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

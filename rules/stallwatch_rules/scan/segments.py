@@ -85,10 +85,7 @@ class LineEnds:
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """Return how often a byte occurs before each slice.
-
-        The last entry is the count in the whole block.
-        """
+        """Return how often a byte occurs before each slice and, at the end, in the whole block."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
@@ -181,10 +178,7 @@ class Segments:
         return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
-        """Return the beginning of the container record that contains the segment.
-
-        It is empty for the first segment of a line.
-        """
+        """Return the beginning of the segment's container record; empty for the first segment of a line."""
         if not segment or not self._ends.redrawn:
             return b""
         data, start = self.data, self._raw_start(segment)

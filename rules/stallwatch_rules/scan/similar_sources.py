@@ -60,7 +60,7 @@ def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes
         signs[order].add(engine.target_of[pattern])
     for order, _, unit in _by_source(behind, ((unit, 0) for unit in hits.worded)):
         signs[order].add(template_key(segments.text(unit)))
-    return [_outline(*one, failures) for one in zip(sources, views, signs, strict=True)]
+    return [_outline(*parts, failures) for parts in zip(sources, views, signs, strict=True)]
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -90,7 +90,7 @@ def _digest(*parts: str | bytes) -> bytes:
 
 def _time_of(line: bytes) -> float:
     reader = LineReader("")
-    times = [one.time for one in chain(reader.feed(line), reader.finish()) if one.time is not None]
+    times = [parsed.time for parsed in chain(reader.feed(line), reader.finish()) if parsed.time is not None]
     return times[-1] if times else math.inf
 
 
@@ -148,16 +148,13 @@ def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
 def _healthy(
     numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return which sources of one kind are read.
-
-    These are sources with rare templates, short ones, long ones and others.
-    """
+    """Return the sources of one kind to read: some with rare templates, short ones, long ones, and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}
     for number in numbers:
         first_of.setdefault(_of(found, number).texts, number)
-    rare = sorted(first_of.items(), key=lambda one: (compositions[one[0]], one[1]))[:_TEXTS]
+    rare = sorted(first_of.items(), key=lambda entry: (compositions[entry[0]], entry[1]))[:_TEXTS]
     ordered = sorted(numbers, key=lambda number: (_of(found, number).lines, number))
     picked = dict.fromkeys([number for _, number in rare])
     picked |= dict.fromkeys(ordered[:_EXTREMES] + ordered[-_EXTREMES:])
