@@ -43,12 +43,7 @@ _CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCE
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
 _RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes of Ray's driver for lines of its daemons
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
-    )
-}
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = 86400.0
 _HOUR = 3600.0
 # The Sundays on which clocks are changed for daylight saving time: month, first and last possible day, and
@@ -156,7 +151,7 @@ def _digits_first(text: str, near: float | None) -> float | None:
 def _letters_first(text: str, near: float | None) -> float | None:
     found = _NAMED.match(text)
     if found and found[1] in _MONTHS:
-        month, day, clock, year = _MONTHS[found[1]], int(found[2]), found[3], found[4]
+        month, day, clock, year = _MONTHS.index(found[1]) + 1, int(found[2]), found[3], found[4]
         if year:
             return unix_time(f"{year}-{month:02d}-{day:02d} {clock}")
         return None if near is None else _in_the_year(month, day, clock, None, near)

@@ -22,7 +22,8 @@ from stallwatch_rules.decoding import from_msgpack
 from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import is_matchable
-from stallwatch_rules.pages.page import Extension, PageError, RulePage, Tag, extended, parse
+from stallwatch_rules.pages.page import Extension, RulePage, Tag, extended, parse
+from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
 if TYPE_CHECKING:

@@ -21,18 +21,6 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import FrontMatter
 
-__all__ = [
-    "EmittedBy",
-    "ExceptionOrigin",
-    "PageError",
-    "RaisedIn",
-    "RulePage",
-    "Sections",
-    "Status",
-    "Tag",
-    "parse_page",
-]
-
 Status = Literal["stable", "incubating", "retired"]
 #: Properties of a rule for the assessors, in addition to role and harm; docs/rules.md explains each.
 Tag = Literal[

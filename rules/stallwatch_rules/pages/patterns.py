@@ -19,20 +19,8 @@ import re2
 from stallwatch_rules.decoding import convert
 from stallwatch_rules.text.lazy import lazy
 
-__all__ = [
-    "Fault",
-    "cached_re2",
-    "compile_hyperscan",
-    "compile_re2",
-    "hyperscan",
-    "hyperscan_fault",
-    "hyperscan_flags",
-    "pattern_fault",
-    "widened_pattern",
-]
-
 try:
-    import hyperscan
+    import hyperscan as hyperscan  # exported to the modules that search with it
 except ImportError:  # hyperscan has no wheel for this platform: google-re2 does all searches
     hyperscan = None  # type: ignore[assignment]
 

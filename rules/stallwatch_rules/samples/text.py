@@ -34,13 +34,9 @@ def from_loss_scaler(text: str) -> Found | None:
             return None
         values["overflow"] = 1.0
     if "loss scale" in text:
-        found = _ATTEMPTED.search(text)
+        found = _ATTEMPTED.search(text) or _RESCALED.search(text)
         if found:
-            values["loss_scale"] = number(found[2] or found[1])
-        else:
-            found = _RESCALED.search(text)
-            if found:
-                values["loss_scale"] = number(found[1])
+            values["loss_scale"] = number(found[found.lastindex or 1])
     return Found(None, None, values, "") if values else None
 
 
