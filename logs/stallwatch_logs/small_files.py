@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stallwatch_logs.file_reading import Engines
 from stallwatch_logs.inputs import LATE, InputProblem, Limits, TimeIsUp
 from stallwatch_logs.log_files import LogFile, expand
-from stallwatch_logs.workers import Pages, prepared
+from stallwatch_logs.workers import Helpers, Pages, prepared
 from stallwatch_rules.scan.similar_sources import (
     MANY,
     SourceOutline,
@@ -60,12 +60,9 @@ def survey(
     engines: Engines,
     limits: Limits | None,
     on_bytes: Callable[[int], None],
-    *,
-    executor: Executor | None = None,
-    window: int = 0,
-    pages: Pages | None = None,
+    helpers: Helpers | None,
 ) -> Survey:
-    """Search the small files of a run, in this process and with an executor, and choose those to read.
+    """Search the small files of a run, in this process and with its helpers, and choose those to read.
 
     Return `NO_SURVEY` if there are only a few small files. The search takes at most half of the remaining
     time, because the chosen files must be read after it.
@@ -93,15 +90,16 @@ def survey(
         take(numbers, outline_files((files[number] for number in numbers), engines, limits))
 
     while waiting or running:
-        while executor is not None and pages and waiting and len(running) < window:
+        while helpers is not None and waiting and len(running) < helpers.window:
             numbers = waiting[0]
             if not all(files[number].path for number in numbers):
                 break  # members of an archive are read in order
             paths = tuple((files[number].path, files[number].plain) for number in numbers)
             try:
-                running[executor.submit(search_away, Search(paths, limits, pages))] = waiting.popleft()
+                job = Search(paths, limits, helpers.pages)
+                running[helpers.executor.submit(search_away, job)] = waiting.popleft()
             except (OSError, RuntimeError):  # the executor is broken, or the system refuses a process
-                executor = None
+                helpers = None
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
         elif running:

@@ -147,20 +147,23 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
         return not self.patterns
 
 
-def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
+def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
     """Read one page, or raise a ``PageError`` that contains all problems (see ``PageError.every``).
 
-    With ``quick``, patterns are not compiled with hyperscan; this is for callers that compile the patterns of
-    all pages together. Without ``chinese``, the English text replaces a missing Chinese title or section.
+    Without ``chinese``, the English text replaces a missing Chinese title or section.
     """
-    page = parse(text, path, quick=quick, chinese=chinese)
+    page = parse(text, path, chinese=chinese)
     if isinstance(page, Extension):
         raise PageError(path, 1, f"it only extends the page {page.extends}", "load it with that page")
     return page
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read a page or an extension of a page; see ``parse_page`` for arguments and errors."""
+    """Read a page or an extension of a page; see ``parse_page`` for errors.
+
+    With ``quick``, patterns are not compiled with hyperscan; this is for callers that compile the patterns of
+    all pages together.
+    """
     from stallwatch_rules.pages import frontmatter  # this import loads YAML, which cached pages do not need
 
     matter = frontmatter.split(text, path)
