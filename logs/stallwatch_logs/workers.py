@@ -91,7 +91,7 @@ class Helpers(NamedTuple):
     executor: Executor
     window: int  #: maximum number of jobs of the executor at a time
     pages: Pages  #: the rules, which are part of each job
-    board: Board | None = None
+    board: Board | None = None  #: receives the numbers of bytes that the processes have read
     here: bool = False  #: True if this process takes jobs, too
 
 

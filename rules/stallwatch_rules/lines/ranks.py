@@ -178,7 +178,10 @@ class TaskLabels:
             self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """Return the rank in the label of a line, if there is one, and the line without its label."""
+        """Return the rank in the label of a line, and the line without its label.
+
+        The rank is ``None`` if there is no label, or if the labels number nodes.
+        """
         if self.searching:
             self._search(text)
         if not self.found:

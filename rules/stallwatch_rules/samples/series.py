@@ -95,7 +95,7 @@ class _Kind:
     lines: int = 0
     numbers: tuple[Number, ...] = ()
     metric: bool = False  #: True if the lines contain a loss, a score or a similar metric
-    at: int | None = None  #: index of the possible counter
+    at: int = -1  #: index of the possible counter; -1 if there is none
     total: int | None = None  #: index of the counter's total
     outer: int | None = None  #: index of the epoch counter, if steps are counted within epochs
     outer_total: int | None = None
@@ -104,7 +104,7 @@ class _Kind:
     alone: bool = False  #: True if the lines show only the position of the training
     rounds: bool = False  #: True if the counter counts epochs, episodes or games
     evaluates: bool = False
-    rows: list[list[float]] = field(default_factory=list)  #: numbers of the lines read so far
+    rows: list[list[float]] = field(default_factory=list)  #: rows of numbers, before the decision
     last: int | None = None  #: the last count of the series
     falls: int = 0  #: number of lines with a lower count than the line before
     repeats: int = 0  #: number of lines with the same count as the line before
@@ -136,10 +136,8 @@ class _Stream:
     """The state of the reader for one rank in one source."""
 
     kinds: dict[bytes, _Kind] = field(default_factory=dict)  #: template → its kind, oldest first
-    none: dict[int, bool] = field(default_factory=dict)  #: hash of a rejected template → has it a metric?
-    once: set[int] = field(
-        default_factory=set
-    )  #: hashes of templates seen once, after ``_MOST_KINDS`` others
+    none: dict[int, bool] = field(default_factory=dict)  #: hash of a rejected template → has a metric
+    once: set[int] = field(default_factory=set)  #: hashes of templates that occurred only once
     tried: int = 0  #: number of examined templates
     trains: bool = False  #: True if a line mentions training
     heading: _Heading | None = None  #: the last heading of the stream
@@ -223,7 +221,6 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     numbers = [float(number.replace(",", "")) for number in found]
     if len(numbers) != len(kind.numbers):
         return None
-    assert kind.at is not None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
@@ -332,7 +329,6 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
 def _decided(kind: _Kind, *, trains: bool) -> bool:
     """Return whether the latest line of a template suffices to accept the template as a series."""
     rows, at = kind.rows, kind.at
-    assert at is not None
     counts = [row[at] for row in rows]
     if len(counts) > 1 and counts[-1] <= counts[-2]:
         if counts[-1] == counts[-2] and _counts_within(kind):
@@ -363,7 +359,6 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 def _counts_within(kind: _Kind) -> bool:
     """Return whether the first number counts epochs and the next one steps, as in ``[1, 2000] loss: 2.2``."""
     at, numbers = kind.at, kind.numbers
-    assert at is not None
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
         return False
     inner, (previous, last) = numbers[at + 1], kind.rows[-2:]
@@ -374,7 +369,6 @@ def _counts_within(kind: _Kind) -> bool:
 
 
 def _series_name(kind: _Kind) -> str:
-    assert kind.at is not None
     counter = kind.numbers[kind.at]
     words = "".join(counter.words)[-24:]
     if kind.weak:
@@ -401,9 +395,7 @@ def _trends(kind: _Kind) -> bool:
 
 
 def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None) -> Sample:
-    at = kind.at
-    assert at is not None
-    step, total = int(numbers[at]), None
+    step, total = int(numbers[kind.at]), None
     if kind.outer is None and kind.total is not None and numbers[kind.total] >= step and kind.repeats == 0:
         total = int(numbers[kind.total]) or None
     values = dict(sample.values) if sample is not None else _values(kind, numbers, line.text)
@@ -480,10 +472,10 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     others = is_of("others", words) and not (
         numbers and not numbers[0].words and {"loss", "losses"} & set(words)
     )
-    kind.at = next((p for p in counters if numbers[p].counts == "steps"), counters[0] if counters else None)
-    if kind.at is None and free and free[0] == 0 and not is_of("metrics", numbers[0].words):
+    kind.at = next((p for p in counters if numbers[p].counts == "steps"), counters[0] if counters else -1)
+    if kind.at < 0 and free and free[0] == 0 and not is_of("metrics", numbers[0].words):
         kind.at = 0
-    if kind.at is None:
+    if kind.at < 0:
         return kind
     _find_inner(kind, bare, spans)
     before = bare[: numbers[kind.at].start]
@@ -543,7 +535,6 @@ def _weak(words: Sequence[str], counter: Number) -> bool:
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
     """Find the counter's total, and a second counter in the epoch, as in ``[3/5][0/190]``."""
     at = kind.at
-    assert at is not None
     kind.total = _total_of(kind, text, spans, at)
     last = at if kind.total is None else kind.total
     counter = kind.numbers[at]

@@ -171,9 +171,9 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the offsets of a rank's last metrics before a segment, which show the step of the segment.
+        """Return the segments with a rank's last metrics before a segment, which show its step.
 
-        With ``ahead``, some metrics after the segment are included.
+        With ``ahead``, segments with some metrics after the segment are included.
         """
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
