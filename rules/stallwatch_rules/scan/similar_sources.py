@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -110,52 +110,44 @@ class Chosen(NamedTuple):
 
 def choose(found: Sequence[SourceOutline | None]) -> Chosen:
     """Choose which sources are read, judging by the outlines of all sources."""
+    outlines = {number: outline for number, outline in enumerate(found) if outline is not None}
     kinds: dict[bytes, list[int]] = {}
-    for number, outline in enumerate(found):
-        if outline is not None:
-            kinds.setdefault(outline.kind, []).append(number)
-    known = [outline for outline in found if outline is not None]
-    compositions = Counter(outline.texts for outline in known)
+    for number, outline in outlines.items():
+        kinds.setdefault(outline.kind, []).append(number)
+    compositions = Counter(outline.texts for outline in outlines.values())
     firsts: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
     others: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
     for numbers in kinds.values():
-        outline = found[numbers[0]]
-        assert outline is not None
-        if outline.failed:
-            order = sorted(numbers, key=lambda number: (_of(found, number).ended, number))[:OF_FAILED]
+        has_failed = outlines[numbers[0]].failed
+        if has_failed:
+            order = sorted(numbers, key=lambda number: (outlines[number].ended, number))[:OF_FAILED]
         else:
-            order = _healthy(numbers, found, compositions)
-        firsts[outline.failed].append((len(numbers), order[0]))
-        others[outline.failed] += ((_of(found, number).ended, number) for number in order[1:])
+            order = _healthy(numbers, outlines, compositions)
+        firsts[has_failed].append((len(numbers), order[0]))
+        others[has_failed] += ((outlines[number].ended, number) for number in order[1:])
     failed = [number for _, number in (*sorted(firsts[True]), *sorted(others[True]))]
     healthy = [number for _, number in (*sorted(firsts[False]), *others[False])]
     chosen = {*failed[:MOST_FAILED], *healthy[:MOST_HEALTHY]}
     alike: dict[int, list[int]] = {}
     for numbers in kinds.values():
         left = [number for number in numbers if number not in chosen]
-        read = sorted((_of(found, number).lines, number) for number in numbers if number in chosen)
+        read = sorted((outlines[number].lines, number) for number in numbers if number in chosen)
         if left and read:
             alike[read[len(read) // 2][1]] = left
     return Chosen(chosen, alike)
 
 
-def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
-    outline = found[number]
-    assert outline is not None
-    return outline
-
-
 def _healthy(
-    numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
+    numbers: Sequence[int], outlines: Mapping[int, SourceOutline], compositions: Counter[bytes]
 ) -> list[int]:
     """Return the sources of one kind to read: some with rare templates, short ones, long ones, and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}
     for number in numbers:
-        first_of.setdefault(_of(found, number).texts, number)
+        first_of.setdefault(outlines[number].texts, number)
     rare = sorted(first_of.items(), key=lambda entry: (compositions[entry[0]], entry[1]))[:_TEXTS]
-    ordered = sorted(numbers, key=lambda number: (_of(found, number).lines, number))
+    ordered = sorted(numbers, key=lambda number: (outlines[number].lines, number))
     picked = dict.fromkeys([number for _, number in rare])
     picked |= dict.fromkeys(ordered[:_EXTREMES] + ordered[-_EXTREMES:])
     left = max(2, OF_HEALTHY - len(picked))
