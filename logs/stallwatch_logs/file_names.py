@@ -68,7 +68,10 @@ def may_be_log(name: str) -> bool:
 
 
 def enters_folder(name: str) -> bool:
-    """Return whether to search a folder for logs: not hidden folders, checkpoints or installed packages."""
+    """Return whether to search a folder for logs.
+
+    Hidden folders, checkpoints and installed packages are not searched.
+    """
     return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None
 
 

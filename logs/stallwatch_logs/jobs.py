@@ -377,7 +377,9 @@ def jobs_among(files: Sequence[LogFile], recorded: RunFolders) -> list[Job]:
     jobs = []
     for name in sorted(found, key=natural):
         names = found[name]
-        folders = recorded.folders.get(name, []) if all(owned.get(file) == name for file in names) else []
+        folders = (
+            recorded.folders.get(name, []) if all(owned.get(file_name) == name for file_name in names) else []
+        )
         job_files = [file for file_name in dict.fromkeys(names) for file in by_name[file_name]]
         jobs.append(Job(name, job_files, folders))
     return jobs

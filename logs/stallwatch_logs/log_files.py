@@ -336,8 +336,8 @@ class _Expansion:
             if (kind := archive_named(member)) is not None:
                 self.problems.append(nested(kind).problem(f"{name}!{member}"))
             else:
-                size, chunks = by_name[member].size, by_name[member].chunks
-                self._log(f"{name}!{member}", size, False, chunks, folder=within)
+                found = by_name[member]
+                self._log(f"{name}!{member}", found.size, False, found.chunks, folder=within)
         if not taken and not dumps:
             archives = [member for member in inside if archive_named(member)]
             self.problems.append(_no_logs(name, "archive", archives))
