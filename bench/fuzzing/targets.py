@@ -20,7 +20,7 @@ from stallwatch_dashboard.data import metrics_page
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_lint.newer_python import NewerPython
 from stallwatch_logs.inputs import InputError
-from stallwatch_rules.pages.page import PageError
+from stallwatch_rules.pages.page_body import PageError
 
 
 @dataclass(frozen=True)

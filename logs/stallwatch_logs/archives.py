@@ -81,10 +81,14 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
     """Return the bytes of a member of an archive; decompress a member that is itself a compressed file."""
     head = stream.read(512)
     kind = kind_of(head)
-    joined = _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b"")))
     if kind in ("zip", "tar"):
         raise nested(kind)
-    return expanded(cast(BinaryIO, joined), kind, outer.inner())
+    return expanded(resumed(head, stream), kind, outer.inner())
+
+
+def resumed(head: bytes, stream: Any) -> BinaryIO:
+    """Return a stream of the bytes that were already read from a stream, followed by its other bytes."""
+    return cast(BinaryIO, _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b""))))
 
 
 def nested(kind: str) -> InputError:
@@ -93,10 +97,7 @@ def nested(kind: str) -> InputError:
 
 
 class TarFile:
-    """A tar archive, possibly compressed.
-
-    It can only be read from its beginning to its end, so its members are read in a single pass.
-    """
+    """A tar archive, possibly compressed, whose members are read in a single pass from beginning to end."""
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive
@@ -108,10 +109,7 @@ class TarFile:
         self._reported = ""  # error of the whole archive, which is reported only once
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """Return the files of the archive, and the error if the archive is truncated or corrupt.
-
-        The files before the error are returned.
-        """
+        """Return the files of the archive, and the error if it is broken after these files."""
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):

@@ -62,10 +62,7 @@ def archive_named(name: str) -> str | None:
 
 
 def may_be_log(name: str) -> bool:
-    """Return whether a file can be a log, judging by its name.
-
-    Use it for folders in which no file has a typical log name.
-    """
+    """Return whether a file can be a log. Use this for folders in which no file has a typical log name."""
     plain = _COMPRESSED.sub("", name)
     return not (name.startswith(".") or _NO_LOG.fullmatch(plain) or _OTHER_THINGS.fullmatch(plain))
 
@@ -99,8 +96,9 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
             family[int(found["number"])] = name
     ranks: dict[str, int] = {}
     for family in families.values():
+        # The file with the highest number comes first: a high number rarely equals a rank by chance.
         if 2 <= len(family) <= MOST_FILES and all(
-            _names_only(number, paths[name]) for number, name in _ends_first(family.items())
+            _names_only(number, paths[family[number]]) for number in sorted(family, reverse=True)
         ):
             ranks |= {name: number for number, name in family.items()}
     return ranks
@@ -115,16 +113,11 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
     """
     seen: set[int] = set()
     for paths in jobs.values():
-        own = {rank for path in paths for rank in _named(path)}
-        if not own or own & seen:
+        ranks = {rank for path in paths for rank in _named(path)}
+        if not ranks or ranks & seen:
             return False
-        seen |= own
+        seen |= ranks
     return seen == set(range(len(seen)))
-
-
-def _ends_first(family: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Sort the files by number, highest first: a high number rarely matches a rank by chance."""
-    return sorted(family, reverse=True)
 
 
 def _names_only(number: int, path: str) -> bool:

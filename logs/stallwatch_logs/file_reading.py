@@ -43,23 +43,18 @@ class FileRead:
 
 
 class Engines(NamedTuple):
-    """The compiled patterns of a catalogue.
-
-    ``scan`` compiles the patterns for the sampled scan on its first call.
-    """
+    """The compiled patterns of a catalogue."""
 
     matcher: Matcher
-    scan: Callable[[], ScanEngine | None]
+    scan: Callable[[], ScanEngine | None]  #: compiles the patterns for the sampled scan on its first call
 
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
-        """Return the engines for the catalogue of a matcher."""
+        """Return the patterns of a matcher's catalogue."""
         return cls(matcher, functools.partial(_engine_of, matcher))
 
 
-@functools.lru_cache(maxsize=1)  # consecutive diagnoses share one matcher
-def _engine_of(matcher: Matcher) -> ScanEngine | None:
-    return scan_engine(matcher)
+_engine_of = functools.lru_cache(maxsize=1)(scan_engine)  # consecutive diagnoses share one matcher
 
 
 def read_file(
@@ -97,17 +92,10 @@ def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes
     except Stopped:
         raise
     except Exception as error:
-        return FileRead(None, problems=[_failed(file, error)])
+        message = f"reading it failed ({type(error).__name__}: {error})"
+        problem = InputProblem(file.name, None, message, "the rest was read; please report it")
+        return FileRead(None, problems=[problem])
     return replace(read, reading=reading.parted())
-
-
-def _failed(file: LogFile, error: Exception) -> InputProblem:
-    return InputProblem(
-        file.name,
-        None,
-        f"reading it failed ({type(error).__name__}: {error})",
-        "the rest was read; please report it",
-    )
 
 
 class Matching:

@@ -57,21 +57,11 @@ class Limits(msgspec.Struct, frozen=True):
 
         Another host has a different monotonic clock, with which the deadline cannot be compared.
         """
-        return _received, (
-            self.members,
-            self.expanded,
-            self.ratio,
-            self.ratio_from,
-            self.time_left,
-            self.section,
-        )
+        return _received, (msgspec.structs.asdict(self), self.time_left)
 
 
-def _received(
-    members: int, expanded: int, ratio: int, ratio_from: int, left: float | None, section: str
-) -> Limits:
-    until = None if left is None else time.monotonic() + left
-    return Limits(members, expanded, ratio, ratio_from, until, section)
+def _received(fields: dict[str, Any], left: float | None) -> Limits:
+    return Limits(**fields | {"until": None if left is None else time.monotonic() + left})
 
 
 class InputError(Exception):
@@ -95,10 +85,7 @@ class TimeIsUp(InputError):
 
 
 class Meter:
-    """Counter of the bytes that a decompressor reads and returns.
-
-    It raises an error if the output exceeds the limits, as that of a decompression bomb does.
-    """
+    """Counter of the bytes that a decompressor reads and returns, which recognizes decompression bombs."""
 
     def __init__(self, limits: Limits, taken: int = 0) -> None:
         self._limits = limits
@@ -129,10 +116,7 @@ class Meter:
 
 
 def is_sparse(path: str | int) -> bool:
-    """Return whether a file can have holes; True if the file does not exist.
-
-    The file is a path or a file descriptor.
-    """
+    """Return whether a file (a path or a file descriptor) can have holes; True if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

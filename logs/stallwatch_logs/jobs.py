@@ -54,10 +54,7 @@ def names_a_job(numbers: Collection[str]) -> bool:
 
 
 def counts_other(text: str) -> bool:
-    """Return whether the last word of a text shows that the number after it does not count jobs.
-
-    Examples are words for ranks, nodes and steps.
-    """
+    """Return whether a number after this text counts ranks, nodes, steps or similar things, but not jobs."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
@@ -81,7 +78,7 @@ def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
     if counts[-1] > 10 * counts[0] or all(count % _ROUND == 0 for count in counts):
         return False  # the numbers are steps or sizes
     dense = counts[-1] - counts[0] == len(counts) - 1
-    if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in one for one in _PORTS)):
+    if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in ports for ports in _PORTS)):
         return False  # consecutive numbers from a round number are ports or ranks
     return not _may_be_processes(text, numbers, counts)
 
@@ -260,7 +257,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
             near = {len(number) + by for number in ends for by in (-1, 0, 1)}
             if any((folder, text[-1], length) in lengths for length in near) and numbers_jobs(text, ends):
                 sure.add((folder, text))
-    return {name: one.number for name, one in numbered.items() if (one.folder, one.text) in sure}
+    return {name: parsed.number for name, parsed in numbered.items() if (parsed.folder, parsed.text) in sure}
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
@@ -269,8 +266,8 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         folders, _ = _split(name)
         for index in range(1, len(folders)):
-            if _ATTEMPT.fullmatch(folders[index]) and (own := _TORCHRUN.fullmatch(folders[index - 1])):
-                found[name] = "/".join(folders[: index - 1]), own["run"]
+            if _ATTEMPT.fullmatch(folders[index]) and (torchrun := _TORCHRUN.fullmatch(folders[index - 1])):
+                found[name] = "/".join(folders[: index - 1]), torchrun["run"]
                 break
     runs: dict[str, set[str]] = {}
     for parent, run in found.values():
@@ -298,8 +295,8 @@ def _pods(names: Iterable[str]) -> dict[str, str]:
     if jobs != with_first or len(jobs) < 2 or len(set(words_of.values())) < len(jobs):
         return {}
     common = set.intersection(*(set(parts) for parts in words_of.values()))
-    own = [set(parts) - common for parts in words_of.values()]
-    return {} if any(not parts or not _ROLE.isdisjoint(parts) for parts in own) else found
+    distinct = [set(parts) - common for parts in words_of.values()]
+    return {} if any(not parts or not _ROLE.isdisjoint(parts) for parts in distinct) else found
 
 
 def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
@@ -362,9 +359,9 @@ class Job:
         return max(times, default=None)
 
 
-def jobs_among(files: Sequence[LogFile], own: RunFolders) -> list[Job]:
+def jobs_among(files: Sequence[LogFile], recorded: RunFolders) -> list[Job]:
     """Return the jobs to which the files belong, by job name; empty if all files can belong to one run."""
-    owned = own.jobs
+    owned = recorded.jobs
     paths = {file.name: file.path for file in files if file.plain}
 
     def one_training(job_of: Mapping[str, str]) -> bool:
@@ -380,6 +377,9 @@ def jobs_among(files: Sequence[LogFile], own: RunFolders) -> list[Job]:
     jobs = []
     for name in sorted(found, key=natural):
         names = found[name]
-        folders = own.folders.get(name, []) if all(owned.get(one) == name for one in names) else []
-        jobs.append(Job(name, [file for one in dict.fromkeys(names) for file in by_name[one]], folders))
+        folders = (
+            recorded.folders.get(name, []) if all(owned.get(file_name) == name for file_name in names) else []
+        )
+        job_files = [file for file_name in dict.fromkeys(names) for file in by_name[file_name]]
+        jobs.append(Job(name, job_files, folders))
     return jobs

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from stallwatch_logs.archives import TarFile, nested, zip_members
+from stallwatch_logs.archives import Member, TarFile, nested, resumed, zip_members
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
 from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, TimeIsUp, is_sparse
@@ -82,10 +82,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read the whole file through one file descriptor.
-
-        If the log is rotated meanwhile, the path leads to another file.
-        """
+        """Read the whole file through one descriptor, because a rotated log's path leads to another file."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -123,11 +120,7 @@ def expand(
         }
     )
     found.forget()
-    ranked = (tasks.get(file.name, file.rank) for file in found.files)
-    files = [
-        file if rank == file.rank else replace(file, rank=rank)
-        for file, rank in zip(found.files, ranked, strict=True)
-    ]
+    files = [replace(file, rank=tasks[file.name]) if file.name in tasks else file for file in found.files]
     return files, found.problems
 
 
@@ -171,7 +164,7 @@ class _Expansion:
             self._once(STDIN, sys.stdin.buffer)
             return
         if not path:
-            self.problems.append(InputProblem("''", None, "the path is empty", "name a file or a folder"))
+            self._report("''", "the path is empty", "name a file or a folder")
             return
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116
@@ -194,9 +187,10 @@ class _Expansion:
         elif not named:
             self.problems.append(_special(path, mode))
         else:
-            self.problems.append(
-                InputProblem(path, None, "is neither a file nor a folder", "name a file or a folder")
-            )
+            self._report(path, "is neither a file nor a folder", "name a file or a folder")
+
+    def _report(self, name: str, message: str, remedy: str) -> None:
+        self.problems.append(InputProblem(name, None, message, remedy))
 
     def forget(self) -> None:
         """Forget which files were added, to free memory while the log files refer to this object."""
@@ -204,10 +198,6 @@ class _Expansion:
 
     def _folder(self, path: str) -> None:
         before = self._count()
-
-        def failed(error: OSError) -> None:
-            self.problems.append(_unreadable(error.filename or path, error))
-
         found: list[str] = []
         folders = [path]
         while folders:  # `os.walk` would recurse before Python 3.12
@@ -220,7 +210,7 @@ class _Expansion:
                         elif enters_folder(entry.name) and not entry.is_symlink():
                             folders.append(entry.path)
             except OSError as error:
-                failed(error)
+                self.problems.append(_unreadable(error.filename or path, error))
             except TimeIsUp as error:
                 self.problems.append(error.problem(path))
                 break
@@ -296,15 +286,11 @@ class _Expansion:
             if error:
                 self.problems.append(error.problem(name))
             if members or not error:
-                self._members(name, [(m.name, m.size, m.chunks) for m in members])
+                self._members(name, members)
         else:
             archive = archive_named(name) if named_by_user else None
             if archive is not None:
-                self.problems.append(
-                    InputProblem(
-                        name, None, f"not a {archive} archive; read as text", "pack or copy it again"
-                    )
-                )
+                self._report(name, f"not a {archive} archive; read as text", "pack or copy it again")
             self._log(name, size, named_by_user, chunks, path, kind == "plain")
 
     def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
@@ -324,20 +310,13 @@ class _Expansion:
         except InputError as error:
             self.problems.append(error.problem(name))
             return
-        members.sort(key=lambda member: natural(member.name))
-        self._members(name, [(m.name, m.size, m.chunks) for m in members])
+        self._members(name, sorted(members, key=lambda member: natural(member.name)))
 
-    def _members(self, name: str, members: list[tuple[str, int, Callable[[], Iterator[bytes]]]]) -> None:
+    def _members(self, name: str, members: list[Member]) -> None:
         if len(members) > self.limits.members:
-            self.problems.append(
-                InputProblem(
-                    name,
-                    None,
-                    f"holds more than {self.limits.members:,} files; the others were not read",
-                    "unpack it and give the logs' folder",
-                )
-            )
-        by_name = {member: (size, chunks) for member, size, chunks in members[: self.limits.members] if size}
+            message = f"holds more than {self.limits.members:,} files; the others were not read"
+            self._report(name, message, "unpack it and give the logs' folder")
+        by_name = {member.name: member for member in members[: self.limits.members] if member.size}
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
         ]
@@ -346,32 +325,32 @@ class _Expansion:
             self.run_folders += map(str, copies.values())
         dumps = set[str]()
         for member in inside:  # in the archive's order, because a tar archive is read once
-            if self._records is not None and self._records.takes(member, by_name[member][1], copies):
+            if self._records is not None and self._records.takes(member, by_name[member].chunks, copies):
                 continue
-            if may_hold_ranks(member) and self._takes_member(f"{name}!{member}", *by_name[member]):
+            if may_hold_ranks(member) and self._takes_member(f"{name}!{member}", by_name[member]):
                 dumps.add(member)
         taken = logs_among([member for member in inside if member not in dumps])
         for member in taken:
-            size, chunks = by_name[member]
             folder = folder_around(member, copies)
             within = str(copies.get(folder, f"{name}!{folder}")) if copies else ""
             if (kind := archive_named(member)) is not None:
                 self.problems.append(nested(kind).problem(f"{name}!{member}"))
             else:
-                self._log(f"{name}!{member}", size, False, chunks, folder=within)
+                found = by_name[member]
+                self._log(f"{name}!{member}", found.size, False, found.chunks, folder=within)
         if not taken and not dumps:
             archives = [member for member in inside if archive_named(member)]
             self.problems.append(_no_logs(name, "archive", archives))
 
-    def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
+    def _takes_member(self, name: str, member: Member) -> bool:
         """Add a member of an archive to the rank files if it contains the states of ranks."""
         if self.rank_files is None:
             return False
         try:
-            head = next(chunks(), b"")[:_HEAD]
+            head = next(member.chunks(), b"")[:_HEAD]
         except (InputError, OSError):
             return False  # the error is reported when it is read as a log
-        return self._takes_ranks(name, head, size, False, chunks)
+        return self._takes_ranks(name, head, member.size, False, member.chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
         """Open a pipe. If there is a deadline, do not wait until a process opens the pipe for writing."""
@@ -379,10 +358,7 @@ class _Expansion:
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
     def _once(self, name: str, opened: BinaryIO) -> None:
-        """Add a pipe, which can be read only once.
-
-        The bytes that are read to determine its kind are kept as the start of the log.
-        """
+        """Add a pipe. It can be read only once, so the bytes that show its kind are part of the log."""
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
             with contextlib.suppress(OSError):  # not a pipe of the operating system
@@ -390,17 +366,13 @@ class _Expansion:
         head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
         if not head:
-            self.problems.append(
-                InputProblem(name, None, "nothing came in", "pipe a log into it, or name a file")
-            )
+            self._report(name, "nothing came in", "pipe a log into it, or name a file")
         elif not head.strip(b"\0"):  # for example, /dev/zero returns NULs endlessly
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
-            self.problems.append(
-                InputProblem(name, None, f"a {kind} archive cannot be read from a pipe", "give its path")
-            )
+            self._report(name, f"a {kind} archive cannot be read from a pipe", "give its path")
         else:
-            rest = cast(BinaryIO, _Preceded(head, stream))
+            rest = resumed(head, stream)
             self._log(name, 0, True, lambda: expanded(rest, kind, Meter(self.limits)))
 
     def _log(
@@ -460,20 +432,6 @@ class _Pipe:
 
 def _opened(path: str) -> BinaryIO:
     return open(path, "rb")  # noqa: PTH123 - a `Path` takes twice the time
-
-
-class _Preceded:
-    """A stream with bytes that were already read from it; they are returned again first."""
-
-    def __init__(self, head: bytes, stream: BinaryIO | _Pipe) -> None:
-        self._head = head
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        if self._head:
-            head, self._head = self._head[:size], self._head[size:]
-            return head
-        return self._stream.read(size)
 
 
 class _Unclosed:

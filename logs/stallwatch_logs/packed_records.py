@@ -63,16 +63,12 @@ class RecordCopies:
 
 
 def folder_around(member: str, folders: Container[str]) -> str:
-    """Return the run folder to which a member of an archive belongs.
-
-    This is the folder that contains the member, or the folder above it if that folder is named ``ranks``.
-    """
+    """Return the run folder of a member of an archive: its folder, or the folder above ``ranks``."""
     folder, _ = _split(member)
     parent, name = _split(folder)
     return parent if folder not in folders and name == "ranks" else folder
 
 
 def _split(member: str) -> tuple[str, str]:
-    """Return the folder and the name of a member of an archive."""
     folder, _, name = member.replace("\\", "/").rpartition("/")
     return folder, name

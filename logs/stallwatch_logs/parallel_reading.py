@@ -22,7 +22,7 @@ from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, on_bytes_read
 from stallwatch_logs.sharing import Sharing, batches
 from stallwatch_logs.small_files import survey
-from stallwatch_logs.workers import NO_PAGES, Board, Pages, begin
+from stallwatch_logs.workers import Board, Helpers, Pages, begin
 from stallwatch_rules.failures.unexplained import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -99,21 +99,21 @@ def read_all(
     read = functools.partial(_read, files, reading, engines, on_bytes, limits)
     if parallel.executor is not None:
         window = 2 * max(parallel.workers, MAX_WORKERS)
-        yield from read(executor=parallel.executor, window=window, pages=Pages.of(reading.catalogue))
+        yield from read(Helpers(parallel.executor, window, Pages.of(reading.catalogue)))
         return
     # A daemonic process must not start other processes.
     pays = sum(file.size + OPENING for file in files if file.path) >= parallel.least
-    helpers = min(parallel.workers, sum(bool(file.path) for file in files)) - 1
-    if helpers < 1 or not pays or multiprocessing.current_process().daemon:
-        yield from read()
+    count = min(parallel.workers, sum(bool(file.path) for file in files)) - 1
+    if count < 1 or not pays or multiprocessing.current_process().daemon:
+        yield from read(None)
         return
     if (engine := engines.scan()) is not None:
         engine.patterns.compile()  # compiled here, so that the other processes can load it
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     # This process also reads, because it is ready while the others still start. Between two portions it
     # submits the next job, so that no job waits for a busy process while another process is idle.
-    with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
-        yield from read(executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
+    with _processes(count, pages, board, engines if parallel.forks else None) as pool:
+        yield from read(None if pool is None else Helpers(pool, count, pages.named(), board, here=True))
 
 
 def _read(
@@ -122,39 +122,28 @@ def _read(
     engines: Engines,
     on_bytes: OnBytes,
     limits: Limits | None,
-    *,
-    executor: Executor | None = None,
-    window: int = 0,
-    board: Board | None = None,
-    pages: Pages = NO_PAGES,
-    here: bool = False,
+    helpers: Helpers | None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
     """Read the large files and, if there are many small files, only those that a search chooses."""
-    found = survey(files, engines, limits, on_bytes, executor=executor, window=window, pages=pages)
+    found = survey(files, engines, limits, on_bytes, helpers)
     reading.alike = found.alike
     # Another process reads a file as the log of a single start.
-    away = () if executor is None or reading.splits_starts else files
+    away = () if helpers is None or reading.splits_starts else files
     shared = Sharing(
         files,
         engines,
         ScanSizes.of_run(file.size for number, file in enumerate(files) if number not in found.unread),
         on_bytes,
         unread=found.unread,
-        executor=executor,
-        window=window,
+        helpers=helpers,
         jobs=batches(away, found.unread),
-        board=board,
-        pages=pages,
         limits=limits,
-        here=here,
     )
     yield from shared.read(reading)
 
 
 @contextlib.contextmanager
-def _processes(
-    count: int, pages: Pages, board: Board, engines: Engines | None = None
-) -> Iterator[Executor | None]:
+def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) -> Iterator[Executor | None]:
     """Start a pool of processes for reading; they end without a message when this process ends.
 
     With ``engines``, the processes are forked. If the operating system cannot start all of them, those that

@@ -18,13 +18,13 @@ HEAD = 256 * 1024  #: number of bytes in a head
 _NEAR = 4096  # most lines are shorter than this number of bytes
 
 
-def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
-    """Yield the head of ``size`` bytes, or fewer if the file is smaller, and then the remaining portions.
+def head_first(portions: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the head of ``HEAD`` bytes, or fewer if the file is smaller, and then the remaining portions.
 
     If an error occurs in the head, the bytes before it are yielded before the error is raised.
     """
     held: list[bytes] = []
-    missing = size
+    missing = HEAD
     broken: InputError | OSError | None = None
     try:
         while missing > 0 and (portion := next(portions, None)) is not None:
@@ -34,9 +34,9 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
         broken = error
     begun = b"".join(held)
     if begun:
-        yield begun[:size]
-    if begun[size:]:
-        yield begun[size:]
+        yield begun[:HEAD]
+    if begun[HEAD:]:
+        yield begun[HEAD:]
     if broken is not None:
         raise broken
     yield from portions

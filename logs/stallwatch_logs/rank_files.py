@@ -9,13 +9,13 @@ pickles or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_ra
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_logs.inputs import InputError, InputProblem, Limits
+from stallwatch_logs.inputs import InputError, InputProblem
 from stallwatch_rules.decoding import convert, from_json
 from stallwatch_rules.lines.hosts import hosts_of_paths
 from stallwatch_rules.lines.ranks import rank_of_path
@@ -28,6 +28,9 @@ from stallwatch_rules.text.foreign_json import NOT_JSON, read_json
 from stallwatch_rules.text.foreign_pickle import MOST_BYTES, PickleRefusedError, read_pickle
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
+
+if TYPE_CHECKING:
+    from stallwatch_logs.log_files import LogFile
 
 _MOST_COMMAS = 4_000_000  # maximum number of commas in JSON, which limits the number of its values
 _AS_JSON = (
@@ -44,26 +47,6 @@ _JSON_DUMP = lazy(
 )
 _SNAPSHOT = lazy(rb'\s*\{\s*"time"\s*:\s*[\d.eE+]+\s*,\s*"seconds"\s*:\s*[\d.eE+-]+\s*,\s*"groups"\s*:')
 _LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
-
-
-class RankFile(Protocol):
-    """A file with the states of ranks; it has the interface of ``LogFile``."""
-
-    @property
-    def name(self) -> str:
-        """The name that users see."""
-
-    @property
-    def named_by_user(self) -> bool:
-        """True if the user named the file."""
-
-    @property
-    def limits(self) -> Limits:
-        """Limits with the deadline for reading."""
-
-    @property
-    def open_chunks(self) -> Callable[[], Iterator[bytes]]:
-        """A function that reads the file."""
 
 
 def may_hold_ranks(path: str) -> bool:
@@ -88,14 +71,14 @@ def _last(path: str) -> str:
 
 
 class RankStates(NamedTuple):
-    """The states of ranks, combined from all files."""
+    """The states of ranks in all files."""
 
     stacks: StallStacks | None
     files: int  #: number of files read
 
 
 def read_rank_files(
-    files: Sequence[RankFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
+    files: Sequence[LogFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
     """Read snapshots of stacks and flight recorder dumps, and evaluate the states of all ranks together.
 
@@ -131,10 +114,11 @@ def read_rank_files(
 def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Dumped]]) -> StallStacks | None:
     seen = {rank for part in parts.values() for group in part.groups for rank in group.ranks}
     for host, by_rank in dumps.items():
-        left = [one for rank, one in sorted(by_rank.items()) if rank not in seen]
+        left = [dumped for rank, dumped in sorted(by_rank.items()) if rank not in seen]
         if left:
-            doing = {one.answer.rank: one.doing for one in left}
-            part = fold([one.answer for one in left], time=max(one.time for one in left), doing=doing)
+            doing = {dumped.answer.rank: dumped.doing for dumped in left}
+            time = max(dumped.time for dumped in left)
+            part = fold([dumped.answer for dumped in left], time=time, doing=doing)
             if not parts and len(dumps) == 1 and not host:
                 return _clean(part)
             if host in parts:  # the host has a snapshot of some ranks, and dumps of others
@@ -169,7 +153,7 @@ class _RefusedError(Exception):
         self.sure = sure  #: True if the file was meant to contain states of ranks
 
 
-def _read(file: RankFile) -> StallStacks | Dumped | None:
+def _read(file: LogFile) -> StallStacks | Dumped | None:
     """Return the content of a file; ``None`` if it has no states of ranks and the user did not name it."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
@@ -200,7 +184,7 @@ def _sound(stacks: StallStacks) -> StallStacks:
     return stacks
 
 
-def _bytes(file: RankFile) -> bytes:
+def _bytes(file: LogFile) -> bytes:
     held = bytearray()
     try:
         file.limits.check_time()

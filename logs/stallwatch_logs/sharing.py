@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ from stallwatch_logs.file_reading import Engines, FileRead, Within, read_apart, 
 from stallwatch_logs.inputs import LATE, Limits, TimeIsUp
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.small_files import Sizes
-from stallwatch_logs.workers import NO_PAGES, Board, Job, Pages, Wanted, read_away
+from stallwatch_logs.workers import Board, Helpers, Job, Wanted, read_away
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.scan.state import ScanSizes
 
@@ -34,7 +34,7 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
     found: list[list[Wanted]] = []
     held = BATCH
     away = [(number, file) for number, file in enumerate(files) if file.path and number not in unread]
-    for number, file in sorted(away, key=lambda one: -one[1].size):
+    for number, file in sorted(away, key=lambda entry: -entry[1].size):
         cost = file.size + _A_FILE
         if held + cost > BATCH:
             found.append([])
@@ -45,13 +45,12 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Reader of a run's files that shares the work between this process and an executor.
+    """Reader of a run's files that shares the work between this process and its helpers.
 
-    The executor runs at most ``window`` of the ``jobs`` at a time, each of which contains the ``pages``. This
-    process reads the files that are not in ``jobs``, the files that other processes fail to read, and all
-    files if there is no executor. With ``here``, it also takes jobs from the end of the list while other
-    processes take them from the beginning. For ``unread`` files, the result is only their size, or that there
-    was no time to search them.
+    The helpers run the ``jobs``. This process reads the files that are not in ``jobs``, and the files that
+    the helpers fail to read. If it takes jobs, too, it takes them from the end of the list, and the helpers
+    take them from the beginning. For ``unread`` files, the result is only their size, or that there was no
+    time to search them.
     """
 
     def __init__(
@@ -62,26 +61,22 @@ class Sharing:
         on_bytes: Callable[[int], None],
         *,
         unread: Mapping[int, Sizes | None] = MappingProxyType({}),
-        executor: Executor | None = None,
-        window: int = 0,
+        helpers: Helpers | None = None,
         jobs: Sequence[Tasks] = (),
-        board: Board | None = None,
-        pages: Pages = NO_PAGES,
         limits: Limits | None = None,
-        here: bool = False,
     ) -> None:
         self._files, self._unread = files, unread
         self._engines, self._sizes = engines, sizes
+        self._helpers = helpers  # ``None`` after the executor broke
+        board = None if helpers is None else helpers.board
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes
         self._report_at = 0.0
-        self._executor = executor  # ``None`` after the executor broke
-        self._window, self._here = window, here
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
         self._done: dict[Wanted, FileRead] = {}  # results of files that are used later
-        self._pages, self._limits = pages, limits
+        self._limits = limits
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
@@ -110,25 +105,24 @@ class Sharing:
         self._report(always=True)
 
     def _result(self, task: Wanted) -> FileRead:
-        """Return the result of a file; while waiting for it, read another file in this process."""
+        """Return the result of a file; while waiting for it, read another file in this process.
+
+        Raise `TimeIsUp` if the deadline has passed and the other processes had time to stop.
+        """
         self._pump()
         while task not in self._done:
             if self._failed:
                 self._read_here(self._failed.popleft())
-            elif self._waiting and (self._here or self._executor is None):
+            elif self._waiting and (self._helpers is None or self._helpers.here):
                 self._read_here(self._waiting.pop())
             else:
-                self._check_time()
+                until = None if self._limits is None else self._limits.until
+                if until is not None and time.monotonic() >= until + LATE:
+                    raise TimeIsUp
                 wait(self._running, timeout=_EVERY, return_when=FIRST_COMPLETED)
                 self._report()
             self._pump()
         return self._done.pop(task)
-
-    def _check_time(self) -> None:
-        """Raise `TimeIsUp` if the deadline has passed and the other processes had time to stop."""
-        until = None if self._limits is None else self._limits.until
-        if until is not None and time.monotonic() >= until + LATE:
-            raise TimeIsUp
 
     def _pump(self) -> None:
         """Collect the finished results of other processes, and submit further jobs to them."""
@@ -139,14 +133,14 @@ class Sharing:
                 self._take(tasks, future.result())
                 continue
             if isinstance(error, BrokenExecutor):
-                self._executor = None
+                self._helpers = None
             self._failed.append(tasks)
-        while self._executor is not None and self._waiting and len(self._running) < self._window:
+        while self._helpers is not None and self._waiting and len(self._running) < self._helpers.window:
             try:
-                job = Job(self._waiting[0], self._sizes, self._limits, self._pages)
-                future = self._executor.submit(read_away, job)
+                job = Job(self._waiting[0], self._sizes, self._limits, self._helpers.pages)
+                future = self._helpers.executor.submit(read_away, job)
             except (BrokenExecutor, OSError):
-                self._executor = None
+                self._helpers = None
                 break
             self._running[future] = self._waiting.popleft()
 

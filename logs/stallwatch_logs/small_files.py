@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stallwatch_logs.file_reading import Engines
 from stallwatch_logs.inputs import LATE, InputProblem, Limits, TimeIsUp
 from stallwatch_logs.log_files import LogFile, expand
-from stallwatch_logs.workers import Pages, prepared
+from stallwatch_logs.workers import Helpers, Pages, prepared
 from stallwatch_rules.scan.similar_sources import (
     MANY,
     SourceOutline,
@@ -55,27 +55,19 @@ class Search(NamedTuple):
 Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file searched in time
 
 
-def few_or_none(files: Sequence[LogFile]) -> bool:
-    """Return whether a run has so few small files that all of them are read."""
-    return sum(0 < file.size <= SMALL for file in files) <= MANY
-
-
 def survey(
     files: Sequence[LogFile],
     engines: Engines,
     limits: Limits | None,
     on_bytes: Callable[[int], None],
-    *,
-    executor: Executor | None = None,
-    window: int = 0,
-    pages: Pages | None = None,
+    helpers: Helpers | None,
 ) -> Survey:
-    """Search the small files of a run, in this process and with an executor, and choose those to read.
+    """Search the small files of a run, in this process and with its helpers, and choose those to read.
 
     Return `NO_SURVEY` if there are only a few small files. The search takes at most half of the remaining
     time, because the chosen files must be read after it.
     """
-    if few_or_none(files) or engines.scan() is None:
+    if sum(0 < file.size <= SMALL for file in files) <= MANY or engines.scan() is None:
         return NO_SURVEY
     limits = (limits or Limits()).for_part()
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
@@ -88,7 +80,7 @@ def survey(
         late.update(numbers[len(searched) :])
         for number, (outline, size) in zip(numbers, searched, strict=False):
             if outline is not None:
-                kind, texts = (kinds.setdefault(one, one) for one in outline[:2])
+                kind, texts = (kinds.setdefault(digest, digest) for digest in outline[:2])
                 found[number] = outline._replace(kind=kind, texts=texts), size
         nonlocal done
         done += sum(files[number].size for number in numbers)
@@ -98,15 +90,16 @@ def survey(
         take(numbers, outline_files((files[number] for number in numbers), engines, limits))
 
     while waiting or running:
-        while executor is not None and pages and waiting and len(running) < window:
+        while helpers is not None and waiting and len(running) < helpers.window:
             numbers = waiting[0]
             if not all(files[number].path for number in numbers):
                 break  # members of an archive are read in order
             paths = tuple((files[number].path, files[number].plain) for number in numbers)
             try:
-                running[executor.submit(search_away, Search(paths, limits, pages))] = waiting.popleft()
+                job = Search(paths, limits, helpers.pages)
+                running[helpers.executor.submit(search_away, job)] = waiting.popleft()
             except (OSError, RuntimeError):  # the executor is broken, or the system refuses a process
-                executor = None
+                helpers = None
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
         elif running:
@@ -126,7 +119,7 @@ def survey(
     }
     unread.update(dict.fromkeys(late))
     alike = {
-        files[read].name: [rank for one in others if (rank := files[one].rank) is not None]
+        files[read].name: [rank for other in others if (rank := files[other].rank) is not None]
         for read, others in chosen.alike.items()
     }
     return Survey(unread, alike)
@@ -201,5 +194,5 @@ def search_away(job: Search) -> Found:
 
 
 def _file(path: str, plain: bool, limits: Limits) -> LogFile:
-    own = [] if plain else expand([path], limits=limits)[0]
-    return own[0] if own else LogFile(path, None, False, 0, lambda: iter(()), path, plain)
+    found = [] if plain else expand([path], limits=limits)[0]
+    return found[0] if found else LogFile(path, None, False, 0, lambda: iter(()), path, plain)

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,9 +60,6 @@ class Pages(NamedTuple):
         return self._replace(packed=memory)
 
 
-NO_PAGES = Pages("", b"", None)
-
-
 class Wanted(NamedTuple):
     """A file that a job must read."""
 
@@ -85,6 +83,16 @@ class Job(NamedTuple):
     sizes: ScanSizes  #: limits on the amount of text that is read
     limits: Limits | None
     pages: Pages
+
+
+class Helpers(NamedTuple):
+    """Other processes that help this process to read files."""
+
+    executor: Executor
+    window: int  #: maximum number of jobs of the executor at a time
+    pages: Pages  #: the rules, which are part of each job
+    board: Board | None = None  #: receives the numbers of bytes that the processes have read
+    here: bool = False  #: True if this process takes jobs, too
 
 
 class Board:

@@ -23,7 +23,7 @@ from stallwatch_logs import workers
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.parallel_reading import FORKS_AT_ONCE, Parallel
 from stallwatch_logs.sharing import BATCH, Tasks, batches
-from stallwatch_logs.workers import NO_PAGES, Board, Job, Wanted, read_away
+from stallwatch_logs.workers import Board, Job, Pages, Wanted, read_away
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.scan.state import ScanSizes
@@ -220,7 +220,7 @@ def test_stopped_process_ends_its_work() -> None:
 def test_process_without_rules_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_engines", {})
     with pytest.raises(LookupError):
-        read_away(Job((), ScanSizes(), None, NO_PAGES))
+        read_away(Job((), ScanSizes(), None, Pages("", b"", None)))
 
 
 KILLED = """

@@ -9,7 +9,8 @@ import msgspec
 
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
-from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
+from stallwatch_rules.pages.page import LONGEST, RulePage
+from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.reading import RunReading
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from stallwatch_rules.authoring.checking import check_page
 from stallwatch_rules.failures.nearest import words_of
 from stallwatch_rules.locale import render
-from stallwatch_rules.pages.page import LONGEST, PageError, parse_page
+from stallwatch_rules.pages.page import LONGEST, parse_page
+from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis

@@ -58,35 +58,18 @@ def record_of(text: str) -> Record | None:
 
 
 def may_be_json(text: str) -> bool:
-    """Return whether the line can be a JSON record; a fast check of its beginning."""
+    """Return whether a line can be a JSON record, judging by its first characters."""
     return text[:2] == '{"'
 
 
-#: keys of the text
+#: Keys of the text in records of log collectors and loggers.
 TEXTS = ("message", "msg", "log", "line", "textPayload", "MESSAGE", "@message", "body")
 _TIME_KEYS = (
-    "time",
-    "ts",
-    "timestamp",
-    "@timestamp",
-    "asctime",
-    "receiveTimestamp",
-    "__REALTIME_TIMESTAMP",
+    "time", "ts", "timestamp", "@timestamp", "asctime", "receiveTimestamp", "__REALTIME_TIMESTAMP",
     "datetime",
-)
-_BESIDE = frozenset(
-    (
-        *_TIME_KEYS,
-        "level",
-        "levelname",
-        "severity",
-        "lvl",
-        "stream",
-        "kubernetes",
-        "container_name",
-        "hostname",
-    )
-)
+)  # fmt: skip
+_OTHER_KEYS = ("level", "levelname", "severity", "lvl", "stream", "kubernetes", "container_name", "hostname")
+_RECORD_KEYS = frozenset((*_TIME_KEYS, *_OTHER_KEYS))  # a record of a log collector has one of these keys
 _TRACEBACKS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack_info")
 _QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))
 _RANKS = ("rank", "global_rank")
@@ -137,7 +120,7 @@ def _of_collector(record: dict[str, object]) -> Record | None:
 
     If the text has several lines, carriage returns separate them, as in a line that is redrawn.
     """
-    if _BESIDE.isdisjoint(record):
+    if _RECORD_KEYS.isdisjoint(record):
         return None
     more = [value for key in _TRACEBACKS if isinstance(value := record.get(key), str) and value]
     if not more and not _NUMBERS.isdisjoint(record):

@@ -13,7 +13,7 @@ from stallwatch_rules.text.lazy import lazy
 _MACHINE = r"(?:node|host|hostname|machine|server|compute|instance|inst|vm|blade|nid|cn|dgx|hgx)"
 _ADDRESS = r"ip(?:-\d{1,3}){4}"  # hostnames of EC2
 _NAMED = rf"(?:(?:[a-z][a-z0-9]{{0,15}}[-_]){{0,3}}{_MACHINE}[-_]?\d{{1,6}}|{_ADDRESS})"
-#: The name of a folder, or a part of a file's name: ``sft-1001-n3.out`` (Slurm's ``%x-%j-%N.out``).
+# A host's name can be that of a folder, or part of a file's name: "sft-1001-n3.out" (Slurm's "%x-%j-%N.out").
 _FOLDER = lazy(rf"{_NAMED}(?:\.[\w.-]+)?", re.IGNORECASE)
 _IN_FILE = lazy(rf"(?:^|(?<=[-_.]))({_NAMED}|n\d{{1,6}})(?=[-_.]|$)", re.IGNORECASE)
 # A folder beside others that differ only in their numbers: n0, gpu-a-17, trn2x31.
@@ -22,71 +22,14 @@ _DIGITS = lazy(r"\d+")
 _PARTS = lazy(r"[/\\!]")
 _LAST_WORD = lazy(r"[a-z]+$")
 # Words before the number in the names of other folders. Of single letters, only `_LETTERS` name hosts.
-_NO_HOST = frozenset(
-    [
-        "rank",
-        "ranks",
-        "attempt",
-        "step",
-        "steps",
-        "checkpoint",
-        "ckpt",
-        "epoch",
-        "part",
-        "parts",
-        "shard",
-        "job",
-        "run",
-        "version",
-        "exp",
-        "experiment",
-        "seed",
-        "gpu",
-        "gpus",
-        "device",
-        "dev",
-        "worker",
-        "workers",
-        "task",
-        "tasks",
-        "proc",
-        "process",
-        "local",
-        "global",
-        "stage",
-        "pp",
-        "tp",
-        "dp",
-        "ep",
-        "cp",
-        "log",
-        "logs",
-        "out",
-        "output",
-        "try",
-        "restart",
-        "iter",
-        "trial",
-        "lr",
-        "bs",
-        "batch",
-        "chunk",
-        "split",
-        "pid",
-        "port",
-        "day",
-        "week",
-        "phase",
-        "round",
-        "fold",
-        "model",
-        "layer",
-        "size",
-        "none",
-        "elastic",
-        "rdzv",
-    ]
-)
+_NO_HOST = frozenset((
+    "rank", "ranks", "attempt", "step", "steps", "checkpoint", "ckpt", "epoch", "part", "parts", "shard",
+    "job", "run", "version", "exp", "experiment", "seed", "gpu", "gpus", "device", "dev", "worker",
+    "workers", "task", "tasks", "proc", "process", "local", "global", "stage", "pp", "tp", "dp", "ep", "cp",
+    "log", "logs", "out", "output", "try", "restart", "iter", "trial", "lr", "bs", "batch", "chunk", "split",
+    "pid", "port", "day", "week", "phase", "round", "fold", "model", "layer", "size", "none", "elastic",
+    "rdzv",
+))  # fmt: skip
 _LETTERS = frozenset("nhcg")
 # Example: ``n3:4711:4711 [0] NCCL INFO …`` (nccl 2.27, src/debug.cc).
 _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
@@ -118,7 +61,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the innermost folder of a path that is named after a host; an empty string if there is none."""
+    """Return the innermost folder that is named after a host, or an empty string."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -173,7 +116,7 @@ _LEAST = 3  # minimum number of hosts from which the numbering is derived
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the numbering of these hosts with these ranks; ``None`` if they do not follow one numbering."""
+    """Return the numbering that hosts with these ranks follow; ``None`` if they do not follow one."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

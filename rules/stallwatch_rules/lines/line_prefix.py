@@ -22,7 +22,7 @@ from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
-_LOOKED_AT = 300  # maximum number of first lines that are examined
+_MOST_LINES = 300  # maximum number of first lines that are examined
 _BEGINNING = 64 * 1024  # number of bytes that are searched for the first lines
 _PROBED = 12  # approximate number of lines from which candidate prefixes are taken
 _LONGEST = 120  # maximum length of a prefix, in characters
@@ -88,17 +88,12 @@ def time_in(lead: str) -> float | None:
     return time_of_line(lead[at.start() :]) if at is not None else None
 
 
-def first_lines(head: bytes) -> tuple[str, ...]:
-    """Return the first nonblank lines of a text."""
-    return tuple(_lines(head))
-
-
 def certain_prefix(head: bytes) -> LinePrefix | None:
     """Return the prefix that nearly all lines have, if it is certain that it is not part of the messages.
 
     The text after the prefix must be one that never follows the prefix of a logger.
     """
-    lines, leads = _looked_at(head)
+    lines, leads = _examined(head)
     for lead in leads:
         if not _needed(lead, lines):
             return None  # the known prefixes are sufficient
@@ -113,17 +108,17 @@ def likely_prefixes(head: bytes) -> list[LinePrefix]:
     The caller must verify them. A single line has no likely prefix, because a note written by hand can start
     in the same way.
     """
-    lines, common = _looked_at(head)
+    lines, common = _examined(head)
     return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
 
 
 @functools.lru_cache(maxsize=2)  # two callers in a row pass the same text
-def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
-    lines = _lines(head)
+def _examined(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
+    lines = first_lines(head)
     return tuple(lines), tuple(_common(lines))
 
 
-def _lines(head: bytes) -> list[str]:
+def first_lines(head: bytes) -> list[str]:
     """Return the first lines of a text that are not blank, without container records and terminal codes."""
     lines = []
     coded = b"\x1b" in head
@@ -133,7 +128,7 @@ def _lines(head: bytes) -> list[str]:
         record = record_of(text)
         text = text if record is None else record.text
         lines.append(TERMINAL_CODES.sub("", text) if coded or record is not None else text)
-        if len(lines) == _LOOKED_AT:
+        if len(lines) == _MOST_LINES:
             break
     return lines
 
@@ -165,7 +160,7 @@ def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
             if lead in missed or _MEASURED.search(lead) or _NAMED.search(lead):
                 break
             bare = lead.rstrip()
-            if sum(one.startswith(lead) or one.rstrip() == bare for one in masked) < enough:
+            if sum(line.startswith(lead) or line.rstrip() == bare for line in masked) < enough:
                 missed.add(lead)
                 break
             found[lead] = None
@@ -184,17 +179,16 @@ def _form(lead: str) -> re.Pattern[str]:
 
 def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
     """Return whether the prefix contains more than the known prefixes, which are removed anyway."""
-    some = [taken for taken, _ in map(lead.take, lines) if taken]
-    return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
+    prefixes = [prefix for prefix, _ in map(lead.take, lines) if prefix]
+    return any(take_rank(f"{prefix}x")[1] != "x" for prefix in prefixes[:_PROBED])
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether the text after the prefix shows, in some line, that the prefix is not a logger's."""
+    """Return whether some line has, after the prefix, text that never follows the prefix of a logger."""
     for line in lines:
-        taken, rest = lead.take(line)
-        if not taken or taken.isspace():
+        prefix, rest = lead.take(line)
+        if not prefix or prefix.isspace() or _LEVEL.search(prefix):
             continue
-        levelled = _LEVEL.search(taken) is not None
-        if not levelled and (_STARTS.match(rest) or _STAMPED.match(rest)):
+        if _STARTS.match(rest) or _STAMPED.match(rest):
             return True
     return False

@@ -54,59 +54,48 @@ def take_rank(text: str) -> tuple[int | None, str]:
     """
     rank: int | None = None
     for _ in range(4):  # a line can have the prefixes of several nested launchers
-        first = text[:1]
-        if first == "[":
-            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # the text begins with a date
-                break
-            found = _BRACKETED.match(text)
-            if found is None:
-                break
-            named = found[1] or found[2]
-            rank = int(named) if named else rank
-        elif first == "(":
-            found = _RAY.match(text)
-            if found is None:
-                break
+        found = _prefix_of(text)
+        if found is None:
+            break
+        if found.lastindex:
+            rank = int(found[found.lastindex])
+        elif text[0] == "(":
             worker = _RAY_RANK.search(found[0]) if "rank=" in found[0] else None
             rank = int(worker[1]) if worker else rank
             if "x across cluster]" in text:
                 text = _REPEATED.sub("", text)
-        elif first in "rRg":
-            found = _BARE.match(text)
-            if found is None:
-                found = _HOST.match(text)
-                if found is None:
-                    found = _COMPOSE.match(text)
-                    if found is None:
-                        break
-            else:
-                rank = int(found[1])
-        elif first.isdigit():
-            found = None
-            if text[4:5] != "-":  # the text does not begin with a date
-                found = _KAGGLE.match(text) or _HOST.match(text)
-            elif "[rank" in text or "[default" in text:
-                found = _HOST.match(text)
-            if found is None and "]: " in text:
-                found = _JOURNALD_ISO.match(text)
-            if found is None:
-                break
-        elif first.isalpha():
-            found = None
-            if "]:" in text or text[9:10] == ":":
-                found = _JOURNALD.match(text) or _HOST.match(text)
-            if found is None and " | " in text:
-                found = _COMPOSE.match(text)
-            if found is None:
-                break
-        else:
-            break
         text = text[found.end() :]
     if rank is None and ("rank" in text or "Rank" in text or "RANK" in text):
         found = _NAMED_INSIDE.search(text, 0, 300) or _NAMED_FIRST.match(text)
         if found:
             rank = int(found[found.lastindex or 1])
     return rank, text
+
+
+def _prefix_of(text: str) -> re.Match[str] | None:
+    """Match the prefix of a launcher; the only group that matches, if any, is the rank."""
+    first = text[:1]
+    found = None
+    if first == "[":
+        if not (text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20"):  # not a date
+            found = _BRACKETED.match(text)
+    elif first == "(":
+        found = _RAY.match(text)
+    elif first in "rRg":
+        found = _BARE.match(text) or _HOST.match(text) or _COMPOSE.match(text)
+    elif first.isdigit():
+        if text[4:5] != "-":  # not a date
+            found = _KAGGLE.match(text) or _HOST.match(text)
+        elif "[rank" in text or "[default" in text:
+            found = _HOST.match(text)
+        if found is None and "]: " in text:
+            found = _JOURNALD_ISO.match(text)
+    elif first.isalpha():
+        if "]:" in text or text[9:10] == ":":
+            found = _JOURNALD.match(text) or _HOST.match(text)
+        if found is None and " | " in text:
+            found = _COMPOSE.match(text)
+    return found
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
@@ -153,19 +142,13 @@ _FIRST_LINES = 1000  # maximum number of lines that are searched, because a laun
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether the lines of a text can have labels, from its beginning.
-
-    This is a fast check that excludes most texts.
-    """
+    """Return whether lines can have labels, judging by the beginning of a text. Most texts have none."""
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """The labels of tasks and hosts before the lines of a source.
-
-    The first lines show which labels there are; these labels are then removed from each line.
-    """
+    """Labels of tasks and hosts before the lines of a source, learned from its first lines."""
 
     def __init__(self) -> None:
         self.found = False  #: True if some labels are known

@@ -91,10 +91,7 @@ class LineReader:
         return self
 
     def look_ahead(self, head: bytes) -> LineReader:
-        """Learn from the head of a file which labels its lines have; return the reader.
-
-        The labels are then known when the first line is read.
-        """
+        """Learn the labels of a file's lines from its head, before the lines are read; return the reader."""
         if may_have_labels(head):
             self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self

@@ -43,12 +43,7 @@ _CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCE
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
 _RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes of Ray's driver for lines of its daemons
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), start=1
-    )
-}
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = 86400.0
 _HOUR = 3600.0
 # The Sundays on which clocks are changed for daylight saving time: month, first and last possible day, and
@@ -60,10 +55,7 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the start of a line, or the time in slurmstepd's message about a canceled job.
-
-    Return ``None`` if the line has no time.
-    """
+    """Return the time at the start of a line, or in slurmstepd's message about a canceled job, if any."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -111,10 +103,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return the seconds by which the clock was set back between two times.
-
-    This happens at the end of daylight saving time.
-    """
+    """Return the seconds by which the end of daylight saving time set the clock back between two times."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -146,10 +135,10 @@ def has_zone(text: str) -> bool:
 def _digits_first(text: str, near: float | None) -> float | None:
     found = _SLASHED.match(text)
     if found:
-        first, two, century, three, clock = found.groups()
+        first, second, century, third, clock = found.groups()
         if int(first) > 12 and not century:  # Spark writes the year first
-            first, two, three = two, three, first
-        return unix_time(f"20{three}-{first}-{two} {clock}")
+            first, second, third = second, third, first
+        return unix_time(f"20{third}-{first}-{second} {clock}")
     if near is None:
         return None
     found = _SHORT_DATE.match(text)
@@ -162,7 +151,7 @@ def _digits_first(text: str, near: float | None) -> float | None:
 def _letters_first(text: str, near: float | None) -> float | None:
     found = _NAMED.match(text)
     if found and found[1] in _MONTHS:
-        month, day, clock, year = _MONTHS[found[1]], int(found[2]), found[3], found[4]
+        month, day, clock, year = _MONTHS.index(found[1]) + 1, int(found[2]), found[3], found[4]
         if year:
             return unix_time(f"{year}-{month:02d}-{day:02d} {clock}")
         return None if near is None else _in_the_year(month, day, clock, None, near)

@@ -38,10 +38,7 @@ _AT_ONCE = lazy(
 
 
 def lines_of_writers(text: str) -> list[str]:
-    """Split a line that several processes wrote into the texts of the processes.
-
-    Most lines contain only one text.
-    """
+    """Split a line that several processes wrote into the texts of the processes (usually only one)."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
@@ -99,10 +96,7 @@ _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def with_plain_quotes(text: str) -> str:
-    """Return a line with the quotes and spaces that programs print.
-
-    Web pages often replace them with typographic ones.
-    """
+    """Return a line with the quotes and spaces that programs print, instead of those of web pages."""
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
     if "&" in text and ";" in text:

@@ -86,6 +86,9 @@ class BlockScanner:
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
         """Return all matches in a block, or only the first ``most`` matches."""
+        scratch = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = hyperscan.Scratch(self._database)
         numbers: list[int] = []
         ends: list[int] = []
         add_number, add_end = numbers.append, ends.append
@@ -100,15 +103,6 @@ class BlockScanner:
             return len(ends) == most  # True stops the scan
 
         with contextlib.suppress(hyperscan.ScanTerminated):
-            self._database.scan(
-                data,
-                match_event_handler=on_match if most is None else on_counted,
-                scratch=self._scratch(),
-            )
+            handler = on_match if most is None else on_counted
+            self._database.scan(data, match_event_handler=handler, scratch=scratch)
         return numbers, ends
-
-    def _scratch(self) -> Any:
-        scratch = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = hyperscan.Scratch(self._database)
-        return scratch

@@ -80,10 +80,7 @@ def _digest(parts: object) -> str:
 
 @functools.cache
 def _makers() -> bytes:
-    """Return a digest of the code that reads rule pages and compiles patterns.
-
-    After a change of this code, cached results are created again.
-    """
+    """Return a digest of the code that makes cached results, which are made again if it changes."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
         for path in sorted((*here.iterdir(), *(here.parent / "pages").iterdir())):

@@ -113,9 +113,9 @@ def literals_of(pattern: str) -> Literals | None:
     best = _best(_flat(parsed, bool(parsed.state.flags & _IGNORES_CASE)))
     if best is None or len(best) > _MOST or _rarity(best) < _LEAST:
         return None
-    if any(one.caseless and not one.text.isascii() for one in best):
+    if any(literal.caseless and not literal.text.isascii() for literal in best):
         return None  # hyperscan ignores the case of ASCII letters only
-    return frozenset(one.cut() for one in best)
+    return frozenset(literal.cut() for literal in best)
 
 
 def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, bool]]:
@@ -148,21 +148,21 @@ def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
         if inner is not None:
             found.append(inner)
     found.append(frozenset((run,)))
-    best = max(found, key=lambda one: (min(_rarity(one), 16), -len(one)))
-    return best if all(one.text for one in best) else None
+    best = max(found, key=lambda literals: (min(_rarity(literals), 16), -len(literals)))
+    return best if all(literal.text for literal in best) else None
 
 
 def _inside(operation: Any, argument: Any, caseless: bool) -> Literals | None:
     if operation is sre.BRANCH:
         found = [_best(_flat(branch, caseless)) for branch in argument[1]]
-        return None if None in found else frozenset().union(*[one for one in found if one])
+        return None if None in found else frozenset().union(*[literals for literals in found if literals])
     if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT) and argument[0] > 0:
         return _best(_flat(argument[2], caseless))
     return None
 
 
 def _rarity(literals: Literals) -> int:
-    return min(one.rarity for one in literals)
+    return min(literal.rarity for literal in literals)
 
 
 @functools.lru_cache(maxsize=8192)  # a start uses each pattern several times
@@ -250,10 +250,7 @@ class LiteralIndex:
             self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
-        """Return the hits in a block of bytes.
-
-        The number of a hit is an index into ``owners``, or that of a word, which has a higher number.
-        """
+        """Return the hits in a block of bytes, with indexes into ``owners``, or higher numbers for words."""
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 

@@ -22,7 +22,8 @@ from stallwatch_rules.decoding import from_msgpack
 from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import is_matchable
-from stallwatch_rules.pages.page import Extension, PageError, RulePage, Tag, extended, parse
+from stallwatch_rules.pages.page import Extension, RulePage, Tag, extended, parse
+from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ class Catalogue:
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
     digest: str = field(default="", compare=False)  #: digest of the matcher's input
-    #: compiler of the patterns, with a cache
-    store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
+    store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)  #: compiler of the patterns
 
     @classmethod
     def of(
@@ -86,10 +86,7 @@ class Catalogue:
         )
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the first rule with this tag, or an empty string if there is none.
-
-        Packaged rules come first.
-        """
+        """Return the first rule with this tag (packaged rules come first), or an empty string."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
 
@@ -141,9 +138,8 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
     problems: list[PageError] = []
     for root in roots:
         if not root.is_dir():
-            problems.append(
-                PageError(str(root), 1, "no such folder of rule pages", "name an existing folder")
-            )
+            message = "no such folder of rule pages"
+            problems.append(PageError(str(root), 1, message, "name an existing folder"))
             continue
         for file in _page_files(root):
             try:
@@ -157,7 +153,9 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
                 if isinstance(page, Extension):
                     extensions.append(page)
                 elif page.id in pages:
-                    problems.append(_duplicate(page, pages[page.id]))
+                    message = f"the id {page.id!r} is taken by {pages[page.id].path}"
+                    line = _line_of(page, page.id)
+                    problems.append(PageError(page.path, line, message, "choose another id"))
                 else:
                     pages[page.id] = page
     for extension in extensions:
@@ -200,15 +198,6 @@ def _read(content: bytes, path: str) -> RulePage | Extension:
         line = content.count(b"\n", 0, error.start) + 1
         raise PageError(path, line, "not UTF-8 text", "save the page as UTF-8") from error
     return parse(text, path, quick=True, chinese=path.startswith(_PACKAGED))
-
-
-def _duplicate(page: RulePage, first: RulePage) -> PageError:
-    return PageError(
-        page.path,
-        _line_of(page, page.id),
-        f"the id {page.id!r} is taken by {first.path}",
-        "choose another id",
-    )
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:

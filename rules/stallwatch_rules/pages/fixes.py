@@ -27,8 +27,6 @@ from stallwatch_rules.messages import Message, Text, bilingual, has, message
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-
     from stallwatch_rules.pages.page import RulePage
     from stallwatch_rules.records import Primary
 
@@ -61,9 +59,7 @@ class Condition(msgspec.Struct, frozen=True):
         if self.kind == "rank unknown":
             return None  # `without_search` removes the fix if the rank is known
         if self.kind == "version":
-            from packaging.specifiers import SpecifierSet
-
-            return _holds(SpecifierSet(self.right), _version_of(self.left, environment))
+            return _is_in_range(self.left, self.right, environment)
         if evidence is None:
             return None
         if self.kind == "in":
@@ -100,7 +96,7 @@ class Fix(msgspec.Struct, frozen=True):
     @property
     def otherwise(self) -> bool:
         """True if the fix starts with ``else``: it is shown only if no conditional fix before it is shown."""
-        return any(one.kind == "else" for one in self.conditions)
+        return any(condition.kind == "else" for condition in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
@@ -173,9 +169,10 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
         if not without_placeholder(fix.text):
             continue
         text: Text = bilingual(fix.text, without_placeholder(other.text))
-        results = [(one, one.holds(environment, evidence)) for one in fix.conditions if one.kind != "else"]
+        conditions = [condition for condition in fix.conditions if condition.kind != "else"]
+        results = [(condition, condition.holds(environment, evidence)) for condition in conditions]
         applies = all(result is not False for _, result in results)
-        of_a_run = any(result is None and one.kind not in _ANYWHERE for one, result in results)
+        of_a_run = any(result is None and condition.kind not in _ANYWHERE for condition, result in results)
         if fix.otherwise:
             applies, shown = applies and not shown, False
         else:
@@ -192,11 +189,18 @@ def without_search(fixes: Sequence[Text]) -> list[Text]:
     return [fix for fix in fixes if not has(fix, *_SEARCHES)]
 
 
-def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
-    from packaging.utils import canonicalize_name  # imported here because it loads slowly
+def _is_in_range(package: str, versions: str, environment: Mapping[str, str]) -> bool | None:
+    """Return whether a package's version is in a range of versions; ``None`` if its version is unknown."""
+    from packaging.specifiers import SpecifierSet  # imported here because it loads slowly
+    from packaging.utils import canonicalize_name
+    from packaging.version import InvalidVersion, Version
 
     name = canonicalize_name(package)
-    return next((version for one, version in environment.items() if canonicalize_name(one) == name), None)
+    version = next((known for other, known in environment.items() if canonicalize_name(other) == name), "")
+    try:
+        return SpecifierSet(versions).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return None
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
@@ -210,10 +214,10 @@ def with_page_words(primary: Primary, page: RulePage) -> Primary:
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
     words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]  # type: ignore[misc]
     known = {
-        text: one
-        for one in words
-        if isinstance(one, Message)
-        for text in one.params.values()
+        text: word
+        for word in words
+        if isinstance(word, Message)
+        for text in word.params.values()
         if isinstance(text, str)
     }
 
@@ -226,16 +230,6 @@ def with_page_words(primary: Primary, page: RulePage) -> Primary:
         why=worded(primary.why),
         fixes=[worded(fix) for fix in primary.fixes],
     )
-
-
-def _holds(specifier: SpecifierSet, version: str | None) -> bool | None:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        known = Version(version) if version else None
-    except InvalidVersion:
-        known = None
-    return None if known is None else specifier.contains(known, prereleases=True)
 
 
 TO_BE_WRITTEN = "To be written"

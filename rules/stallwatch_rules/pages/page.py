@@ -21,64 +21,17 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import FrontMatter
 
-__all__ = [
-    "EmittedBy",
-    "ExceptionOrigin",
-    "PageError",
-    "RaisedIn",
-    "RulePage",
-    "Sections",
-    "Status",
-    "Tag",
-    "parse_page",
-]
-
 Status = Literal["stable", "incubating", "retired"]
 #: Properties of a rule for the assessors, in addition to role and harm; docs/rules.md explains each.
 Tag = Literal[
-    "ends-from-outside",
-    "scheduler-decides",
-    "time-limit",
-    "preempted",
-    "node-failed",
-    "cancelled",
-    "task-failed",
-    "evicted",
-    "follows-failure",
-    "any-process",
-    "exit-status",
-    "peer-gone",
-    "awaits-peer",
-    "flight-data",
-    "often-handled",
-    "tried-at-start",
-    "start-failed",
-    "input-missing",
-    "interrupt",
-    "interrupted-with-rank",
-    "nan-loss",
-    "nan-gradient",
-    "fp16-overflow",
-    "loss-diverged",
-    "loss-spiked",
-    "loss-same",
-    "no-gradient",
-    "policy-collapsed",
-    "rewards-equal",
-    "kl-exploded",
-    "rate-frozen",
-    "evaluation-same",
-    "concluded",
-    "sigterm",
-    "sigkill",
-    "killed-from-outside",
-    "sigsegv",
-    "sigbus",
-    "sigabrt",
-    "sigfpe",
-    "sigill",
-    "other-signal",
-]
+    "ends-from-outside", "scheduler-decides", "time-limit", "preempted", "node-failed", "cancelled",
+    "task-failed", "evicted", "follows-failure", "any-process", "exit-status", "peer-gone", "awaits-peer",
+    "flight-data", "often-handled", "tried-at-start", "start-failed", "input-missing", "interrupt",
+    "interrupted-with-rank", "nan-loss", "nan-gradient", "fp16-overflow", "loss-diverged", "loss-spiked",
+    "loss-same", "no-gradient", "policy-collapsed", "rewards-equal", "kl-exploded", "rate-frozen",
+    "evaluation-same", "concluded", "sigterm", "sigkill", "killed-from-outside", "sigsegv", "sigbus",
+    "sigabrt", "sigfpe", "sigill", "other-signal",
+]  # fmt: skip
 
 KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
 LONGEST = 200  #: maximum length of a pattern in a page, in characters
@@ -96,10 +49,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place in a library's code.
-
-    Exceptions that are raised there belong to the page; see ``failures.raised``.
-    """
+    """A place in a library's code whose exceptions belong to the page; see ``failures.raised``."""
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions of the file; empty for any function
@@ -197,20 +147,23 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
         return not self.patterns
 
 
-def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
+def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
     """Read one page, or raise a ``PageError`` that contains all problems (see ``PageError.every``).
 
-    With ``quick``, patterns are not compiled with hyperscan; this is for callers that compile the patterns of
-    all pages together. Without ``chinese``, the English text replaces a missing Chinese title or section.
+    Without ``chinese``, the English text replaces a missing Chinese title or section.
     """
-    page = parse(text, path, quick=quick, chinese=chinese)
+    page = parse(text, path, chinese=chinese)
     if isinstance(page, Extension):
         raise PageError(path, 1, f"it only extends the page {page.extends}", "load it with that page")
     return page
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read a page or an extension of a page; see ``parse_page`` for arguments and errors."""
+    """Read a page or an extension of a page; see ``parse_page`` for errors.
+
+    With ``quick``, patterns are not compiled with hyperscan; this is for callers that compile the patterns of
+    all pages together.
+    """
     from stallwatch_rules.pages import frontmatter  # this import loads YAML, which cached pages do not need
 
     matter = frontmatter.split(text, path)
@@ -341,10 +294,10 @@ def _expand_patterns(
                 yield PageError(path, line, f"{name} {pattern!r}: {fault.message}", fault.remedy)
 
 
-def _usable(pattern: str, own: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
+def _usable(pattern: str, fragments: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
     """Return the expanded patterns. If one of them cannot be used, also return the reason."""
     try:
-        texts = expand(pattern, own)
+        texts = expand(pattern, fragments)
     except FragmentError as error:
         return [], error.fault
     faults = (pattern_fault(text, quick=quick) for text in texts)

@@ -114,15 +114,13 @@ def read_body(
             if not prose:
                 problem(section.line, "the section is empty", "write it, or remove its heading")
             setattr(body, name, prose)
-    for kind, samples in (("fires", body.fires), ("quiet", body.quiet)):
-        if not samples and not (samples_only and kind == "quiet"):
-            problem(
-                last, f"no sample that {_MEANING[kind]}", f"add a fenced block that starts with ```log {kind}"
-            )
+    if not body.fires:
+        remedy = "add a fenced block that starts with ```log fires"
+        problem(last, "no sample that must fire the rule", remedy)
+    if not body.quiet and not samples_only:
+        remedy = "add a fenced block that starts with ```log quiet"
+        problem(last, "no sample that must not fire the rule", remedy)
     return body, problems
-
-
-_MEANING = {"fires": "must fire the rule", "quiet": "must not fire the rule"}
 
 
 def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, _Section]:
@@ -209,10 +207,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered items of a Fix section.
-
-    Any other content of the section is reported as a problem.
-    """
+    """Return the numbered items of a Fix section; report any other content of the section as a problem."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:

@@ -19,20 +19,8 @@ import re2
 from stallwatch_rules.decoding import convert
 from stallwatch_rules.text.lazy import lazy
 
-__all__ = [
-    "Fault",
-    "cached_re2",
-    "compile_hyperscan",
-    "compile_re2",
-    "hyperscan",
-    "hyperscan_fault",
-    "hyperscan_flags",
-    "pattern_fault",
-    "widened_pattern",
-]
-
 try:
-    import hyperscan
+    import hyperscan as hyperscan  # exported to the modules that search with it
 except ImportError:  # hyperscan has no wheel for this platform: google-re2 does all searches
     hyperscan = None  # type: ignore[assignment]
 
@@ -201,13 +189,13 @@ def shared_fragments() -> Mapping[str, Fragment]:
     return found
 
 
-def expand(pattern: str, own: Mapping[str, str]) -> list[str]:
+def expand(pattern: str, page_fragments: Mapping[str, str]) -> list[str]:
     """Return the pattern with its fragments inserted; raise ``FragmentError`` if one is unknown.
 
-    ``own`` contains the fragments that the page defines, by name. A pattern that consists only of a fragment
-    with alternatives becomes one pattern for each alternative.
+    ``page_fragments`` contains the fragments that the page defines, by name. A pattern that consists only of
+    a fragment with alternatives becomes one pattern for each alternative.
     """
-    known = {**shared_fragments(), **{name: Fragment("", text) for name, text in own.items()}}
+    known = {**shared_fragments(), **{name: Fragment("", text) for name, text in page_fragments.items()}}
     alone = _USE.fullmatch(pattern)
     if alone is None:
         return [_filled(pattern, known)]

@@ -58,15 +58,9 @@ class Bar:
         self.training = counts_steps and (
             not (self.label or self.open)
             or _TRAINING_LABEL.fullmatch(self.label) is not None
-            or self._names_a_loss()
+            # The label can be the name of a job or of a data set.
+            or (_WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None)
         )
-
-    def _names_a_loss(self) -> bool:
-        """Return whether a bar with an unknown label shows a training loss.
-
-        The label can be, for example, the name of a job or of a data set.
-        """
-        return _WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None
 
     @property
     def epoch(self) -> float | None:

@@ -74,9 +74,8 @@ class BulkReader:
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
         self._rows = rows
-        self._waiting: list[
-            tuple[int, bytes, LineTemplate | None]
-        ] = []  # numbered lines of the current block
+        # The lines of the current block, with their numbers.
+        self._waiting: list[tuple[int, bytes, LineTemplate | None]] = []
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
         self._clock = _Kind(_WORTH_LEARNING, clock(reader.rank))

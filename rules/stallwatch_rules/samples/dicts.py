@@ -44,16 +44,9 @@ _PAIR = lazy(
     r"""(?:['"]?(""" + NUMBER + r""")['"]?\s?(?=[,}\]])|"([^"]{0,40})"|'([^']{0,40})')"""
 )
 _STEP_KEYS = (
-    "current_steps",
-    "global_step/max_steps",
-    "global_step",
-    "train/global_step",
-    "step",
-    "steps",
-    "iter",
-    "num_updates",  # fairseq's name
-    "train_num_updates",
-)
+    "current_steps", "global_step/max_steps", "global_step", "train/global_step", "step", "steps", "iter",
+    "num_updates", "train_num_updates",  # names in fairseq
+)  # fmt: skip
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
 _COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))
 _METRIC_KEYS = frozenset(("loss", "eval_loss", "train_runtime"))

@@ -24,8 +24,7 @@ INVERSE = 0.0  #: marks a name for steps per second, which are converted to seco
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 
 #: A trainer's name in lower case, without a leading "train/" → the field and the factor. Names that do not
-#: refer
-#: to a training step are omitted.
+#: refer to a training step are omitted.
 FIELDS: dict[str, tuple[str, float]] = {
     **{name: (field, 1.0) for field, names in _names["names"].items() for name in names},
     **{name: (field, GIB) for field, names in _names["gibibytes"].items() for name in names},

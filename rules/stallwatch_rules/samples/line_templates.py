@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -12,7 +12,7 @@ from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
-from stallwatch_rules.samples.templates import Outcome, learn, stamp_time
+from stallwatch_rules.samples.templates import Groups, Outcome, learn, stamp_time
 from stallwatch_rules.text.lazy import lazy
 
 PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the filled part of a bar, which is ignored
@@ -29,7 +29,7 @@ class LineTemplate:
     """A template for complete lines that differ only in their digits. It reads many lines at once."""
 
     pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
-    groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
+    groups: Groups
     constants: Outcome
     sampled: bool  #: True if the lines contain a sample
     timed: bool  #: True if the lines contain their time
@@ -71,10 +71,7 @@ def clock(rank: int | None) -> LineTemplate:
 
 
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
-    """Learn a template from one line. ``None`` if its lines cannot be read with a template.
-
-    The rank is the one that the line's source names.
-    """
+    """Learn a template from one line of a source that names this rank; ``None`` if that is impossible."""
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):
         return None  # the line's time depends on neighboring lines

@@ -110,8 +110,6 @@ def _memory(lower: str, values: dict[str, float]) -> None:
         values["memory_peak_bytes"] = number(found[2]) * _UNITS[found[1] or found[3] or torchtune]
 
 
-GIB = 1024.0**3
-
 _LOSSES = ("loss", "loss_step", "loss train")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name of a metric contains one of these words
 # The following expressions search lowercase text. They begin with letters, because that is fast; the text

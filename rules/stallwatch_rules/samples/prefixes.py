@@ -30,8 +30,7 @@ _LOGGER = lazy(
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
 # Text that marks the numbers after it as an evaluation's: a name alone in a bracket or between bars, or
-# before a
-# colon at the line's beginning. With more words, it may refer to the next evaluation, or to both.
+# before a colon at the line's beginning. With more words, it may refer to the next evaluation, or to both.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = lazy(
     rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$"
@@ -42,7 +41,7 @@ _EVALUATION = lazy(
 _TRAINING = lazy(r"\btrain(?:ing)?\b", re.IGNORECASE)
 # For a mean, a preceding word that is not part of a path is enough: "Test set: Average loss".
 _EVALUATED = lazy(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
-# A line about a whole run, the best evaluation or work done for it is not a line of metrics.
+# These words occur in lines about the whole run or about the best evaluation, which are no lines of metrics.
 _SUMS_UP = lazy(
     r"\b(?:finish(?:ed)?|completed?|done|final|best|lowest|previous|sav(?:ing|ed)|early|improved)\b",
     re.IGNORECASE,

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice, pairwise
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -45,11 +46,9 @@ from stallwatch_rules.text.numbers import lowered
 SERIES = "series"  #: first word of the names of learned series
 ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
 ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
-WEAK = (
-    #: name of a series without a word for the counted unit, in a log that never mentions training; such a
-    #: series can be unrelated to training
-    f"{ROWS} alone"
-)
+#: name of a series without a word for the counted unit, in a log that never mentions training, so that the
+#: series can be unrelated to training
+WEAK = f"{ROWS} alone"
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
 MAX_TEXT = 400  #: maximum number of characters of a row of a series
 _MOST_KINDS = 256  # maximum number of templates of one source and rank that are followed or examined
@@ -57,8 +56,7 @@ _MOST_NONE = 1024  # maximum number of stored hashes of rejected templates, and 
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not a series yet is rejected
 _FEW, _SOME, _MANY = 2, 3, 12  # numbers of lines needed to accept a series, by how conclusive their words are
-# minimum difference of falls and rises among pairs of values, as a share of the pairs, in a trend
-_TREND = 0.5
+_TREND = 0.5  # minimum share of the pairs of values by which falls and rises differ in a trend
 _NEAR = 3  # maximum number of lines between the titles of columns and the first row
 _SHORT = 80  # maximum number of characters of a line that contains only a counter
 
@@ -90,36 +88,30 @@ _NO_HEADING = lazy(
 )
 
 
+@dataclass(slots=True, eq=False)
 class _Kind:
     """A template of lines, with its counter and with the lines read until it is accepted or rejected."""
 
-    __slots__ = (
-        "alone", "at", "evaluates", "falls", "fields", "last", "lines", "metric", "names", "needed",
-        "numbers", "outer", "outer_total", "plain", "repeats", "rounds", "rows", "series", "total",
-        "weak",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self.numbers: tuple[Number, ...] = ()
-        self.metric = False  #: True if the lines contain a loss, a score or a similar metric
-        self.at: int | None = None  #: index of the possible counter
-        self.total: int | None = None  #: index of the counter's total
-        self.outer: int | None = None  #: index of the epoch counter, if steps are counted within epochs
-        self.outer_total: int | None = None
-        self.needed = 0  #: number of lines needed to accept the template as a series; 0 if it is rejected
-        self.plain = False  #: True if the lines do not contain times or paths
-        self.alone = False  #: True if the lines show only the position of the training
-        self.rounds = False  #: True if the counter counts epochs, episodes or games
-        self.evaluates = False
-        self.rows: list[list[float]] = []  #: rows of numbers until the template is accepted or rejected
-        self.last: int | None = None  #: the last count of the series
-        self.falls = 0  #: number of lines with a lower count than the line before
-        self.repeats = 0  #: number of lines with the same count as the line before
-        self.series = ""  #: name of the accepted series
-        self.names: list[str] | None = None  #: names of the columns
-        self.fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
-        self.weak = False  #: True if no word in the lines marks them as training output
+    lines: int = 0
+    numbers: tuple[Number, ...] = ()
+    metric: bool = False  #: True if the lines contain a loss, a score or a similar metric
+    at: int = -1  #: index of the possible counter; -1 if there is none
+    total: int | None = None  #: index of the counter's total
+    outer: int | None = None  #: index of the epoch counter, if steps are counted within epochs
+    outer_total: int | None = None
+    needed: int = 0  #: number of lines needed to accept the template as a series; 0 if it is rejected
+    plain: bool = False  #: True if the lines do not contain times or paths
+    alone: bool = False  #: True if the lines show only the position of the training
+    rounds: bool = False  #: True if the counter counts epochs, episodes or games
+    evaluates: bool = False
+    rows: list[list[float]] = field(default_factory=list)  #: rows of numbers, before the decision
+    last: int | None = None  #: the last count of the series
+    falls: int = 0  #: number of lines with a lower count than the line before
+    repeats: int = 0  #: number of lines with the same count as the line before
+    series: str = ""  #: name of the accepted series
+    names: list[str] | None = None  #: names of the columns
+    fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
+    weak: bool = False  #: True if no word in the lines marks them as training output
 
 
 class _Heading(NamedTuple):
@@ -130,39 +122,33 @@ class _Heading(NamedTuple):
     line: int
 
 
+@dataclass(slots=True)
 class _Below:
     """The last count of a series since the last line that announced an epoch."""
 
-    __slots__ = ("continues", "heading", "last")
-
-    def __init__(self, heading: int, last: int) -> None:
-        self.heading, self.last = heading, last
-        self.continues = False  #: True if the counts continue below the next heading
+    heading: int
+    last: int
+    continues: bool = False  #: True if the counts continue below the next heading
 
 
+@dataclass(slots=True, eq=False)
 class _Stream:
     """The state of the reader for one rank in one source."""
 
-    __slots__ = (
-        "based", "below", "block", "closed", "head", "head_at", "heading", "kinds", "metric_at", "metrics",
-        "none", "once", "trains", "tried",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.kinds: dict[bytes, _Kind] = {}  #: template → its kind, oldest first
-        self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
-        self.once: set[int] = set()  #: hashes of templates that occurred once, after ``_MOST_KINDS`` others
-        self.tried = 0  #: number of examined templates
-        self.trains = False  #: True if a line mentions training
-        self.heading: _Heading | None = None  #: the last heading of the stream
-        self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
-        self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
-        self.head_at = 0  #: number of the line with the names in ``head``
-        self.metric_at = 0  #: number of the last line with a loss, a score or a similar metric
-        self.block: Sample | None = None  #: the latest sample of a counter that is alone in its line
-        self.based = False  #: True if counters that are alone in their lines begin at zero
-        self.closed = False  #: True if a metric followed the latest counter
-        self.metrics: dict[int, int] = {}  #: hash of a template → number of metrics since the first counter
+    kinds: dict[bytes, _Kind] = field(default_factory=dict)  #: template → its kind, oldest first
+    none: dict[int, bool] = field(default_factory=dict)  #: hash of a rejected template → has a metric
+    once: set[int] = field(default_factory=set)  #: hashes of templates that occurred only once
+    tried: int = 0  #: number of examined templates
+    trains: bool = False  #: True if a line mentions training
+    heading: _Heading | None = None  #: the last heading of the stream
+    below: dict[str, _Below] = field(default_factory=dict)  #: name of a series below headings → its counts
+    head: list[str] | None = None  #: names of columns, the first of which is a counter's
+    head_at: int = 0  #: number of the line with the names in ``head``
+    metric_at: int = 0  #: number of the last line with a loss, a score or a similar metric
+    block: Sample | None = None  #: the latest sample of a counter that is alone in its line
+    based: bool = False  #: True if counters that are alone in their lines begin at zero
+    closed: bool = False  #: True if a metric followed the latest counter
+    metrics: dict[int, int] = field(default_factory=dict)  #: hash of a template → its metrics since ``block``
 
 
 Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank
@@ -223,18 +209,18 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
             kind = _new_kind(stream, key, line)
             metric = kind is not None and kind.metric
         if kind is None or not kind.needed:
-            return _of_none(stream, key, line, sample) if metric else None
+            return _end_of_epoch(stream, key, line, sample) if metric else None
     kind.lines += 1
     if kind.metric:
         stream.metric_at = line.number
     if not kind.needed:
         del stream.kinds[key]
         _remember(stream, key, kind)
-        return _of_none(stream, key, line, sample) if kind.metric else None
-    numbers = _numbers_in(text if kind.plain else _STAMP.sub(" ", text))
+        return _end_of_epoch(stream, key, line, sample) if kind.metric else None
+    found = _NUMBER.findall(text if kind.plain else _STAMP.sub(" ", text))
+    numbers = [float(number.replace(",", "")) for number in found]
     if len(numbers) != len(kind.numbers):
         return None
-    assert kind.at is not None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
@@ -256,27 +242,25 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     ):
         kind.needed = 0  # the lines are a short list that is printed repeatedly
         return None
-    found = _sample(kind, numbers, line, sample)
-    if kind.alone and found.series.startswith(ROUNDS):
-        stream.block, stream.closed = found, False
-        stream.heading = _Heading(numbers[kind.at], found.total_steps, line.number)
-        stream.based = stream.based or found.step == 0
-        return replace(found, total_steps=None)  # the counted unit begins at this line
-    return found
+    learned = _sample(kind, numbers, line, sample)
+    if kind.alone and learned.series.startswith(ROUNDS):
+        stream.block, stream.closed = learned, False
+        stream.heading = _Heading(numbers[kind.at], learned.total_steps, line.number)
+        stream.based = stream.based or learned.step == 0
+        return replace(learned, total_steps=None)  # the counted unit begins at this line
+    return learned
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a template that occurs for the first time. ``None`` if there are too many templates.
+    """Examine a template that occurs for the first time; ``None`` if there are too many templates.
 
-    After many templates, a new template is examined only at its second occurrence.
+    After many templates, a new one is examined only when it occurs again.
     """
-    if stream.tried >= _MOST_KINDS:
-        known = hash(key) in stream.once
-        if not known:
-            if len(stream.once) >= _MOST_NONE:
-                stream.once.clear()
-            stream.once.add(hash(key))
-            return None
+    if stream.tried >= _MOST_KINDS and hash(key) not in stream.once:
+        if len(stream.once) >= _MOST_NONE:
+            stream.once.clear()
+        stream.once.add(hash(key))
+        return None
     stream.tried += 1
     near = stream.head is not None and line.number - stream.head_at <= _NEAR
     kind = _kind_of(line.text, stream.head if near else None)
@@ -284,7 +268,7 @@ def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
         _remember(stream, key, kind)
         return kind
     if len(stream.kinds) >= _MOST_KINDS:
-        oldest = next((one for one, known in stream.kinds.items() if not known.series), None)
+        oldest = next((other for other, known in stream.kinds.items() if not known.series), None)
         if oldest is None:
             return None
         del stream.kinds[oldest]
@@ -300,10 +284,23 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
     stream.none[hash(key)] = kind.metric
 
 
-def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Record a line that does not belong to a series, but contains a loss, a score or a similar metric."""
+def _end_of_epoch(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
+    """Return a sample for the end of the last epoch, if a line with a metric but no counter shows it."""
     stream.metric_at = line.number
-    return None if stream.block is None else _measured(stream, hash(key), line, sample)
+    block = stream.block
+    if block is None:
+        return None
+    seen = stream.metrics.get(hash(key), 0)
+    if seen < _PATIENCE:
+        stream.metrics[hash(key)] = seen + 1
+    done = (block.step or 0) + stream.based
+    if stream.closed or done != block.total_steps:
+        return None
+    if seen + 1 > done:
+        return None  # lines of this template occur several times per epoch
+    stream.closed = True
+    values = sample.values if sample is not None else {}
+    return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
@@ -332,7 +329,6 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
 def _decided(kind: _Kind, *, trains: bool) -> bool:
     """Return whether the latest line of a template suffices to accept the template as a series."""
     rows, at = kind.rows, kind.at
-    assert at is not None
     counts = [row[at] for row in rows]
     if len(counts) > 1 and counts[-1] <= counts[-2]:
         if counts[-1] == counts[-2] and _counts_within(kind):
@@ -363,18 +359,16 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 def _counts_within(kind: _Kind) -> bool:
     """Return whether the first number counts epochs and the next one steps, as in ``[1, 2000] loss: 2.2``."""
     at, numbers = kind.at, kind.numbers
-    assert at is not None
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
         return False
-    inner, (previous, two) = numbers[at + 1], kind.rows[-2:]
-    if not inner.whole or inner.unit or inner.inside or inner.words or two[at + 1] <= previous[at + 1]:
+    inner, (previous, last) = numbers[at + 1], kind.rows[-2:]
+    if not inner.whole or inner.unit or inner.inside or inner.words or last[at + 1] <= previous[at + 1]:
         return False
     kind.outer, kind.at = at, at + 1
     return True
 
 
 def _series_name(kind: _Kind) -> str:
-    assert kind.at is not None
     counter = kind.numbers[kind.at]
     words = "".join(counter.words)[-24:]
     if kind.weak:
@@ -393,17 +387,15 @@ def _trends(kind: _Kind) -> bool:
         values = [row[place] for row in kind.rows]
         if number.whole or len(set(values)) < len(values) / 2:
             continue
-        pairs = [(one, two) for i, one in enumerate(values) for two in values[i + 1 :]]
-        falls = sum(one > two for one, two in pairs) - sum(one < two for one, two in pairs)
+        pairs = [(earlier, later) for i, earlier in enumerate(values) for later in values[i + 1 :]]
+        falls = sum((earlier > later) - (earlier < later) for earlier, later in pairs)
         if falls >= _TREND * len(pairs) or -len(pairs) < falls <= -_TREND * len(pairs):
             return True
     return False
 
 
 def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None) -> Sample:
-    at = kind.at
-    assert at is not None
-    step, total = int(numbers[at]), None
+    step, total = int(numbers[kind.at]), None
     if kind.outer is None and kind.total is not None and numbers[kind.total] >= step and kind.repeats == 0:
         total = int(numbers[kind.total]) or None
     values = dict(sample.values) if sample is not None else _values(kind, numbers, line.text)
@@ -422,7 +414,7 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
         values["epoch"] = float(step)
     else:
         epoch = next(
-            (n for n, one in zip(numbers, kind.numbers, strict=True) if one.counts == "rounds"), None
+            (n for n, number in zip(numbers, kind.numbers, strict=True) if number.counts == "rounds"), None
         )
         if epoch is not None:
             values.setdefault("epoch", epoch)
@@ -431,7 +423,6 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
 
 
 def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
-    """Return the metrics in a line of a series, by field."""
     if kind.fields is None:
         kind.fields = _fields_of(kind, numbers, text)
     return {name: numbers[place] for name, place in kind.fields}
@@ -441,16 +432,16 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
     """Return the fields of the numbers in a line, judging by column titles or by known names in the line."""
     if kind.names is not None:
         known = [FIELDS.get(name.lower()) for name in kind.names]
-        named = {
-            field[0]: place for place, field in enumerate(known) if field is not None and place < len(numbers)
-        }
+        named = {found[0]: place for place, found in enumerate(known[: len(numbers)]) if found is not None}
         return list(named.items())
     values = metrics_by_field(text)
     rates(lowered(text), values)
     fields = [(name, numbers.index(value)) for name, value in values.items() if value in numbers]
     if "reward" not in values:
-        returns = (place for place, one in enumerate(kind.numbers) if not _RETURNS.isdisjoint(one.words))
-        fields += [("reward", place) for place in islice(returns, 1)]
+        rewards = [
+            place for place, number in enumerate(kind.numbers) if not _RETURNS.isdisjoint(number.words)
+        ]
+        fields += [("reward", place) for place in rewards[:1]]
     return fields
 
 
@@ -462,28 +453,6 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
     if epochs:
         more["epochs"] = float(epochs)
     return replace(sample, values={**sample.values, **more})
-
-
-def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
-    """Return a sample for the end of the last epoch, from a line with a metric but no counter."""
-    block = stream.block
-    assert block is not None
-    seen = stream.metrics.get(key, 0)
-    if seen < _PATIENCE:
-        stream.metrics[key] = seen + 1
-    done = (block.step or 0) + stream.based
-    if stream.closed or done != block.total_steps:
-        return None
-    if seen + 1 > done:
-        return None  # lines of this template occur several times per epoch
-    stream.closed = True
-    values = sample.values if sample is not None else {}
-    return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})
-
-
-def _numbers_in(text: str) -> list[float]:
-    found = _NUMBER.findall(text)
-    return list(map(float, [one.replace(",", "") for one in found] if "," in text else found))
 
 
 def _kind_of(text: str, head: list[str] | None) -> _Kind:
@@ -498,15 +467,15 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     spans = [found.span() for found in _NUMBER.finditer(bare)]
     kind.numbers = tuple(number_at(bare, spans, place) for place in range(len(spans)))
     numbers = kind.numbers
-    free = [place for place, one in enumerate(numbers) if one.whole and not (one.unit or one.inside)]
+    free = [place for place, n in enumerate(numbers) if n.whole and not (n.unit or n.inside)]
     counters = [place for place in free if numbers[place].counts]
     others = is_of("others", words) and not (
         numbers and not numbers[0].words and {"loss", "losses"} & set(words)
     )
-    kind.at = next((p for p in counters if numbers[p].counts == "steps"), counters[0] if counters else None)
-    if kind.at is None and free and free[0] == 0 and not is_of("metrics", numbers[0].words):
+    kind.at = next((p for p in counters if numbers[p].counts == "steps"), counters[0] if counters else -1)
+    if kind.at < 0 and free and free[0] == 0 and not is_of("metrics", numbers[0].words):
         kind.at = 0
-    if kind.at is None:
+    if kind.at < 0:
         return kind
     _find_inner(kind, bare, spans)
     before = bare[: numbers[kind.at].start]
@@ -517,20 +486,17 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
         kind.evaluates = is_of("evaluations", words_before) and not {"train", "training"} & set(words_before)
     if kind.at == 0 and not counters and not {"train", "training"} & set(words):
         follows = _FOLLOWS.match(bare, spans[kind.at if kind.total is None else kind.total][1])
-        kind.evaluates = kind.evaluates or (
-            follows is not None and is_of("evaluations", [follows[1].lower()])
-        )
+        if follows is not None and is_of("evaluations", [follows[1].lower()]):
+            kind.evaluates = True
     kind.weak = _weak(words, numbers[kind.at])
     measured = [
-        one
-        for place, one in enumerate(numbers)
+        n
+        for place, n in enumerate(numbers)
         if place not in (kind.at, kind.total, kind.outer, kind.outer_total)
-        and not (
-            one.unit or one.inside or one.counts or is_of("others", one.words) or is_of("times", one.words)
-        )
+        and not (n.unit or n.inside or n.counts or is_of("others", n.words) or is_of("times", n.words))
     ]
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
-    decimals = [one for one in measured if not one.whole]
+    decimals = [n for n in measured if not n.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
         return kind  # without a metric, the batches need not belong to training
     if counters:
@@ -538,14 +504,15 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
             kind.needed = 1 if numbers[kind.at].counts and may_precede(before) else _SOME
         elif (
             len(numbers) == (1 if kind.total is None else 2)
-            and _may_stand_alone(text, numbers[kind.at])
             and not others
+            and len(text) <= _SHORT
+            and "epochs" not in numbers[kind.at].words  # "epochs: 20" is a setting
         ):
             kind.needed, kind.alone = _FEW, True
         elif not others and (decimals or kind.total is not None):
             kind.needed = _FEW if decimals else _SOME
     elif others or not decimals:
-        kind.needed = 0
+        return kind
     elif not words and head is not None and len(head) - len(numbers) in (0, 1):
         kind.needed = _FEW
         if len(head) == len(numbers) or is_of("times", parts(head[-1])):
@@ -565,15 +532,9 @@ def _weak(words: Sequence[str], counter: Number) -> bool:
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
-def _may_stand_alone(text: str, number: Number) -> bool:
-    """Return whether a line can consist of a counter alone. It must be short and not be a setting."""
-    return len(text) <= _SHORT and "epochs" not in number.words
-
-
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
     """Find the counter's total, and a second counter in the epoch, as in ``[3/5][0/190]``."""
     at = kind.at
-    assert at is not None
     kind.total = _total_of(kind, text, spans, at)
     last = at if kind.total is None else kind.total
     counter = kind.numbers[at]
@@ -590,10 +551,6 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
     """Return which number of the line is the total of a counter, as in ``3/20``; ``None`` if none is."""
     after = place + 1
-    if (
-        after < len(spans)
-        and kind.numbers[after].whole
-        and _OF.fullmatch(text, spans[place][1], spans[after][0])
-    ):
-        return after
-    return None
+    if after == len(spans) or not kind.numbers[after].whole:
+        return None
+    return after if _OF.fullmatch(text, spans[place][1], spans[after][0]) else None

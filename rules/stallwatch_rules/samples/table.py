@@ -59,30 +59,11 @@ class BarSteps:
 
 
 FIELDS = (
-    "loss",
-    "eval_loss",
-    "grad_norm",
-    "learning_rate",
-    "loss_scale",
-    "epoch",
-    "step_seconds",
-    "tokens_per_second",
-    "samples_per_second",
-    "memory_allocated_bytes",
-    "memory_peak_bytes",
-    "reward",
-    "reward_chosen",
-    "reward_rejected",
-    "reward_margin",
-    "reward_accuracy",
-    "kl",
-    "skipped",
-    "reward_std",
-    "advantage_min",
-    "advantage_max",
-    "entropy",
-    "eval_accuracy",
-)
+    "loss", "eval_loss", "grad_norm", "learning_rate", "loss_scale", "epoch", "step_seconds",
+    "tokens_per_second", "samples_per_second", "memory_allocated_bytes", "memory_peak_bytes", "reward",
+    "reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy", "kl", "skipped", "reward_std",
+    "advantage_min", "advantage_max", "entropy", "eval_accuracy",
+)  # fmt: skip
 COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIELDS)
 
 Row = tuple[int | float | str | None, ...]  #: the values of COLUMNS, in order
@@ -125,7 +106,6 @@ def as_entry(sample: Sample | None) -> Entry | None:
 
 
 def _lacks_step(entry: Entry) -> bool:
-    """Return whether the entry has a training loss, but no step."""
     return entry.step is None and entry.fields[_LOSS] is not None
 
 
@@ -185,7 +165,7 @@ class RowReader:
                 entry.step, entry.total_steps = beside.step, beside.total
                 if beside.line == self._number and drawn is not None:  # bar and loss become one row
                     pairs = zip(entry.fields, drawn.fields, strict=True)
-                    entry.fields = tuple([other if own is None else own for own, other in pairs])
+                    entry.fields = tuple([other if value is None else value for value, other in pairs])
                     bar = None
             self._rows.append(self._row(entry))
         if bar is not None:

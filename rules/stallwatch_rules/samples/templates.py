@@ -30,6 +30,7 @@ _WORTH_LEARNING = 32  # texts before a template is learned, which takes as long 
 _MOST_KINDS = 1024
 
 Outcome = dict[str, Any]  #: values of a line by name
+Groups = list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
 _Tokens = Sequence[re.Match[bytes]]
 
 
@@ -37,7 +38,7 @@ class Template(NamedTuple):
     """A template for lines that differ only in their digits. It maps the numbers of a line to its values."""
 
     pattern: bytes  #: expression for the whole line, with a group for each needed number
-    groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
+    groups: Groups
     example: Outcome  #: outcome of the line from which the template was learned
 
 
@@ -125,9 +126,9 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
 
 def _expression(
     raw: bytes, tokens: _Tokens, wanted: dict[int, tuple[str, float]], stamp: list[int]
-) -> tuple[bytes, list[tuple[str, Callable[[bytes], float | None]]]]:
+) -> tuple[bytes, Groups]:
     parts: list[bytes] = []
-    groups: list[tuple[str, Callable[[bytes], float | None]]] = []
+    groups: Groups = []
     at = 0
     for index, token in enumerate(tokens):
         parts.append(re.escape(raw[at : token.start()]))
@@ -148,10 +149,7 @@ def _expression(
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with one of its numbers changed in the last digit.
-
-    An exponent and digits beyond the precision of floats remain unchanged.
-    """
+    """Return the line with the last significant digit of one of its numbers changed."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _NUMERALS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]
@@ -164,16 +162,13 @@ def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
     return None if moved is None else _number(moved[0])
 
 
-def _same(value: float | None, two: float | None) -> bool:
+def _same(value: float | None, other: float | None) -> bool:
     """Return whether two values are equal. Two NaN values count as equal."""
-    return value == two or (value != value and two != two)
+    return value == other or (value != value and other != other)
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """Return the factor that converts a number to a value.
-
-    Return ``None`` if the line and the changed line show different factors.
-    """
+    """Return the factor between a number and a value; ``None`` if it differs in the changed line."""
     moved = _moved(raw, token)
     if value is None or other is None or moved is None:
         return None

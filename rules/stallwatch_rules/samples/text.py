@@ -34,23 +34,15 @@ def from_loss_scaler(text: str) -> Found | None:
             return None
         values["overflow"] = 1.0
     if "loss scale" in text:
-        found = _ATTEMPTED.search(text)
+        found = _ATTEMPTED.search(text) or _RESCALED.search(text)
         if found:
-            values["loss_scale"] = number(found[2] or found[1])
-        else:
-            found = _RESCALED.search(text)
-            if found:
-                values["loss_scale"] = number(found[1])
+            values["loss_scale"] = number(found[found.lastindex or 1])
     return Found(None, None, values, "") if values else None
 
 
 _ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-_ZH_STEP = lazy(
-    r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)"
-)  # the number is between two characters
-_ZH_LEAD = lazy(
-    r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)"
-)  # text before the step, without information
+_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")
+_ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # text before the step
 _ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _ZH_NAMES = {
     "验证损失": "val loss",
@@ -91,31 +83,25 @@ def in_english(text: str) -> str:
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each name of a counter contains one of these words
 _STEP_NAME = 10  # maximum number of characters before that word in a counter's name
+# This expression searches lowercase text. ``_find_step`` rejects parts of longer names.
 _STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
-    r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}("
-    + _INTEGER
-    + r")(?:\s{0,4}/\s{0,9}("
-    + _INTEGER
-    + r"))?(?![\w%]|[.:]\d)"
-)  # for lowercase text; ``_find_step`` rejects parts of longer names
+    r"\s{0,4}[:=：#]?\s{0,9}\[?\s{0,9}(" + _INTEGER + r")(?:\s{0,4}/\s{0,9}(" + _INTEGER + r"))?"
+    r"(?![\w%]|[.:]\d)"
+)  # fmt: skip
 _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
 )  # format of mmengine, DETR, LAVIS and DINO
-_ITEM_OF_EPOCHS = lazy(
-    r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)"
-)  # format of MiniMind, which counts epochs from 1
+# format of MiniMind, which counts epochs from 1
+_ITEM_OF_EPOCHS = lazy(r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)")
 # Counters within an epoch: batches with their total, and items in PyTorch's MNIST example.
 _BATCH = lazy(
-    r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}(?P<done>"
-    + _INTEGER
-    + r")\s{0,4}/\s{0,4}("
-    + _INTEGER
-    + r")(?![\w%]|[.:]\d)"
-)
+    r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}"
+    r"(?P<done>" + _INTEGER + r")\s{0,4}/\s{0,4}(" + _INTEGER + r")(?![\w%]|[.:]\d)"
+)  # fmt: skip
 _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
@@ -181,27 +167,24 @@ def from_text(text: str) -> Found | None:
     done = _DONE_IN.match(rest) if total is not None else None
     if done is not None:
         values["step_seconds"] = number(done[1])
-    if not values:
-        bare = not rest.strip(" ]:.,|") and total is not None
-        if not bare and not (total is not None and _FIGURE.search(rest)):
-            rates(lower[found.end() :], values)
-            if "eval_loss" not in values:
-                return None
-            return Found(step, total or None, values, "")
+    is_bare = not rest.strip(" ]:.,|")
+    is_metrics_line = bool(values) or (total is not None and (is_bare or _FIGURE.search(rest) is not None))
     rates(lower[found.end() :], values)
+    if not is_metrics_line:
+        return Found(step, total or None, values, "") if "eval_loss" in values else None
     epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
     if epoch:  # the step can be counted within the epoch, so its total need not be that of the run
         values.setdefault("epoch", float(epoch[1]))
         total = None
     series = _series(with_zeroed_digits(text[: found.start(1)]))
-    return _whose(Found(step, total or None, values, series), text[: found.start()])
+    return _as_results(Found(step, total or None, values, series), text[: found.start()])
 
 
-def _whose(found: Found, before: str) -> Found:
-    """Return the numbers that follow a text. If the text mentions an evaluation, they are its results.
+def _as_results(found: Found, before: str) -> Found:
+    """Return the numbers as those of an evaluation, if the text before them mentions one.
 
-    An evaluation's loss is not a training loss, whatever its name. Batches of an evaluation show that the run
-    continues, but are not steps of the run.
+    The loss of an evaluation is not a training loss, whatever its name. The batches of an evaluation show
+    that the run continues, but they are not steps of the run.
     """
     if not evaluates(before):
         return found
@@ -211,10 +194,7 @@ def _whose(found: Found, before: str) -> Found:
 
 
 def _metrics_start(lower: str, step: int) -> int:
-    """Return the offset at which the metrics of a line begin.
-
-    This is the offset of the step, or of a loss directly before the step.
-    """
+    """Return the offset at which the metrics of a line begin: that of the step, or of a loss before it."""
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
 
@@ -249,10 +229,7 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Return the numbers of a line that counts the batches of an epoch.
-
-    Steps of previous epochs are added.
-    """
+    """Return the numbers of a line that counts the batches of an epoch, with the steps of previous epochs."""
     of_all = "](" in text  # the line also shows the number of epochs, and therefore the run's last step
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not may_precede(text[: found.start()]):
@@ -269,14 +246,11 @@ def _from_epoch_item(text: str) -> Found | None:
         item = Found(step, total, values, "epoch items of all")
     else:
         item = Found(epoch * length + done, None, values, "epoch items")
-    return _whose(item, text[: found.start()])
+    return _as_results(item, text[: found.start()])
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Return the numbers of a line with a loss and the progress within an epoch.
-
-    The totals in such lines are those of the epoch, not of the run.
-    """
+    """Return the numbers of a line with a loss and the progress within an epoch, but without a total."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
@@ -292,7 +266,8 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     elif found.re.pattern == _SHARE_OF_EPOCH.pattern:
         values["epoch"] = float(found["epoch"])
     series = _series(with_zeroed_digits(text[: found.start("done")]))
-    return _whose(Found(int(found["done"].replace(",", "")), None, values, series), text[: found.start()])
+    item = Found(int(found["done"].replace(",", "")), None, values, series)
+    return _as_results(item, text[: found.start()])
 
 
 def _from_loss_first(text: str, lower: str) -> Found | None:
@@ -310,7 +285,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         measured = {"eval_loss": values["eval_loss"]} if "eval_loss" in values else None
         return Found(None, None, measured, EVALUATION) if measured else None
     if not found["mean"]:
-        return _whose(Found(None, None, values, "loss"), before)
+        return _as_results(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
     named = lower[: found.end()]  # other means can be results of a benchmark

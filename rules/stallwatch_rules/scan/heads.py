@@ -43,9 +43,9 @@ def head_texts(head: bytes) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=16)  # the logs of different ranks begin in the same way
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
     """Return a scanner that finds the texts; ``None`` if there are too few texts to identify a beginning."""
-    return (
-        BlockScanner(compile_hyperscan((), tuple((one, False) for one in texts))) if len(texts) > 1 else None
-    )
+    if len(texts) < 2:
+        return None
+    return BlockScanner(compile_hyperscan((), tuple((text, False) for text in texts)))
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:

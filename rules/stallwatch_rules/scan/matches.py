@@ -48,10 +48,7 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the period that contains the match; ``None`` if the match has no time.
-
-        Periods have a length of `seconds`.
-        """
+        """Return the start of the period of `seconds` that contains the match; ``None`` without a time."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
@@ -69,7 +66,7 @@ class MatchPatterns:
         ]
         #: For each number that the index finds, its patterns, without those of ``requires``, because these
         #: can match every tenth line.
-        self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
+        self.owners = tuple(frozenset(filter(fires.__getitem__, found)) for found in self.index.owners)
 
 
 class _Waiting(NamedTuple):
@@ -84,7 +81,7 @@ class _Waiting(NamedTuple):
 class MatchScan:
     """Scan of one source for matches of rules.
 
-    The lines of the source begin with the prefix ``lead``. Lines that do not name a rank get ``rank``.
+    ``lead`` is the prefix of all lines, and ``rank`` the rank of the lines that do not name one.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class MetricOffsets:
         """Return the offset after which lines of this kind are skipped; ``None`` if all of them are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
-        return max((offset for one, offset in self.first if one == kind), default=0)
+        return max((offset for other, offset in self.first if other == kind), default=0)
 
     def look(
         self,
@@ -67,7 +67,7 @@ def kinds_at(
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
     """Return the last metric of each kind, if all kinds in `met` occur near the end of the chunk.
 
-    Otherwise return ``None``. `met` contains the kinds that were found in the section.
+    Otherwise return ``None``. `met` contains the kinds that were found in the section so far.
     """
     if len(view) <= 3 * probe:
         return None
@@ -99,7 +99,7 @@ def pick(
             picked.counts = [n and max(n, share + 1) for n in ahead]
         else:
             picked.look(scanner, view, front, back, share, _MOST_BETWEEN)
-        picked.first += [one for one in behind.first if picked.counts[one[0]] < share]
+        picked.first += [found for found in behind.first if picked.counts[found[0]] < share]
         picked.counts = [n + m for n, m in zip(picked.counts, behind.counts, strict=True)]
         picked.last.update(behind.last)
     met.update(kind for kind, count in enumerate(picked.counts) if count)
@@ -107,10 +107,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search for informative lines around a match, and for metrics that show the step of the match.
-
-    The search uses the bytes around the match, because locating lines is slower.
-    """
+    """Search in the bytes around a match for informative lines, and for metrics that show its step."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -121,6 +118,7 @@ class MatchSurroundings:
         self._state = state
         self._sizes = sizes
         self._redrawn = b"\r" in view
+        self._ranges = sizes.probe // _NEAREST, sizes.probe, _FARTHEST * sizes.probe
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
         """Yield the segments around a match that have to be read, at most a few per template in a section.
@@ -173,9 +171,9 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the offsets of a rank's last metrics before a segment, which show the step of the segment.
+        """Return the segments with a rank's last metrics before a segment, which show its step.
 
-        With ``ahead``, some metrics after the segment are included.
+        With ``ahead``, segments with some metrics after the segment are included.
         """
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
@@ -189,7 +187,7 @@ class MatchSurroundings:
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
-        for size in self._ranges():
+        for size in self._ranges:
             begin = self._view.rfind(b"\n", 0, max(0, start - size)) + 1
             last = dict(self._found(begin, behind, rank)) | last
             if not begin or (size >= self._sizes.probe and last) or (wanted and wanted <= last.keys()):
@@ -201,7 +199,7 @@ class MatchSurroundings:
         """Return the offsets of a rank's first metrics after `start`."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
-        for size in self._ranges():
+        for size in self._ranges:
             behind = self._view.find(b"\n", start + size) + 1 or len(self._view)
             found = self._found(begin, behind, rank, None if rank else most - len(offsets))
             offsets += [offset for _, offset in found]
@@ -209,10 +207,6 @@ class MatchSurroundings:
                 break
             begin = behind
         return offsets[:most]
-
-    def _ranges(self) -> tuple[int, int, int]:
-        probe = self._sizes.probe
-        return probe // _NEAREST, probe, _FARTHEST * probe
 
     def _found(
         self, begin: int, behind: int, rank: bytes, most: int | None = None

@@ -32,7 +32,7 @@ from stallwatch_rules.scan.segments import Segments
 _DENSE = 4  #: if more than one in this many segments contains a literal, the whole chunk is searched
 
 
-class Watch(msgspec.Struct, frozen=True):
+class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of line, other than a match of a rule, that is read wherever it occurs."""
 
     name: str
@@ -43,7 +43,7 @@ class Watch(msgspec.Struct, frozen=True):
     rare: bool = False
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of line with training metrics."""
 
     kind: str
@@ -51,7 +51,7 @@ class Metrics(msgspec.Struct, frozen=True):
     series: frozenset[str]
 
 
-class _Signs(msgspec.Struct):
+class _Signs(msgspec.Struct, forbid_unknown_fields=True):
     watches: tuple[Watch, ...]
     severe: tuple[str, ...]
     warning: str
@@ -61,48 +61,39 @@ class _Signs(msgspec.Struct):
 _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes(), type=_Signs)
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
-KINDS = tuple(one.kind for one in METRICS)
-KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: metric pattern → kind
+KINDS = tuple(kind.kind for kind in METRICS)
+#: The number of the kind for each pattern of a metric.
+KIND_OF = tuple(number for number, kind in enumerate(METRICS) for _ in kind.patterns)
 #: The kinds of metrics that count steps.
-COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
+COUNTING = frozenset(number for number, kind in enumerate(METRICS) if kind.series)
 
 
 class Target(NamedTuple):
-    """The patterns of a rule, or the patterns of its ``requires``.
+    """The patterns of a rule, or those of its ``requires``, whose hits are counted together."""
 
-    Hits of one target are counted together.
-    """
-
-    rule: str
-    patterns: Sequence[str]
-    is_context: bool
-    excepts: bool  #: True if the rule has ``unless``
-    by_progress: bool  #: True if the impact of the rule depends on progress
+    page: RulePage
+    is_context: bool  #: True for the patterns of ``requires``
     matcher: Matcher
 
-    @classmethod
-    def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
-        """Return the target for a rule's patterns, or, with ``is_context``, for those of its ``requires``."""
-        patterns = page.requires if is_context else page.patterns
-        return cls(page.id, patterns, is_context, bool(page.unless), page.harm == "by-progress", matcher)
+    @property
+    def patterns(self) -> Sequence[str]:
+        """The patterns to search for."""
+        return self.page.requires if self.is_context else self.page.patterns
 
     @property
     def sure(self) -> bool:
         """True if every hit of the patterns is a match of the rule."""
-        return not self.excepts and all(map(is_certain, self.patterns))
+        return not self.page.unless and all(map(is_certain, self.patterns))
 
     @property
     def free(self) -> bool:
         """True if the prefixes of a line have no effect on whether the line matches."""
-        return not self.excepts and not any(map(is_anchored, self.patterns))
+        return not self.page.unless and not any(map(is_anchored, self.patterns))
 
     def fires(self, line: Line) -> bool:
-        """Return whether the rule matches the parsed line.
-
-        For a context, return whether its patterns match.
-        """
+        """Return whether the parsed line matches the rule or, for a context, one of its patterns."""
         scan = self.matcher.scan([line])
-        return any(entry[1] == self.rule for entry in (scan.contexts if self.is_context else scan.matches))
+        return any(entry[1] == self.page.id for entry in (scan.contexts if self.is_context else scan.matches))
 
 
 class Hits(NamedTuple):
@@ -147,10 +138,7 @@ class PatternScanner:
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk.
-
-        Hits of ``rare`` patterns are included only if ``everything`` is true.
-        """
+        """Return the hits in a chunk, with those of ``rare`` patterns only if ``everything`` is true."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -201,7 +189,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
         target_of.extend([target] * len(more))
 
     for page in scanned_rules(matcher.catalogue.pages.values()):
-        for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
+        for target in (Target(page, False, matcher), Target(page, True, matcher)):
             if target.patterns:
                 # The patterns of ``requires`` are rare, because they usually match near the rule's match,
                 # where more lines are read, or at the start of the log.
@@ -215,5 +203,5 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     except hyperscan.error:  # patterns of users can exceed hyperscan's limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))
-    metrics = BlockScanner(store.compiled(tuple(pattern for one in METRICS for pattern in one.patterns)))
+    metrics = BlockScanner(store.compiled(tuple(pattern for kind in METRICS for pattern in kind.patterns)))
     return ScanEngine(tuple(targets), tuple(target_of), scanner, warning, metrics)

@@ -148,11 +148,14 @@ class _Selection:
         by_target = self._by_target(self._searched.hits.found)
         watches = len(self._engine.targets)
         self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
-        known = [self._rule(target, units) for target, units in by_target.items() if target < watches]
-        for target, units in by_target.items():
-            if target >= watches:
+        matched: set[int] = set()
+        for target, units in by_target.items():  # rules come before watches
+            if target < watches:
+                self._rule(target, units)
+                matched.update(units)
+            else:
                 self._watch(target, units)
-        self._severity(self._complaints(self._searched.hits.worded, dense), set().union(*known))
+        self._severity(matched, dense)
         for unit in self._searched.heads:
             self._read(unit, BEFORE, AFTER)
         picked = self._metrics(number, dense or not self._searched.place)
@@ -225,22 +228,21 @@ class _Selection:
                 self._named.update(range(head, block.behind - 1))
                 self._mark_each(block.naming)
 
-    def _rule(self, number: int, units: list[int]) -> list[int]:
+    def _rule(self, number: int, units: list[int]) -> None:
         target = self._engine.targets[number]
         if target.is_context:  # a context only has to occur, so few of its lines are read
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
             self._mark_each(units[:allowed])
-            return units
+            return
         allowed = self._state.allowed(number, self._sizes.rule_lines, len(units))
         met = self._state.fired[number] - len(units)
         for order, unit in enumerate(units[:allowed]):
             self._read_near(unit, *self._state.window(met + order, self._sizes))
         for unit, rank in self._nearby.ends(number, units):
-            self._mark_each(self._nearby.steps(unit, rank, ahead=target.by_progress))
+            self._mark_each(self._nearby.steps(unit, rank, ahead=target.page.harm == "by-progress"))
         if allowed < len(units):
             unread = [unit for unit in units[allowed:] if unit not in self._named]
-            self._counted.append((target.rule, _by_rank(target, self._segments, unread, self._lead)))
-        return units
+            self._counted.append((target.page.id, _by_rank(target, self._segments, unread, self._lead)))
 
     def _count(self) -> None:
         """Select the first and the last matches of frequent rules for reading, and count the others."""
@@ -259,16 +261,13 @@ class _Selection:
         for unit in fresh[: self._state.allowed(target, watch.budget, len(fresh))]:
             self._read(unit, watch.before, watch.after)
 
-    def _complaints(self, worded: set[int], dense: bool) -> list[int]:
-        """Return the segments that report a problem. Warnings are searched for only in dense chunks."""
+    def _severity(self, matched: set[int], dense: bool) -> None:
+        """Select one line for each template of lines that report a problem, except lines that rules match."""
+        worded = self._searched.hits.worded
         if dense:
             _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
             worded = worded.union(self._segments.at(ends))
-        return sorted(worded)
-
-    def _severity(self, units: Iterable[int], known: set[int]) -> None:
-        """Select one line for each template of lines that report a problem, except lines that rules match."""
-        fresh = [unit for unit in units if unit not in known and self._is_new(unit)]
+        fresh = [unit for unit in sorted(worded) if unit not in matched and self._is_new(unit)]
         templates = self._state.templates
         for unit in fresh:
             key = template_of(self._segments.text(unit))
@@ -292,37 +291,21 @@ class _Selection:
         return picked
 
     def _parts(self, picked: MetricOffsets) -> list[Skipped | Window]:
-        segments, ranges = self._segments, self._ranges()
+        segments, last = self._segments, self._segments.count
         hidden, loss = self._hidden(picked), self._uncounted_loss(picked)
         parts: list[Skipped | Window] = []
         at = 0
-        for first, behind in ranges:
+        for first, behind in [*(marked.span() for marked in _MARKS.finditer(self._mask)), (last, last)]:
             if first > at:
-                parts.append(self._left(at, first, hidden, loss))
+                kinds = next((kinds for start, kinds in hidden if first > start), _NONE)
+                losses = 0
+                if loss is not None:
+                    end = segments.start(first) if first < last else len(self._view)
+                    losses = len(loss.findall(self._view, segments.start(at), end))
+                parts.append(Skipped(first - at, segments.line_ends(at, first), kinds, losses))
             parts += self._pieces(first, behind)
             at = behind
-        if at < segments.count:
-            parts.append(self._left(at, segments.count, hidden, loss))
         return parts
-
-    def _ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges that have to be read. A range is its first segment and the one after its last."""
-        return [marked.span() for marked in _MARKS.finditer(self._mask)]
-
-    def _left(
-        self,
-        first: int,
-        behind: int,
-        hidden: Sequence[tuple[int, frozenset[str]]],
-        loss: re.Pattern[bytes] | None,
-    ) -> Skipped:
-        segments = self._segments
-        kinds = next((kinds for start, kinds in hidden if behind > start), _NONE)
-        losses = 0
-        if loss is not None:
-            end = segments.start(behind) if behind < segments.count else len(self._view)
-            losses = len(loss.findall(self._view, segments.start(first), end))
-        return Skipped(behind - first, segments.line_ends(first, behind), kinds, losses)
 
     def _pieces(self, first: int, behind: int) -> list[Window]:
         """Return the windows for a range of segments.
@@ -398,7 +381,7 @@ def _by_rank(
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
         if plain and unmarked and free:
-            if sure or any(compile_re2(one).search(text) for one in target.patterns):
+            if sure or any(compile_re2(pattern).search(text) for pattern in target.patterns):
                 return (int(prefix[1]) if prefix else None,)
             return ()
         reader = LineReader("", lead=lead)
@@ -433,7 +416,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
         found = _TRACEBACK.search(first)
         prefix = first[: found.start()] if found else b""
         naming.append(head)
-        own = any_frame = -1
+        user_frame = any_frame = -1
         at = head + 1
         while at < last:
             text = segments.text(at)
@@ -447,11 +430,12 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
             if b'File "' in text:
                 any_frame = at
                 if not _LIBRARY.search(text):
-                    own = at
+                    user_frame = at
             at += 1
         if at >= last:
             return _Traceback(at, b"", (), False)
-        naming += [frame for frame in (own if own >= 0 else any_frame,) if frame >= 0]
+        if any_frame >= 0:
+            naming.append(user_frame if user_frame >= 0 else any_frame)
         naming.append(at)
         chained = _chained(segments, at)
         if chained is None:
@@ -461,10 +445,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the line that links a traceback to the next one, and the head of the next one.
-
-    Return ``None`` if no traceback follows.
-    """
+    """Return the line that links a traceback to the next one, and the head of that one, if one follows."""
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

@@ -85,10 +85,7 @@ class LineEnds:
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """Return how often a byte occurs before each slice.
-
-        The last entry is the count in the whole block.
-        """
+        """Return how often a byte occurs before each slice and, at the end, in the whole block."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
@@ -181,10 +178,7 @@ class Segments:
         return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
-        """Return the beginning of the container record that contains the segment.
-
-        It is empty for the first segment of a line.
-        """
+        """Return the beginning of the segment's container record; empty for the first segment of a line."""
         if not segment or not self._ends.redrawn:
             return b""
         data, start = self.data, self._raw_start(segment)
@@ -216,24 +210,12 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     return data
 
 
-def _utf8(data: bytes) -> bytes:
+def _utf8(data: bytes, ends: Sequence[bytes] = (b"\n", b"\r")) -> bytes:
+    """Convert the segments that are not UTF-8, in the same way as the line reader."""
     try:
         data.decode()
     except UnicodeDecodeError:
-        return b"\n".join([_line(line) for line in data.split(b"\n")])
+        if not ends:
+            return decode_foreign(data).encode()
+        return ends[0].join([_utf8(part, ends[1:]) for part in data.split(ends[0])])
     return data
-
-
-def _line(line: bytes) -> bytes:
-    if line.isascii():
-        return line
-    return b"\r".join([_segment(segment) for segment in line.split(b"\r")])
-
-
-def _segment(raw: bytes) -> bytes:
-    """Decode a segment in the same way as the line reader."""
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return decode_foreign(raw).encode()
-    return raw

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -25,9 +25,7 @@ MANY = 512  #: minimum number of small sources for grouping; fewer sources are a
 MOST_FAILED, OF_FAILED = 3072, 1024
 #: maximum number of sources without signs of a failure that are read: in total, and of one kind
 MOST_HEALTHY, OF_HEALTHY = 1024, 64
-# maximum number, within `OF_HEALTHY`, of sources that are read because their templates differ from those of
-# the others
-_TEXTS = 24
+_TEXTS = 24  # maximum number, within `OF_HEALTHY`, of sources that are read because their templates are rare
 _EXTREMES = 12  # number of the shortest sources, and of the longest, that are read
 _FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
 _LAST = 4096  # number of bytes at the end of a source that contain the last line
@@ -62,7 +60,7 @@ def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes
         signs[order].add(engine.target_of[pattern])
     for order, _, unit in _by_source(behind, ((unit, 0) for unit in hits.worded)):
         signs[order].add(template_key(segments.text(unit)))
-    return [_outline(*one, failures) for one in zip(sources, views, signs, strict=True)]
+    return [_outline(*parts, failures) for parts in zip(sources, views, signs, strict=True)]
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -92,16 +90,13 @@ def _digest(*parts: str | bytes) -> bytes:
 
 def _time_of(line: bytes) -> float:
     reader = LineReader("")
-    times = [one.time for one in chain(reader.feed(line), reader.finish()) if one.time is not None]
+    times = [parsed.time for parsed in chain(reader.feed(line), reader.finish()) if parsed.time is not None]
     return times[-1] if times else math.inf
 
 
 def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure.
-
-    These are the targets of `rules`, tracebacks and other crashes.
-    """
-    found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
+    """Return the numbers of the targets that show a failure: those of `rules`, and those of crashes."""
+    found = {number for number, target in enumerate(engine.targets) if target.page.id in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
@@ -115,55 +110,44 @@ class Chosen(NamedTuple):
 
 def choose(found: Sequence[SourceOutline | None]) -> Chosen:
     """Choose which sources are read, judging by the outlines of all sources."""
+    outlines = {number: outline for number, outline in enumerate(found) if outline is not None}
     kinds: dict[bytes, list[int]] = {}
-    for number, outline in enumerate(found):
-        if outline is not None:
-            kinds.setdefault(outline.kind, []).append(number)
-    known = [outline for outline in found if outline is not None]
-    compositions = Counter(outline.texts for outline in known)
+    for number, outline in outlines.items():
+        kinds.setdefault(outline.kind, []).append(number)
+    compositions = Counter(outline.texts for outline in outlines.values())
     firsts: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
     others: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
     for numbers in kinds.values():
-        outline = found[numbers[0]]
-        assert outline is not None
-        if outline.failed:
-            order = sorted(numbers, key=lambda number: (_of(found, number).ended, number))[:OF_FAILED]
+        has_failed = outlines[numbers[0]].failed
+        if has_failed:
+            order = sorted(numbers, key=lambda number: (outlines[number].ended, number))[:OF_FAILED]
         else:
-            order = _healthy(numbers, found, compositions)
-        firsts[outline.failed].append((len(numbers), order[0]))
-        others[outline.failed] += ((_of(found, number).ended, number) for number in order[1:])
+            order = _healthy(numbers, outlines, compositions)
+        firsts[has_failed].append((len(numbers), order[0]))
+        others[has_failed] += ((outlines[number].ended, number) for number in order[1:])
     failed = [number for _, number in (*sorted(firsts[True]), *sorted(others[True]))]
     healthy = [number for _, number in (*sorted(firsts[False]), *others[False])]
     chosen = {*failed[:MOST_FAILED], *healthy[:MOST_HEALTHY]}
     alike: dict[int, list[int]] = {}
     for numbers in kinds.values():
         left = [number for number in numbers if number not in chosen]
-        read = sorted((_of(found, number).lines, number) for number in numbers if number in chosen)
+        read = sorted((outlines[number].lines, number) for number in numbers if number in chosen)
         if left and read:
             alike[read[len(read) // 2][1]] = left
     return Chosen(chosen, alike)
 
 
-def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
-    outline = found[number]
-    assert outline is not None
-    return outline
-
-
 def _healthy(
-    numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
+    numbers: Sequence[int], outlines: Mapping[int, SourceOutline], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return which sources of one kind are read.
-
-    These are sources with rare templates, short ones, long ones and others.
-    """
+    """Return the sources of one kind to read: some with rare templates, short ones, long ones, and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}
     for number in numbers:
-        first_of.setdefault(_of(found, number).texts, number)
-    rare = sorted(first_of.items(), key=lambda one: (compositions[one[0]], one[1]))[:_TEXTS]
-    ordered = sorted(numbers, key=lambda number: (_of(found, number).lines, number))
+        first_of.setdefault(outlines[number].texts, number)
+    rare = sorted(first_of.items(), key=lambda entry: (compositions[entry[0]], entry[1]))[:_TEXTS]
+    ordered = sorted(numbers, key=lambda number: (outlines[number].lines, number))
     picked = dict.fromkeys([number for _, number in rare])
     picked |= dict.fromkeys(ordered[:_EXTREMES] + ordered[-_EXTREMES:])
     left = max(2, OF_HEALTHY - len(picked))

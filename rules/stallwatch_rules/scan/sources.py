@@ -167,10 +167,7 @@ class SourceReading:
             self.apply(itertools.chain.from_iterable([self._scan.select(chunk) for chunk in searched]))
 
     def _read_head(self, chunk: Chunk) -> Chunk | None:
-        """Read the part of a chunk that belongs to the head of the source.
-
-        Return the rest, if there is any.
-        """
+        """Read the part of a chunk that belongs to the head of the source; return the rest, if any."""
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):
             self._head += len(chunk.data)

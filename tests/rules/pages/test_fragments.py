@@ -12,7 +12,8 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages import catalogue as catalogue_module
 from stallwatch_rules.pages import patterns as module
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.pages.page import LONGEST, PageError, parse_page
+from stallwatch_rules.pages.page import LONGEST, parse_page
+from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.pages.patterns import FragmentError, compile_re2, expand, shared_fragments
 
 PATH = "catalogue/memory/no-room.md"

@@ -8,7 +8,8 @@ import pytest
 
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.fixes import fixes_for, parse_fix
-from stallwatch_rules.pages.page import PageError, RulePage, parse_page
+from stallwatch_rules.pages.page import RulePage, parse_page
+from stallwatch_rules.pages.page_body import PageError
 
 PATH = "catalogue/memory/no-room.md"
 PageText = Callable[..., str]

@@ -24,7 +24,7 @@ from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.scan.patterns import scan_engine
+from stallwatch_rules.scan.patterns import WATCHES, scan_engine
 from stallwatch_rules.scan.sampled import ScanEngine, ScanSizes
 from stallwatch_rules.scan.sources import SourceReading
 
@@ -394,3 +394,7 @@ def test_end_of_a_line_over_many_chunks_is_read(engine: Engine, length: int) -> 
         reading, _, _ = read(engine, {"rank0.log": log}, sizes)
         found = {one.rule: one.first for one in rendered(reading.diagnose()).findings}
         assert found["cuda-oom"].line == len(steps) + 1
+
+
+def test_frequent_lines_about_versions_are_not_searched_for_in_every_chunk() -> None:
+    assert {watch.name for watch in WATCHES if watch.rare} == {"version", "run"}
