@@ -1,8 +1,7 @@
-"""Represent an agent in a multi-host run: post its reports, read the replies, decide who notifies users.
+"""Connect an agent to the coordinator of its multi-host run: post reports, and process the replies.
 
-The coordinator acknowledges the agent's incidents and notifies users of the run's incidents. After five
-seconds without a reply, the agent notifies users itself, and reports its notifications to the coordinator
-later.
+Normally, the coordinator notifies users of the run's incidents. After five seconds without a reply, the agent
+notifies users itself, and reports these notifications to the coordinator later.
 """
 
 from __future__ import annotations
@@ -98,14 +97,14 @@ class Member:
     ) -> None:
         """Start the thread that posts reports.
 
-        These functions belong to a coordinator within this agent: `is_settled` returns whether it has sent
-        everything, `address` returns where it listens, and `is_known` returns whether the other hosts know
-        the incidents that it sent. `leave` receives the ledger of another coordinator that accepted the
-        report, and the ids that the other coordinator escalates.
+        Some functions belong to the coordinator within this agent. `address` returns where it listens, `step`
+        lets it work, `is_settled` returns whether it has sent everything, and `is_known` whether the other
+        hosts know what it sent. It must `leave` the run if another coordinator accepts the reports; `leave`
+        gets the ledger and the escalated ids of that coordinator.
 
-        `shown` receives the incidents that this agent alone passed to `sinks`, now or before it joined.
-        `renamed` receives the name of the host in the run if another host has the same name. After
-        `alone_seconds` without a reply, the agent notifies users itself.
+        `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
+        name of this host if another host of the run has the same name. After `alone_seconds` without a reply,
+        the agent notifies users itself.
         """
         self._identity = identity
         self._run = run
@@ -166,16 +165,13 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Report to the sinks that the agent is alive. This method is called about once a second."""
+        """Report to the sinks that the agent is alive; called about once a second."""
         for alive in optional_methods(self._sinks, "alive"):
             alive(problem)
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents that this agent reported before it joined the run.
-
-        Users have already been notified of these incidents.
-        """
+        """Adopt the open incidents of which this agent notified users before it joined the run."""
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -183,20 +179,20 @@ class Member:
                 self._alone[alone.id] = alone
         self._show()
 
-    def follow(self, left: Member) -> None:
+    def follow(self, former: Member) -> None:
         """Replace the member that represented this agent until its ranks identified the run."""
-        left._closing = True
-        left._wake.set()
-        with left._lock, self._lock:
-            self._mine |= left._mine
-            self._closed_at |= left._closed_at
-            self._waiting |= left._waiting
-            self._names |= left._names
-            self._alone |= left._alone
-            self._ledger |= left._ledger
-            left._waiting.clear()
+        former._closing = True
+        former._wake.set()
+        with former._lock, self._lock:
+            self._mine |= former._mine
+            self._closed_at |= former._closed_at
+            self._waiting |= former._waiting
+            self._names |= former._names
+            self._alone |= former._alone
+            self._ledger |= former._ledger
+            former._waiting.clear()
         with suppress(Exception):
-            left._backing.close()
+            former._backing.close()
         self._show()
 
     def _show(self) -> None:
@@ -206,7 +202,7 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Update the current state of the agent. Urgent changes are posted immediately."""
+        """Set the current state of the agent; urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
@@ -241,27 +237,27 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return a copy of the incident with the id that users know.
+        """Return a copy of the incident with the id under which this agent alone notifies users.
 
-        If an open incident of the run includes this incident, the copy gets the id of that incident.
-        Otherwise, it gets an id that no known incident has.
+        If an open incident of the run includes this incident, the id is the id of that incident. Otherwise,
+        it is an id that no known incident has.
         """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
-            own = next((one for one in known if one.status == "open" and alias in one.aliases), None)
+            run = next((one for one in known if one.status == "open" and alias in one.aliases), None)
             used = [number_of(one) for one in known if one.began_as == incident.began_as]
             number = max([incident.episode, *(one + 1 for one in used)])
             name = f"{incident.id.rpartition('/')[0]}/{number}"
-            self._names[incident.id] = (own.id, own.opened_at) if own else (name, incident.opened_at)
+            self._names[incident.id] = (run.id, run.opened_at) if run else (name, incident.opened_at)
         name, opened_at = self._names[incident.id]
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Post the last changes, and wait for the notifications of a coordinator in this agent.
+        """Post the last changes, and wait until the coordinator within this agent has sent everything.
 
-        The method waits for at most `timeout` seconds, and slightly longer if other agents must still get to
-        know the notifications. It never raises an error.
+        The method waits for at most `timeout` seconds, and slightly longer if other agents must still learn
+        which notifications were sent. It never raises an error.
         """
         began = time.monotonic()
         end = began + timeout
@@ -304,7 +300,7 @@ class Member:
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post a report if it is due, and run a step of the coordinator within this agent."""
+        """Post a report if it is due, and let the coordinator within this agent work."""
         if self.due_in() <= _LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -347,7 +343,6 @@ class Member:
         known = joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values()), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        # `mine` keeps the run's incidents that include open incidents of this agent.
         self._ledger = kept_ledger(known, wall, mine)
         self._alone.clear()
         sent = {(alias, one.status) for one in known for alias in one.aliases}
@@ -415,8 +410,5 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the part of the state that must be posted immediately when it changes.
-
-    It cannot wait, because a host can be lost at any time.
-    """
+    """Return the part of the state whose changes are posted immediately, as the host can be lost any time."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

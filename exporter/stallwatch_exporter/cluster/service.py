@@ -25,7 +25,7 @@ _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Server that merges runs until it is closed. Each run has a coordinator, which notifies `sinks`."""
+    """Server that merges the reports of many runs; each run has its own coordinator for `sinks`."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class CoordinatorService:
         self._runs: dict[str, Coordinator] = {}
         self._announced: set[str] = set()
         self._closing = threading.Event()
-        self._gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
-        self._server = listen(self._gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
+        gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
+        self._server = listen(gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self._step, name="stallwatch coordinator", daemon=True)
         self._thread.start()
 
@@ -59,8 +59,7 @@ class CoordinatorService:
     def close(self) -> None:
         """Wait until all changes are sent and known to the agents, then stop serving and merging.
 
-        The service keeps the changes of agents that have ended. If an agent did not know that a change was
-        sent, the next coordinator would report the change again.
+        If an agent does not know that a change was sent, the next coordinator reports the change again.
         """
         end = time.monotonic() + _LEAVING_SECONDS
         while time.monotonic() < end and not all(run.is_settled and run.is_known for _, run in self._all()):
@@ -90,7 +89,6 @@ class CoordinatorService:
                         self._announced.add(key)
                         self._notice(f"the agents of {name} report here")
                     if run.is_over:
-                        self._gate.forget(key)
                         self._announced.discard(key)
                         with self._lock:
                             self._runs.pop(key, None)

@@ -29,7 +29,7 @@ _RUN = "run"  # used instead of an agent's name, because the incident belongs to
 
 
 class UnacknowledgedSteps:
-    """Steps of an agent's ranks that no coordinator has acknowledged. All methods are thread-safe."""
+    """Store the steps of an agent's ranks until a coordinator acknowledges them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class UnacknowledgedSteps:
         self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank when each report was posted
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
-        """Record a step of a rank. A step that was already recorded is ignored."""
+        """Record a step of a rank, unless it was recorded before."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -81,10 +81,9 @@ class UnacknowledgedSteps:
 
 
 class Slowness:
-    """Find the slow host of a run by comparing the steps of all ranks, and open and close its incident.
+    """Compare the steps of all ranks of a run to find a slow host, and open and close its incident.
 
-    The steps are from the reports of all agents. `change` receives the changes of the incident, and `cost`
-    the fraction of the throughput that is lost.
+    `change` receives each change of the incident. `cost` receives the lost fraction of the throughput.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in an agent's report; `ledger` contains the run's incidents that were sent."""
+        """Process the steps in a report; `ledger` contains the incidents of which users were notified."""
         if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
@@ -187,7 +186,7 @@ class Slowness:
 
 
 def _known(ledger: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of slow hosts that an earlier coordinator reported, with their own ids."""
+    """Return the incidents of slow hosts that an earlier coordinator reported, with their original ids."""
     found = []
     for known in ledger:
         for alias in known.aliases:
