@@ -129,26 +129,30 @@ class Coordinator:
         self._notice = notice
         self._hosts = hosts
         self._guarded = Guard(surviving(notice))
-        self._lock = threading.RLock()
-        self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
         self._slowdown = slowdown
-        self._episodes = self._no_episodes()
-        self._slowness = self._no_slowness()
+        self._lock = threading.RLock()
         self._present_at = clock()
-        self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
-        self._absent: dict[str, tuple[str, float]] = {}  # ranks and first mention of hosts without posts
         self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
         self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
-        self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
-        self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
         self._newest_at = 0.0  # time of the last change to an incident of an agent
+        self._claimed: set[int] = set()  # ranks claimed by two agents
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Set up the state of a run from which no report has arrived."""
+        self._agents: dict[str, _Agent] = {}
+        self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
+        self._absent: dict[str, tuple[str, float]] = {}  # ranks and first mention of hosts without posts
+        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
+        self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
+        self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
+        self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
+        self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
         self._shared: Reply | None = None  # part of the replies that is the same for all agents
         self._shared_at = 0.0
         self._members_digest = 0
-        self._claimed: set[int] = set()  # ranks claimed by two agents
 
     # ---- reports
 
@@ -208,16 +212,8 @@ class Coordinator:
             self._passed_on |= adopted | self._shown
             self._ledger.clear()
             if self._agents:
-                self._released.clear()
-                self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
-                self._absent.clear()
-                self._agents.clear()
-                self._named.clear()
-                self._adopted_at.clear()
-                self._shared = None
+                self._start_anew()
                 self._hosts(None, None, None)
-                self._episodes = self._no_episodes()
-                self._slowness = self._no_slowness()
                 for known in self._unsent.values():
                     self._episodes.adopt(known)
             for name in self._passed_on.keys() & {*escalates} - self._released:
@@ -253,12 +249,6 @@ class Coordinator:
                 self._passed_on.pop(incident.id, None)
             else:
                 self._shown[incident.id] = incident
-
-    def _no_episodes(self) -> RunEpisodes:
-        return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
-
-    def _no_slowness(self) -> Slowness:
-        return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
         """Return the current time; clear the state if this process was suspended for a while.
@@ -468,7 +458,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents without those that have a rank which an agent that started later has too."""
+        """Return the agents. If several claim the same rank, only the one that started last counts."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:

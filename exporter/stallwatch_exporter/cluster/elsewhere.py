@@ -92,7 +92,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before the program at `at`; general advice if that is the end."""
+        """Return the command with an agent before the program at index `at`, or advice if there is none."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"

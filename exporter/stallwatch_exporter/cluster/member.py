@@ -43,8 +43,8 @@ from stallwatch_rules.stacks.records import StallStacks
 
 ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent notifies users itself
 _UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not acknowledge the change
-_LEAVING_SECONDS = 5.0  # seconds in which this agent can merge and send the last changes before it ends
-_LOOK_SECONDS = 0.05
+LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the last changes before it ends
+LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds, in addition to a beat, for which a ruling of all hosts is valid
 _AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
 _SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
@@ -253,7 +253,7 @@ class Member:
         name, opened_at = self._names[incident.id]
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
-    def close(self, timeout: float = _LEAVING_SECONDS) -> None:
+    def close(self, timeout: float = LEAVING_SECONDS) -> None:
         """Post the last changes, and wait until the coordinator within this agent has sent everything.
 
         The method waits for at most `timeout` seconds, and slightly longer if other agents must still learn
@@ -268,10 +268,10 @@ class Member:
                 if self._others_know():
                     break
                 end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would notify again
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
         self._closing = True
         self._wake.set()
-        self._thread.join(max(0.0, began + timeout - time.monotonic()) + _LOOK_SECONDS)
+        self._thread.join(max(0.0, began + timeout - time.monotonic()) + LOOK_SECONDS)
         with self._lock:
             now = self._clock()
             self._waiting = dict.fromkeys(self._waiting, now - _UNHEARD * self._alone_seconds)
@@ -297,11 +297,11 @@ class Member:
             urgent = self._waiting or (self._ending is not None and not self._end_is_known)
             urgent = urgent or self._posted_as != _news(self._state)
             beat = _AGAIN_SECONDS if urgent else self._beat()
-            return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
+            return max(LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
         """Post a report if it is due, and let the coordinator within this agent work."""
-        if self.due_in() <= _LOOK_SECONDS and not self._refused:
+        if self.due_in() <= LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
         self.notify_alone()
@@ -367,6 +367,8 @@ class Member:
                 if name not in self._posted or self._posted[name][0] is not incident:
                     self._posted[name] = incident, self._number
             now, state = self._clock(), self._state
+            facts = msgspec.structs.asdict(state)
+            stacks_at = facts.pop("stacks_at")
             self._posted_as = _news(state)
             incidents = [msgspec.structs.replace(incident, stacks=None) for incident in self._mine.values()]
             return AgentReport(
@@ -382,15 +384,8 @@ class Member:
                 started_age=now - self._started,
                 clock=self._wall(),
                 expected=self._identity.agents,
-                ranks=state.ranks,
-                world=state.world,
-                phase=state.phase,
-                step=state.step,
-                quiet=state.quiet,
-                threshold=state.threshold,
-                ruling=state.ruling,
-                stacks=state.stacks,
-                stacks_age=now - state.stacks_at if state.stacks is not None else 0.0,
+                **facts,
+                stacks_age=now - stacks_at if state.stacks is not None else 0.0,
                 paces=self.paces.report(self._number),
                 incidents=incidents,
                 hosts=self._reply.hosts if self._reply is not None else {},
@@ -410,5 +405,5 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the part of the state whose changes are posted immediately, as the host can be lost any time."""
+    """Return the part of the state whose changes are posted immediately."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

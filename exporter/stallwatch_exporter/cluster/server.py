@@ -13,7 +13,6 @@ meant for another agent, 426 different version. Requests without proof are rejec
 from __future__ import annotations
 
 import contextlib
-import functools
 import ipaddress
 import socket
 import ssl
@@ -122,7 +121,7 @@ class Gate(Protocol):
 
 
 class OtherHosts:
-    """Gate for requests from other hosts. Requests need a proof that they belong to the run."""
+    """Gate for other hosts, which must prove that they belong to the run. The replies are signed."""
 
     def __init__(
         self,
@@ -366,7 +365,6 @@ class _Handler(BoundedHandler):
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 
-@functools.lru_cache(maxsize=_MOST_CONNECTIONS)
 def sender_of(address: Any) -> str:
     """Return the address of a peer as users write it; empty for a Unix socket."""
     sender = str(address[0]) if address else ""

@@ -12,6 +12,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.client import FIRST_PORT
 from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.host import host_id
+from stallwatch_exporter.cluster.member import LEAVING_SECONDS, LOOK_SECONDS
 from stallwatch_exporter.cluster.secrets import Secret
 from stallwatch_exporter.cluster.server import OtherHosts, listen
 from stallwatch_exporter.incident import Sink
@@ -19,8 +20,6 @@ from stallwatch_exporter.settings import JoinSettings
 
 PORT = FIRST_PORT - 1 + 1000  #: 20401, a port on which no agent listens
 _STEP_SECONDS = 1.0
-_LEAVING_SECONDS = 5.0  # seconds for the last changes, the same as for agents
-_LOOK_SECONDS = 0.05
 _MOST_CONNECTIONS = 2048
 
 
@@ -61,9 +60,9 @@ class CoordinatorService:
 
         If an agent does not know that a change was sent, the next coordinator reports the change again.
         """
-        end = time.monotonic() + _LEAVING_SECONDS
+        end = time.monotonic() + LEAVING_SECONDS
         while time.monotonic() < end and not all(run.is_settled and run.is_known for _, run in self._all()):
-            self._closing.wait(_LOOK_SECONDS)
+            self._closing.wait(LOOK_SECONDS)
         self._server.close()
         self._closing.set()
         self._thread.join(_STEP_SECONDS)
