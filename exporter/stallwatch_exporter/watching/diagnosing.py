@@ -60,10 +60,8 @@ class Diagnoser:
     ) -> tuple[Diagnosis, bool]:
         """Return the diagnosis, and whether diagnosing succeeded.
 
-        If diagnosing failed, the diagnosis contains only the most important facts, so that an incident is not
-        delayed.
-
-        ``state`` comes from the stall watch; ``None`` if it could not be read.
+        If it failed, the diagnosis contains only the main facts, so that an incident is not delayed. `state`
+        is from the stall watch, or ``None`` if it could not be read.
         """
         start = time.perf_counter()
         try:

@@ -60,9 +60,9 @@ class Episode(msgspec.Struct):
 class Episodes:
     """Fold problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
 
-    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. These
-    changes have been reported; only open incidents are sent again, and destinations ignore incidents that
-    they know.
+    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. Users
+    were notified of changes until `reported_until`. Open incidents are sent again in any case: destinations
+    ignore incidents that they know.
     """
 
     def __init__(
@@ -150,17 +150,29 @@ class Episodes:
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
         """Add the change of a problem to the history of its episode."""
-        _note(episode, trouble, before)
+
+        def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
+            if len(episode.history) < _MOST_EVENTS:
+                at = trouble.opened_at if what == "opened" else trouble.updated_at
+                episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
+
+        if trouble.kind == "ended" and episode.history:
+            return  # the ending of the episode includes this event
+        if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
+            add("opened" if before is None else "cause", trouble.rank)
+        elif RANKS[trouble.severity] > RANKS[before.severity]:
+            add("worse", trouble.rank)
+        if trouble.stacks is not None and (before is None or before.stacks is None):
+            add("stacks", trouble.stacks.odd[0] if trouble.stacks.odd else None)
+        if trouble.status == "resolved" and (before is None or before.status == "open"):
+            add("cleared", None)
 
     def fold(self, episode: Episode) -> Incident:
         """Combine the episode into one incident."""
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode because some of its problems are still open.
-
-        As long as the episode is kept, changes of these problems do not open a new incident.
-        """
+        """Return whether to keep a closed episode, because some of its problems are still open."""
         return not all(is_over(one) for one in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
@@ -200,30 +212,12 @@ def is_done(episode: Episode) -> bool:
     return not going or any(one.kind == "ended" for one in episode.troubles.values())
 
 
-def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
-    def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
-        if len(episode.history) < _MOST_EVENTS:
-            at = trouble.opened_at if what == "opened" else trouble.updated_at
-            episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
-
-    if trouble.kind == "ended" and episode.history:
-        return  # the ending of the episode includes this event
-    if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
-        add("opened" if before is None else "cause", trouble.rank)
-    elif RANKS[trouble.severity] > RANKS[before.severity]:
-        add("worse", trouble.rank)
-    if trouble.stacks is not None and (before is None or before.stacks is None):
-        add("stacks", trouble.stacks.odd[0] if trouble.stacks.odd else None)
-    if trouble.status == "resolved" and (before is None or before.status == "open"):
-        add("cleared", None)
-
-
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Combine the episode into one incident, which is its leading problem with facts from the other problems.
+    """Combine the episode into one incident.
 
-    The problem with the lowest `precedence` leads.
+    It is the problem with the lowest `precedence`, completed by facts from the other problems.
     """
     troubles = list(episode.troubles.values())
     going = [one for one in troubles if not is_over(one)]
@@ -239,7 +233,8 @@ def folded_episode(
     history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
-        history = [*(one for one in history if not _closing(one, updated)), event]
+        # The end of a problem at the same time needs no entry of its own.
+        history = [*(each for each in history if (each.what, each.at) != ("cleared", updated)), event]
     folded = msgspec.structs.replace(
         lead,
         id=episode.first.id,
@@ -260,14 +255,6 @@ def folded_episode(
         folded.threshold_seconds = stall.threshold_seconds
         folded.learning, folded.at_floor, folded.stacks = stall.learning, stall.at_floor, stall.stacks
     return folded
-
-
-def _closing(event: Event, at: float) -> bool:
-    """Return whether an event is the end of one problem at the time at which the whole episode closed.
-
-    The history then needs no separate entry for this event.
-    """
-    return event.what == "cleared" and event.at == at
 
 
 def _resolution(trouble: Incident) -> Resolution:
