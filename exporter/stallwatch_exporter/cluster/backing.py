@@ -27,7 +27,7 @@ class Backing(Protocol):
 
 
 class Merges(Protocol):
-    """Merger of one run's reports; ``coordinator.Coordinator`` implements this protocol."""
+    """Object that merges the reports of one run, such as a ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
         """Process one agent's report and return the reply. May be called from any thread."""

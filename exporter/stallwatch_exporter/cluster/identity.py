@@ -52,7 +52,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: another run can have the same key until the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the name of the run on all hosts: `name` (of the user or the script), and the job."""
+        """Return the name of the run, which all hosts use: `name`, and the job."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -92,11 +92,11 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity of a run, completed from the environment of a rank; unchanged if not provisional.
+    """Return the identity of a run, completed from the environment of a rank.
 
-    The environment of a rank also shows settings of a launcher that is started by a script. torchrun sets all
-    variables used here (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py). With torchrun's
-    own rendezvous, `MASTER_PORT` changes at each start.
+    An identity that is not provisional is returned unchanged. torchrun sets all variables used here (torch
+    2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts it. With
+    torchrun's own rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -142,9 +142,9 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return an option of the launcher, from its arguments, its ``PET_…`` variable, or `variables`.
+        """Return the value of an option of the launcher, or of `variables` if the option is not set.
 
-        torchrun reads each option also from a variable (torch 2.13, distributed/argparse_util.py).
+        torchrun also reads each option from a variable ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
         for alias in (name, *others):
             if alias in self.launcher:

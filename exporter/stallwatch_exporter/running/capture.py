@@ -50,7 +50,7 @@ class CommandProblem(Exception):
 
 
 class Chunk(NamedTuple):
-    """Bytes that a source printed at some time."""
+    """Bytes of a source, with the time at which they were printed."""
 
     source: str
     data: bytes

@@ -162,7 +162,10 @@ class EndEvidence:
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker
-        crash = crash_among(ends, _reached(tracker), self._log_fails)
+        reached = Reached(
+            tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.shows_finish
+        )
+        crash = crash_among(ends, reached, self._log_fails)
         if crash is None:
             found, _ = diagnose(command)
             if not _died(found):
@@ -208,10 +211,6 @@ def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
         run_step=own.run_step,
         words=own.words,
     )
-
-
-def _reached(tracker: ProgressTracker) -> Reached:
-    return Reached(tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.shows_finish)
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:

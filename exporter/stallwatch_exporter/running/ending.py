@@ -39,7 +39,10 @@ class EndingWatch:
         return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
-        """Ignore kills on the machine after this kill; count them again if the run continued (``None``)."""
+        """Record that a process of the run was killed: later kills on the machine are not counted.
+
+        ``None`` means that the run has continued, so that later kills are counted again.
+        """
         if kill != self._kill:
             self._kill = kill
             self._host = read_oom_kills(self._proc, self._cgroups).get("host") if kill is not None else None

@@ -30,7 +30,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Programs:
-    """Programs of a command with the command line `words`; call ``look`` about once a second."""
+    """Find the programs that a command starts; call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.command: int | None = None  #: process id of the command

@@ -16,7 +16,7 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 @contextmanager
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals with `handler` in a ``with`` block, in the main thread; ignored signals stay ignored."""
+    """Handle signals with `handler` during a ``with`` block. Ignored signals (nohup) stay ignored."""
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:

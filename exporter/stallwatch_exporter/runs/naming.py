@@ -17,7 +17,7 @@ _SOME_SECRET = "x1234567"  # text that is masked if it follows the name of a sec
 
 
 def run_name(command: Sequence[str], now: float) -> str:
-    """Return a name for a run without a name, from the script's stem and the local start time."""
+    """Return a name for a run that the user did not name: the script's stem and the local start time."""
     return sanitise(f"{script_name(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
 
 
@@ -50,7 +50,10 @@ def sanitise(name: str) -> str:
 
 
 def folder_names(label: str, host: str | None) -> Iterator[str]:
-    """Yield names for the folder of a run's agent, best first; `host` is given if it can have several."""
+    """Yield names for the folder of a run's agent, in order of preference.
+
+    `host` is given if the run can have several agents, which share the label.
+    """
     yield label
     second = label if host is None else f"{label}+{sanitise(host)}"
     if host is not None:

@@ -93,7 +93,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
     @property
     def end_is_unknown(self) -> bool:
-        """Return whether the run has no recorded end, because its agent runs, was killed, or was a tail."""
+        """Return whether the run has no recorded end: its agent still runs, was killed, or was a tail."""
         return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
 
     @property
@@ -150,7 +150,7 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Create the folder; if its name is in use and not to `reuse`, append ``-2``, ``-3`` and so on.
+        """Create the folder of a run; unless `reuse` is true, a name that is in use gets ``-2``, ``-3`` ….
 
         With an `identity`, all agents of the run share its label, and only their folders differ.
         """

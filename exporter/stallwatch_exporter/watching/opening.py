@@ -220,7 +220,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line about when a stall is reported; an empty line if it is about to be reported."""
+    """Return a line that says when a stall would be reported; empty if that is about to happen."""
     state = agent.stall_state
     if state.seconds > state.threshold:
         return ""

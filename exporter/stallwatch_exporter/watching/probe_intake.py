@@ -180,7 +180,7 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record the running ranks, and the time at which a rank ended without a good ending."""
+        """Record which ranks are running, and when a rank last ended without success."""
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}

@@ -147,7 +147,10 @@ class StallWatch:
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Start to watch a running run, with the waits in its log, by phase, and its last sign of life."""
+        """Take over a run that is already running.
+
+        `durations` contains the waits in its log by phase. `last_sign` is the time of its last sign of life.
+        """
         self.learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False

@@ -25,7 +25,7 @@ _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take the due snapshots of the ranks, and pass the ruling to the stall watch; `look` at every tick."""
+    """Take snapshots of the ranks when they are due, and pass the ruling on them to the stall watch."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
@@ -43,7 +43,10 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot of the ranks if one is due; `repeating` returns whether a known message repeats."""
+        """Take a snapshot of the ranks if one is due; call this at every tick.
+
+        `repeating` returns whether a known message repeats.
+        """
         state = self._watch.check(now, begin=False)
         if self._watch.spell != self._spell:
             self._begin()
