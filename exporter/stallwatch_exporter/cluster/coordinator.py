@@ -161,7 +161,7 @@ class Coordinator:
         with self._lock:
             now = self._present()
             agent = self._agents.get(report.agent)
-            before = {} if agent is None else {one.id: one for one in agent.report.incidents}
+            before = {} if agent is None else {incident.id: incident for incident in agent.report.incidents}
             names_hosts = agent is None or report.hosts != agent.report.hosts
             is_new = agent is None or report.host != agent.report.host
             taken = msgspec.structs.replace(report, hosts=self._same(report.hosts), ledger=[])
@@ -196,7 +196,9 @@ class Coordinator:
                 self._look(agent, now)
             self._close_orphans(now)
             if all(agent.report.ending is not None for agent in self._agents.values()):
-                self._slowness.end([one.report.ending for one in self._agents.values() if one.report.ending])
+                self._slowness.end(
+                    [agent.report.ending for agent in self._agents.values() if agent.report.ending]
+                )
             self._episodes.flush()
             self._note_sent()
             self._count_hosts(now)
@@ -208,7 +210,9 @@ class Coordinator:
         The sinks of this coordinator close the former, and stop escalating the latter.
         """
         with self._lock:
-            adopted = {one.id: one for one in self._ledger.values() if one.status == "open"}
+            adopted = {
+                incident.id: incident for incident in self._ledger.values() if incident.status == "open"
+            }
             self._passed_on |= adopted | self._shown
             self._ledger.clear()
             if self._agents:
@@ -291,10 +295,13 @@ class Coordinator:
             others = [each for each in self._agents.values() if each.report.agent != self.name]
             up = [each for each in others if each.report.ending is None and not each.is_silent(now)]
             return all(
-                (one.id, one.status) in each.answered
+                (incident.id, incident.status) in each.answered
                 for each in up
-                for one in self._ledger.values()
-                if one.status == "open" or one.kind == "ended" or one.outlasted or each.has_part_in(one)
+                for incident in self._ledger.values()
+                if incident.status == "open"
+                or incident.kind == "ended"
+                or incident.outlasted
+                or each.has_part_in(incident)
             )
 
     def _count_hosts(self, now: float) -> None:
@@ -326,9 +333,9 @@ class Coordinator:
         After a pause of a minute, which may have been a hang, the time starts again.
         """
         continues = any(
-            one.report.ending is not None
-            or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
-            for one in self._agents.values()
+            agent.report.ending is not None
+            or not (agent.is_silent(now) or is_quiet(agent.report.quiet, agent.report.threshold))
+            for agent in self._agents.values()
         )
         if continues and now - self._progressed_at > _LOST_SECONDS:
             self._progressing_since = now
@@ -418,7 +425,7 @@ class Coordinator:
     def _ruling(self, now: float) -> Ruling | None:
         """Return the ruling of all hosts together on the current quiet period."""
         up = [agent for agent in self._up() if agent.report.ending is None]
-        if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
+        if len(up) < 2 or not any(is_quiet(agent.report.quiet, agent.report.threshold) for agent in up):
             return None
         views = [
             HostView(
@@ -466,11 +473,11 @@ class Coordinator:
         older: set[str] = set()
         for rank, agents in claims.items():
             if len(agents) > 1:
-                newest = min(agents, key=lambda one: one.report.started_age + self._clock() - one.at)
-                older |= {one.report.agent for one in agents if one is not newest}
-                if rank not in self._claimed and sum(one.report.ending is None for one in agents) > 1:
+                newest = min(agents, key=lambda agent: agent.report.started_age + self._clock() - agent.at)
+                older |= {agent.report.agent for agent in agents if agent is not newest}
+                if rank not in self._claimed and sum(agent.report.ending is None for agent in agents) > 1:
                     self._claimed.add(rank)
-                    names = " and ".join(sorted({one.host for one in agents}))
+                    names = " and ".join(sorted({agent.host for agent in agents}))
                     self._notice(f"agents on {names} claim rank {rank}: the one that started last counts")
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
@@ -527,7 +534,7 @@ class Coordinator:
                 escalates=self._escalates(),
             )
             self._shared, self._shared_at, self._members_digest = shared, now, digest_of(members)
-        agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
+        agent.answered = frozenset((incident.id, incident.status) for incident in self._ledger.values())
         return msgspec.structs.replace(
             shared,
             acknowledged={agent.report.agent: agent.report.number},
@@ -548,6 +555,10 @@ class Coordinator:
     def _members(self) -> list[Member]:
         there = [agent.report for agent in self._agents.values() if agent.report.ending is None]
         found = {
-            one.host_id: Member(one.host_id, one.host, one.address, one.node) for one in there if one.address
+            report.host_id: Member(report.host_id, report.host, report.address, report.node)
+            for report in there
+            if report.address
         }
-        return sorted(found.values(), key=lambda one: (one.node is None, one.node or 0, one.host_id))
+        return sorted(
+            found.values(), key=lambda member: (member.node is None, member.node or 0, member.host_id)
+        )

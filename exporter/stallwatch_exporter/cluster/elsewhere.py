@@ -118,9 +118,9 @@ def _mpirun(start: _Start) -> str | None:
     at = _program(start.rest)
     before = start.rest[:at]
     hosts = {
-        one.partition(":")[0]
+        entry.partition(":")[0]
         for text in _values(before, "-H", "-host", "--host", "-hosts", "--hosts")
-        for one in text.split(",")
+        for entry in text.split(",")
     }
     for path in _values(before, "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"):
         hosts |= set(start.hosts_in(path))

@@ -174,7 +174,7 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     restarted = _number(facts.get("SLURM_RESTART_COUNT")) or 0
     key = _key("mpi", job, name)
     at = _TCP.findall(facts.get("OMPI_MCA_orte_hnp_uri")[:4096])
-    addresses = [one for group in at for one in group.split(",") if not _is_local(one)]
+    addresses = [address for group in at for address in group.split(",") if not _is_local(address)]
     return RunIdentity(
         key=key,
         job=key[:8],
@@ -239,7 +239,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
     if _is_local(host) or not (nodes[1] > 1 if nodes else jobset or "no_ssh" in facts.launcher):
         return None
     node = facts.option("node_rank", "machine_rank", variables=("NODE_RANK", "RANK"))
-    inside = any(one.startswith("PET_") for one in facts.environ) or facts.get("KUBERNETES_SERVICE_HOST")
+    inside = any(name.startswith("PET_") for name in facts.environ) or facts.get("KUBERNETES_SERVICE_HOST")
     space, pod = facts.get("POD_NAMESPACE"), _POD.fullmatch(host.partition(".")[0]) if inside else None
     expected = nodes[0] if nodes and nodes[0] == nodes[1] else None
     if jobset:

@@ -245,9 +245,12 @@ class Member:
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
-            run = next((one for one in known if one.status == "open" and alias in one.aliases), None)
+            run = next(
+                (incident for incident in known if incident.status == "open" and alias in incident.aliases),
+                None,
+            )
             used = [number_of(one) for one in known if one.began_as == incident.began_as]
-            number = max([incident.episode, *(one + 1 for one in used)])
+            number = max([incident.episode, *(taken + 1 for taken in used)])
             name = f"{incident.id.rpartition('/')[0]}/{number}"
             self._names[incident.id] = (run.id, run.opened_at) if run else (name, incident.opened_at)
         name, opened_at = self._names[incident.id]
@@ -342,12 +345,16 @@ class Member:
     def _remember(self, ledger: Sequence[Incident]) -> None:
         known = joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values()), ledger])
         now, wall = self._clock(), self._wall()
-        mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
+        mine = {
+            qualified(self._agent, incident) for incident in self._mine.values() if incident.status == "open"
+        }
         self._ledger = kept_ledger(known, wall, mine)
         self._alone.clear()
-        sent = {(alias, one.status) for one in known for alias in one.aliases}
-        self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())
-        over = {alias for one in known if one.status == "resolved" for alias in one.aliases}
+        sent = {(alias, incident.status) for incident in known for alias in incident.aliases}
+        self._is_known = all(
+            (qualified(self._agent, incident), incident.status) in sent for incident in self._mine.values()
+        )
+        over = {alias for incident in known if incident.status == "resolved" for alias in incident.aliases}
         for name, since in list(self._closed_at.items()):
             incident = self._mine.get(name)
             if incident is None or incident.status == "open":

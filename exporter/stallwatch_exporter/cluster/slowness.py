@@ -61,7 +61,7 @@ class UnacknowledgedSteps:
     def acknowledged(self, number: int) -> None:
         """Remove the steps of this report and of earlier reports."""
         with self._lock:
-            for known in [one for one in self._posted if one <= number]:
+            for known in [posted for posted in self._posted if posted <= number]:
                 for rank, count in self._posted.pop(known).items():
                     steps = self._steps[rank]
                     while steps and self._counts[rank] - len(steps) < count:
@@ -143,9 +143,9 @@ class Slowness:
 
     def end(self, endings: Iterable[Ending]) -> None:
         """Close the incident at the end of the run, with the worst ending of all hosts."""
-        ended = {RESOLUTIONS.get(one.kind, "run-failed") for one in endings}
+        ended = {RESOLUTIONS.get(ending.kind, "run-failed") for ending in endings}
         worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
-        self._resolve(next((one for one in worst if one in ended), "unknown"))
+        self._resolve(next((resolution for resolution in worst if resolution in ended), "unknown"))
 
     def _judged(self, report: AgentReport, ledger: Iterable[Incident]) -> None:
         if self._book is None:

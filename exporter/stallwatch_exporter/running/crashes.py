@@ -177,9 +177,11 @@ def _dead_programs(
     No steps follow the end of the training program. If another program ended well, that program may be the
     training program, unless steps are missing or the log ends in a failure.
     """
-    dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
-    dead = [one for one in dead if not _excused(one, programs, reached)]
-    well = any(one.fate == "well" for one in programs)
+    dead = [
+        program for program in programs if program.fate == "failed" and not _before_the_end(program, reached)
+    ]
+    dead = [program for program in dead if not _excused(program, programs, reached)]
+    well = any(program.fate == "well" for program in programs)
     if well and (reached.complete or not (reached.short or log_fails())):
         return []
     return dead

@@ -146,10 +146,10 @@ class EndEvidence:
                 started=program.seen,
                 words=program.words,
             )
-            own_rings = [one for one in rings if one.pid == program.pid]
+            own_rings = [ring for ring in rings if ring.pid == program.pid]
             ends += [_combined(own, ring) for ring in own_rings] or [own]
         known = {program.pid for program in self.programs.known.values()}
-        return [*ends, *(one for one in rings if one.rank is not None and one.pid not in known)]
+        return [*ends, *(ring for ring in rings if ring.rank is not None and ring.pid not in known)]
 
     def _judged(
         self, command: Ending, ends: Sequence[ProcessEnd], diagnose: Diagnose
@@ -190,7 +190,7 @@ class EndEvidence:
         """Wait a moment so that the ranks can end with the command, and return the ends of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
-            up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
+            up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))
             read_reports()  # after the check above, so that the last reports of ended ranks are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)

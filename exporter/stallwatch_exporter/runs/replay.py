@@ -63,7 +63,7 @@ def recorded_stalls(folder: Path) -> list[RecordedStall]:
     """Return the stalls of a run, each with its last stacks; an unresolved stall lasts until the end."""
     begins: dict[str, float] = {}
     found: dict[str, RecordedStall] = {}
-    for state in (one for one in read_journal(folder) if one.kind == "stall"):
+    for state in (incident for incident in read_journal(folder) if incident.kind == "stall"):
         begin = begins.setdefault(state.id, state.quiet_since)
         if state.stacks is not None:
             end = math.inf if state.resolved_at is None else state.resolved_at
@@ -100,7 +100,9 @@ def replay(
     def pass_to(time_ns: int) -> None:
         nonlocal current, due, last_ns
         since = time_ns if last_ns is None else last_ns
-        stall = next((one for one in stalls if one.begin * 1e9 < time_ns and since < one.end * 1e9), None)
+        stall = next(
+            (stall for stall in stalls if stall.begin * 1e9 < time_ns and since < stall.end * 1e9), None
+        )
         if stall is not current:
             ranks.close()
             current = stall

@@ -532,5 +532,5 @@ class Agent:
             "rank_logs": sorted(self._copies.files),
             "ranks": spans_of(self._ranks),
             "first_rank": self._first_rank,
-            "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
+            "gaps": [Gap(gap.lines, gap.since + moved, gap.until + moved) for gap in self._copies.gaps],
         }

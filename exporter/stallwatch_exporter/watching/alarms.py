@@ -184,7 +184,9 @@ class Alarms:
         rule = guessed.rule if guessed else UNKNOWN_FAILURE
         about = _cause(guessed, finding, unknown, (), diagnosis.progress)
         about["count"] = finding.count if finding else unknown.count
-        incident = next((one for one in self._book.of_kind("finding") if _of_unknown(one)), None)
+        incident = next(
+            (incident for incident in self._book.of_kind("finding") if _of_unknown(incident)), None
+        )
         if incident is None:
             self._book.open("finding", rule, "critical", now, **about)
         elif incident.rule in (rule, UNKNOWN_FAILURE):
@@ -364,7 +366,9 @@ class Alarms:
             late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
             return True  # the rank became slow when the steps became slow
-        slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
+        slowing = any(
+            finding.rule == TRACE_CACHE and finding.harm in _HARMFUL for finding in diagnosis.findings
+        )
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
@@ -435,7 +439,7 @@ def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None
 
 
 def _finding(diagnosis: Diagnosis, rule: str) -> Finding | None:
-    return next((one for one in diagnosis.findings if one.rule == rule), None)
+    return next((finding for finding in diagnosis.findings if finding.rule == rule), None)
 
 
 def _cause(
@@ -459,7 +463,7 @@ def _cause(
 
 
 def _unknown_count(diagnosis: Diagnosis) -> int:
-    return sum(one.count for one in diagnosis.unknown)
+    return sum(exception.count for exception in diagnosis.unknown)
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:

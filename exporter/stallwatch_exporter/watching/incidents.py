@@ -298,7 +298,7 @@ class Reporting:
 
     def _changed(self, trouble: Incident) -> None:
         severity = trouble.severity
-        still_open = {one.rule for one in self.book.all_open if one.severity == severity}
+        still_open = {incident.rule for incident in self.book.all_open if incident.severity == severity}
         for rule in {trouble.rule, trouble.began_as[1]}:
             self._metrics.incident(rule, severity, rule in still_open)
         self._folder.append_incident(self._by_wall_clock(trouble))

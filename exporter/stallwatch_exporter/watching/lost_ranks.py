@@ -118,7 +118,7 @@ class RankExits:
         self.left = [ExitedRank(rank, self._steps.get(rank), self._behind(rank)) for rank in left]
         missed = self._missed({**unprobed, **up}, now)
         if missed is None:
-            missed = {one.rank: one.since for one in self.gone}
+            missed = {lost_rank.rank: lost_rank.since for lost_rank in self.gone}
         self.gone = [
             LostRank(
                 rank,
@@ -194,21 +194,21 @@ class LostRankAlarms:
             return
         step, total = tracker.last_step, tracker.total_steps
         over = tracker.shows_finish or (step is not None and total is not None and step >= total)
-        lost = [one for one in gone if not one.well]
+        lost = [lost_rank for lost_rank in gone if not lost_rank.well]
         note = message(_message_id(lost, "gone"), ranks=_named(lost)) + _how_they_ended(lost)
-        known = memory() if any(not one.badly for one in lost) else None
+        known = memory() if any(not lost_rank.badly for lost_rank in lost) else None
         if known is not None and known.counted:
             note = note + message("diagnosis.gone-counted")
-        news = not (held or over) and any(self._is_news(one, now) for one in lost)
+        news = not (held or over) and any(self._is_news(lost_rank, now) for lost_rank in lost)
         self._notify(RANK_GONE, "critical", lost, note, tracker, now, news=news)
-        early = [one for one in gone if one.well and one.step is not None]
-        first = min((one.step for one in early if one.step is not None), default=0)
+        early = [lost_rank for lost_rank in gone if lost_rank.well and lost_rank.step is not None]
+        first = min((lost_rank.step for lost_rank in early if lost_rank.step is not None), default=0)
         if total is None:
             note = message(_message_id(early, "gone-behind"), ranks=_named(early), step=first)
         else:
             note = message(_message_id(early, "gone-early"), ranks=_named(early), step=first, total=total)
         left_over = total is not None and tracker.phase not in _LAST_PHASES
-        news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
+        news = not (held or over) and (left_over or any(lost_rank.behind >= GONE_ON for lost_rank in early))
         self._notify(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, lost: LostRank, now: float) -> bool:
@@ -261,7 +261,7 @@ def _message_id(ranks: Sequence[LostRank], how: str) -> str:
 
 def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
     """Return the exit code or signal of the ranks as text, if it is the same for all ranks."""
-    codes = {one.code for one in ranks}
+    codes = {lost_rank.code for lost_rank in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:
         return ""
@@ -273,4 +273,4 @@ def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
 
 
 def _named(ranks: Sequence[LostRank]) -> str:
-    return fold_ranks(one.rank for one in ranks)
+    return fold_ranks(lost_rank.rank for lost_rank in ranks)

@@ -208,7 +208,7 @@ class ProbeIntake:
         """Return the command's ending, completed by the ranks that ended before the command."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks normally end at slightly different times
-            left = [one for one in left if one.behind >= GONE_ON]
+            left = [rank for rank in left if rank.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
