@@ -136,8 +136,8 @@ class Alarms:
     def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
         """Open incidents for the matches and warnings that are due, or for all if `everything` is true.
 
-        A match opens no incident if the finding of its rule is not fatal. A warning opens an incident only if
-        the finding of its rule is harmful.
+        If the finding of its rule is not fatal, a match does not open an incident. A warning opens one only
+        if the finding of its rule is harmful.
         """
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
