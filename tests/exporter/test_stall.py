@@ -61,7 +61,7 @@ def test_threshold_is_long_before_it_is_learned(steps: int) -> None:
 def test_documented_number_of_steps_is_right(steps: int, seconds: float, threshold: float) -> None:
     """README.md, README.zh.md and docs/stalls.md contain these numbers."""
     watch, last = training(seconds, steps=0)[0], 0.0
-    watch.log_only = True
+    watch.learnt.log_only = True
     for step in range(1, steps + 1):
         last = 1100.0 + step * seconds
         watch.observe(last, "train", step)
@@ -132,7 +132,7 @@ def test_regular_pauses_raise_the_threshold() -> None:
 
 def test_first_interval_of_a_log_can_contain_a_rollout() -> None:
     watch, last = training(20.0, steps=1)
-    watch.log_only = True
+    watch.learnt.log_only = True
     watch.observe(last, "train", 1)
     assert watch.check(last).threshold == 4 * 1800.0
     watch.observe(last + 300.0, "train", 2)
@@ -141,7 +141,7 @@ def test_first_interval_of_a_log_can_contain_a_rollout() -> None:
 
 def test_early_pause_of_a_log_triples_the_threshold() -> None:
     watch = StallWatch(SETTINGS, started=0.0)
-    watch.log_only = True
+    watch.learnt.log_only = True
     for step, now in enumerate([10.0, 20.0, 30.0, 40.0], start=1):
         watch.observe(now, "train", step)
     assert watch.check(2040.0).stalled
@@ -153,7 +153,7 @@ def test_early_pause_of_a_log_triples_the_threshold() -> None:
 def test_short_log_has_a_threshold_of_nearly_three_floors() -> None:
     """Lines every 14 seconds, then an evaluation of 36 seconds without a line: seen in a healthy run."""
     watch, last = training(2.0, steps=9)
-    watch.log_only = True
+    watch.learnt.log_only = True
     watch.observe(last + 2.0, "train", 10)
     assert watch.check(last + 2.0).threshold == 84.0
     assert watch.check(last + 2.0).learning
@@ -167,7 +167,7 @@ def test_short_log_has_a_threshold_of_nearly_three_floors() -> None:
 
 def test_quiet_log_after_an_evaluation_can_be_training() -> None:
     watch, now = training(100.0)
-    watch.log_only = True
+    watch.learnt.log_only = True
     for _ in range(6):
         watch.observe(now, "eval")
         watch.observe(now + 10.0, "save")
@@ -180,7 +180,7 @@ def test_quiet_log_after_an_evaluation_can_be_training() -> None:
 def evaluated(steps: int, *, result_only: bool) -> float:
     """Return the threshold `steps` steps of 10 s after the third evaluation, each after ten steps."""
     watch, now = training(10.0)
-    watch.log_only = True
+    watch.learnt.log_only = True
     for _ in range(3):
         for step in range(9):
             now += 10.0 + step % 3

@@ -47,5 +47,5 @@ def test_replay_without_probes_is_not_reported(command: list[str], notices: int)
     reading: Any = SimpleNamespace(tracker=SimpleNamespace(last_step=5))
     intake = ProbeIntake(reading, lambda _: None, said.append, command=command)
     for now in (0.0, WAIT_SECONDS):
-        intake.there({}, now)
+        intake.update_ranks({}, now)
     assert said == [NO_PROBE] * notices

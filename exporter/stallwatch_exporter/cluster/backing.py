@@ -8,7 +8,7 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """The receiver rejects all reports of the agent, because of a wrong secret or a different version."""
+    """Raised if the receiver rejects all reports of the agent: wrong secret, or different version."""
 
 
 class Backing(Protocol):
@@ -27,15 +27,12 @@ class Backing(Protocol):
 
 
 class Merges(Protocol):
-    """Protocol of the object that merges one run's reports; ``coordinator.Coordinator`` implements it."""
+    """Object that merges the reports of one run, such as a ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
         """Process one agent's report and return the reply. May be called from any thread."""
         ...
 
     def step(self) -> None:
-        """Find agents that became silent, and report the changes that are due.
-
-        The method is called about once a second.
-        """
+        """Find agents that became silent, and report the changes that are due; called once a second."""
         ...

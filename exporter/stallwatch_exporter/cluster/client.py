@@ -26,9 +26,9 @@ from stallwatch_exporter.cluster.server import (
     ClusterServer,
     Notices,
     OtherHosts,
-    Run,
     SameHost,
     listen,
+    merged,
     most_connections,
 )
 from stallwatch_exporter.cluster.signing import REPORTS, Answer, Elsewhere, Malformed, pack, read, unpack
@@ -84,7 +84,7 @@ class HttpBacking:
         self._identity = identity
         self._join = join
         self._home = home
-        self._run = Run(merges)
+        self._merges = merges
         self._agent = agent
         self._host_id = host_id
         self._hostname = hostname or socket.gethostname()
@@ -114,8 +114,8 @@ class HttpBacking:
         """Address of this agent's server; ``:19402`` if it listens on all addresses of the host."""
         if self._server is None:
             return ""
-        is_one = self._join.host not in ("", "0.0.0.0", "::")
-        return host.join_address(self._join.host if is_one else "", self._server.port)
+        is_specific = self._join.host not in ("", "0.0.0.0", "::")
+        return host.join_address(self._join.host if is_specific else "", self._server.port)
 
     def post(self, report: AgentReport) -> Reply | None:
         """Send a report; return ``None`` if no reply arrives in time."""
@@ -148,10 +148,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Try to become the agent that posts for this host. Return whether that succeeded.
-
-        Raises `OSError`.
-        """
+        """Try to become the agent that posts for this host, and return whether that succeeded."""
         bound = host.bind(name)
         if bound is None:
             return False
@@ -160,7 +157,7 @@ class HttpBacking:
         return True
 
     def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
-        """Pass a report to the agent that posts for this host. Raises the errors of the connection."""
+        """Pass a report to the agent that posts for this host."""
         body, encoding = pack(Post(reports=[report]))
         connection = Connection(name)
         try:
@@ -185,20 +182,20 @@ class HttpBacking:
         reports = [msgspec.structs.replace(report, **known) for report in reports]
         answer: Answer | None = None
         for part in _parts(reports, self._notices):
-            given = self._post(part, signed, end) if signed is not None else self._own(part)
-            if given is None:
+            newest = self._post(part, signed, end) if signed is not None else self._merge_here(part)
+            if newest is None:
                 return None
-            refused = {**answer.refused, **given.refused} if answer is not None else given.refused
-            answer = msgspec.structs.replace(given, refused=refused)
+            refused = {**answer.refused, **newest.refused} if answer is not None else newest.refused
+            answer = msgspec.structs.replace(newest, refused=refused)
         if answer is not None and answer.reply.members is not None:
             self._learn(answer.reply.members)
         return answer
 
     def _learn(self, listed: Sequence[Member]) -> None:
-        """Record the agents that can merge the reports of the run.
+        """Record the agents that can merge the run's reports, according to the coordinator.
 
-        A new coordinator lists only the hosts that have posted to it. The other hosts stay known, because an
-        agent that forgets a host with precedence over its own would merge a part of the run by itself.
+        A new coordinator lists only the hosts that have posted to it. This agent remembers the other hosts
+        too. Otherwise, it would forget a host that takes precedence, and merge a part of the run itself.
         """
         now, known, new = self._clock(), self._known(), {member.host_id: member for member in listed}
         self._missing = {id: self._missing.get(id, now) for id in known.keys() - new.keys()}
@@ -206,7 +203,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge, without agents that have been missing for a long time."""
+        """Return the agents that can merge, except those that have been missing for a long time."""
         now = self._clock()
         return {
             id: member
@@ -236,7 +233,7 @@ class HttpBacking:
                 break  # this name means this agent's own host
             if (answer := self._try(peer, reports, signed, end, tried)) is not None:
                 return answer
-        return self._own(reports)
+        return self._merge_here(reports)
 
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
@@ -267,7 +264,7 @@ class HttpBacking:
         where, port = host.split_address(other.address)
         return self._peer(where, (port,)) if where and port else None
 
-    def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
+    def _merge_here(self, reports: Sequence[AgentReport]) -> Answer | None:
         """Merge the reports in this agent, because no agent with precedence accepted them."""
         self._used = None
         where, _ = host.split_address(self._join.address)
@@ -275,7 +272,7 @@ class HttpBacking:
             self._notices(f"{self._join.address} does not answer: until it does, this agent merges the run")
         here = f"{self._hostname}{self.address}" if self.address[:1] == ":" else self.address
         try:
-            return self._run.take([msgspec.structs.replace(report, address=here) for report in reports])
+            return merged(self._merges, [msgspec.structs.replace(report, address=here) for report in reports])
         except Exception as error:
             self._notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
             return None
@@ -321,10 +318,10 @@ class HttpBacking:
         def place(node: int | None, host_id: str) -> tuple[bool, int, str]:
             return node is None, node or 0, host_id
 
-        own = place(self._identity.node, self._host_id)
+        own_place = place(self._identity.node, self._host_id)
         for member in sorted(self._known().values(), key=lambda member: place(member.node, member.host_id)):
             where, port = host.split_address(member.address)
-            if where and port and place(member.node, member.host_id) < own:
+            if where and port and place(member.node, member.host_id) < own_place:
                 known = self._named(Elsewhere(host_id=member.host_id, address=member.address))
                 if known is not None:
                     yield known
@@ -353,10 +350,7 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen on.
-
-        If `join.address` is an address of this host, its port comes first.
-        """
+        """Return the ports to listen on; a port that the user set in `join.address` comes first."""
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]
@@ -364,7 +358,7 @@ class HttpBacking:
     def _open(self) -> Signed | None:
         """Start listening, and return the identity that signs requests.
 
-        Return ``None`` as long as there is no secret. In this case, the agent works alone.
+        As long as there is no secret, return ``None``: the agent then works alone.
         """
         if self._signed is None and not self._no_secret:
             try:
@@ -375,8 +369,7 @@ class HttpBacking:
                 return None
             if secret is None:
                 return None
-            # Greater than any number of an earlier agent with the same name.
-            count = itertools.count(time.time_ns())
+            count = itertools.count(time.time_ns())  # above all numbers of earlier agents with the same name
             self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
@@ -391,7 +384,7 @@ class HttpBacking:
             secret.text,
             self._agent,
             self._host_id,
-            lambda _: self._run.merges,
+            lambda _: self._merges,
             self._notices,
             knows=lambda other: other == key,
             elsewhere=self._elsewhere,
@@ -408,10 +401,10 @@ class HttpBacking:
 
 
 class HostReports:
-    """Newest reports of the agents on one host, which one post sends together.
+    """Collect the newest reports of all agents on this host, and send them in one post.
 
-    A report without changes waits for the next post, and its agent gets the last reply. Therefore, a host
-    sends one post per interval, regardless of the number of its agents.
+    A report without changes waits for the next post, and its agent gets the last reply immediately.
+    Therefore, a host sends one post per interval, regardless of the number of its agents.
     """
 
     def __init__(
@@ -482,12 +475,12 @@ class HostReports:
 
 
 def _news(report: AgentReport) -> tuple[object, ...]:
-    """Return the parts of a report that must be posted immediately when they change."""
+    """Return the parts of a report whose changes are posted immediately."""
     return report.incidents, report.ending, report.ledger, report.phase
 
 
 def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:
-    """Split the reports into posts that are smaller than the size limit."""
+    """Split the reports into parts that are each small enough for one post."""
     if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
         yield reports
     elif len(reports) > 1:

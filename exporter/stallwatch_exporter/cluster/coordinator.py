@@ -54,20 +54,8 @@ _SKEWS = 32  # number of posts from which the clock offset of an agent is estima
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
-#: Takes the numbers of expected, reporting, and silent hosts; each is ``None`` once another agent takes over.
+#: Takes the numbers of expected, reporting and silent hosts, or ``None`` if another agent merges the reports.
 HostCounts = Callable[[int | None, int | None, int | None], None]
-
-
-class _Shared(msgspec.Struct, frozen=True):
-    """Part of a reply that is the same for all agents."""
-
-    at: float
-    hosts: dict[str, str]
-    members: list[Member]
-    digest: int  #: digest of `members`
-    names: dict[str, str]
-    ruling: Ruling | None
-    escalates: list[str]
 
 
 class _Agent:
@@ -93,9 +81,9 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the agent's clock is ahead of this clock, estimated from several posts.
+        """Seconds by which the agent's clock is ahead of this clock.
 
-        A delay of a post reduces the estimate, so the largest estimate is used.
+        Delays of posts only reduce the measured values, so the largest value is the best estimate.
         """
         return max(self._ahead, default=0.0)
 
@@ -105,8 +93,7 @@ class _Agent:
 
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
-        # On a busy host, the agent's thread can be late by seconds, which matters little at typical
-        # thresholds.
+        # On a busy host, the agent's thread can be late by seconds.
         patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
@@ -133,8 +120,7 @@ class Coordinator:
     ) -> None:
         """Set up a coordinator with the name of its agent or service.
 
-        `hosts` receives the `HostCounts`. `slowdown` receives the fraction of the throughput that is lost
-        because of a slow host.
+        `slowdown` receives the fraction of the throughput that a slow host costs.
         """
         self.name = name
         self._sinks = sinks
@@ -143,24 +129,30 @@ class Coordinator:
         self._notice = notice
         self._hosts = hosts
         self._guarded = Guard(surviving(notice))
-        self._lock = threading.RLock()
-        self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
         self._slowdown = slowdown
-        self._episodes = self._no_episodes()
-        self._slowness = self._no_slowness()
+        self._lock = threading.RLock()
         self._present_at = clock()
-        self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
-        self._absent: dict[str, tuple[str, float]] = {}  # ranks and first mention of hosts without posts
         self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
         self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
-        self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
-        self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
         self._newest_at = 0.0  # time of the last change to an incident of an agent
-        self._shared: _Shared | None = None
         self._claimed: set[int] = set()  # ranks claimed by two agents
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Set up the state of a run from which no report has arrived."""
+        self._agents: dict[str, _Agent] = {}
+        self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
+        self._absent: dict[str, tuple[str, float]] = {}  # ranks and first mention of hosts without posts
+        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
+        self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
+        self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
+        self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
+        self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
+        self._shared: Reply | None = None  # part of the replies that is the same for all agents
+        self._shared_at = 0.0
+        self._members_digest = 0
 
     # ---- reports
 
@@ -169,7 +161,7 @@ class Coordinator:
         with self._lock:
             now = self._present()
             agent = self._agents.get(report.agent)
-            before = {} if agent is None else {one.id: one for one in agent.report.incidents}
+            before = {} if agent is None else {incident.id: incident for incident in agent.report.incidents}
             names_hosts = agent is None or report.hosts != agent.report.hosts
             is_new = agent is None or report.host != agent.report.host
             taken = msgspec.structs.replace(report, hosts=self._same(report.hosts), ledger=[])
@@ -184,7 +176,7 @@ class Coordinator:
                 agent.host = self._name_of(report)
             agent.beat = max(self._least_beat, beat_of(report.quiet, report.threshold))
             if names_hosts:
-                self._miss(report.hosts, now)
+                self._note_absent(report.hosts, now)
             for known in report.ledger:
                 self._adopt(known)
             for incident in report.incidents:
@@ -199,12 +191,14 @@ class Coordinator:
         """Find lost agents and report due changes; called about once a second."""
         with self._lock:
             now = self._present()
-            self._note_going_on(now)
+            self._note_progress(now)
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._close_orphans(now)
             if all(agent.report.ending is not None for agent in self._agents.values()):
-                self._slowness.end([one.report.ending for one in self._agents.values() if one.report.ending])
+                self._slowness.end(
+                    [agent.report.ending for agent in self._agents.values() if agent.report.ending]
+                )
             self._episodes.flush()
             self._note_sent()
             self._count_hosts(now)
@@ -212,24 +206,18 @@ class Coordinator:
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state, because the run's agents now report to another coordinator.
 
-        The other coordinator escalates the incidents in `escalates`, so the sinks of this coordinator release
-        them. The sinks also close the incidents that are closed in the `ledger` of the other coordinator.
+        The other coordinator has closed some incidents of its `ledger`, and escalates those in `escalates`.
+        The sinks of this coordinator close the former, and stop escalating the latter.
         """
         with self._lock:
-            adopted = {one.id: one for one in self._ledger.values() if one.status == "open"}
+            adopted = {
+                incident.id: incident for incident in self._ledger.values() if incident.status == "open"
+            }
             self._passed_on |= adopted | self._shown
             self._ledger.clear()
             if self._agents:
-                self._released.clear()
-                self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
-                self._absent.clear()
-                self._agents.clear()
-                self._named.clear()
-                self._adopted_at.clear()
-                self._shared = None
+                self._start_anew()
                 self._hosts(None, None, None)
-                self._episodes = self._no_episodes()
-                self._slowness = self._no_slowness()
                 for known in self._unsent.values():
                     self._episodes.adopt(known)
             for name in self._passed_on.keys() & {*escalates} - self._released:
@@ -252,13 +240,13 @@ class Coordinator:
                     sink(closed)
 
     def _each_sink(self, method: str, *given: Any) -> None:
-        """Call a method on each sink that has a method with this name."""
+        """Call a method of each sink that has this method."""
         for optional in optional_methods(self._sinks, method):
             with self._guarded("reporting an incident"):
                 optional(*given)
 
     def note_shown(self, incident: Incident) -> None:
-        """Record the state of an incident that the sinks received from this coordinator or from its agent."""
+        """Record an incident that this coordinator or its agent passed to the sinks."""
         with self._lock:
             if incident.status == "resolved":
                 self._shown.pop(incident.id, None)
@@ -266,16 +254,10 @@ class Coordinator:
             else:
                 self._shown[incident.id] = incident
 
-    def _no_episodes(self) -> RunEpisodes:
-        return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
-
-    def _no_slowness(self) -> Slowness:
-        return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
-
     def _present(self) -> float:
-        """Return the current time.
+        """Return the current time; clear the state if this process was suspended for a while.
 
-        If this process was suspended for a while, another agent has merged the run, so clear the state.
+        Another agent has merged the run in the meantime.
         """
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
@@ -313,10 +295,13 @@ class Coordinator:
             others = [each for each in self._agents.values() if each.report.agent != self.name]
             up = [each for each in others if each.report.ending is None and not each.is_silent(now)]
             return all(
-                (one.id, one.status) in each.answered
+                (incident.id, incident.status) in each.answered
                 for each in up
-                for one in self._ledger.values()
-                if one.status == "open" or one.kind == "ended" or one.outlasted or each.has_part_in(one)
+                for incident in self._ledger.values()
+                if incident.status == "open"
+                or incident.kind == "ended"
+                or incident.outlasted
+                or each.has_part_in(incident)
             )
 
     def _count_hosts(self, now: float) -> None:
@@ -342,27 +327,26 @@ class Coordinator:
             del self._agents[agent.report.agent]
             self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
-    def _note_going_on(self, now: float) -> None:
-        """Record how long at least one host has continued or has ended its part of the run.
+    def _note_progress(self, now: float) -> None:
+        """Record since when at least one host makes progress, or has ended its part of the run.
 
         After a pause of a minute, which may have been a hang, the time starts again.
         """
-        goes_on = any(
-            one.report.ending is not None
-            or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
-            for one in self._agents.values()
+        continues = any(
+            agent.report.ending is not None
+            or not (agent.is_silent(now) or is_quiet(agent.report.quiet, agent.report.threshold))
+            for agent in self._agents.values()
         )
-        if goes_on and now - self._went_on_at > _LOST_SECONDS:
+        if continues and now - self._progressed_at > _LOST_SECONDS:
             self._progressing_since = now
-        self._went_on_at = now if goes_on else self._went_on_at
-        self._progressing = goes_on
+        self._progressed_at = now if continues else self._progressed_at
+        self._progressing = continues
 
     def _is_given_up(self, reported_at: float, now: float) -> bool:
-        """Return whether a silent host has had enough time to report its open incidents again.
+        """Return whether a silent host is lost, so that its open incidents can be closed.
 
-        If the run continues on other hosts, or ends, the silent host is lost. If all hosts are quiet, the
-        silent host may be disconnected but have the same incident, and it may be the last to post when the
-        run continues.
+        It is lost if the other hosts have continued, or ended, for a while. If all hosts are quiet, the
+        silent host may only be disconnected, and be the last to post when the run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -387,7 +371,7 @@ class Coordinator:
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
 
     def _adopt(self, known: Incident) -> None:
-        """Add an incident that another coordinator reported, without notifying users again."""
+        """Add an incident of which another coordinator has already notified the users."""
         ago = self._wall() - known.resolved_at if known.resolved_at is not None else 0.0
         if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known, ago):
             return
@@ -414,7 +398,7 @@ class Coordinator:
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
     def _close_orphans(self, now: float) -> None:
-        """Close the open incidents that were known only to lost agents."""
+        """Close the open incidents that no agent has reported since they were adopted."""
         for name, known in list(self._ledger.items()):
             if self._is_given_up(self._adopted_at.get(name, now), now) and self._episodes.awaits(name):
                 self._close(known)
@@ -439,9 +423,9 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the ruling on the quiet period, based on the combined reports of all hosts."""
+        """Return the ruling of all hosts together on the current quiet period."""
         up = [agent for agent in self._up() if agent.report.ending is None]
-        if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
+        if len(up) < 2 or not any(is_quiet(agent.report.quiet, agent.report.threshold) for agent in up):
             return None
         views = [
             HostView(
@@ -458,10 +442,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the ranks of each host as folded text, such as ``0-7``.
-
-        The result contains the hosts of `agents`, and hosts that posted only to other coordinators.
-        """
+        """Return the folded ranks, such as ``0-7``, of the hosts of `agents`, and of absent hosts."""
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(agent.host, []).append(agent.report.ranks)
@@ -474,8 +455,8 @@ class Coordinator:
         limit = max(SILENT_BEATS * beat, _LEAST_SILENT)
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
-    def _miss(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record the hosts that an agent names in its report and that have not posted to this coordinator."""
+    def _note_absent(self, hosts: Mapping[str, str], now: float) -> None:
+        """Record the hosts that an agent knows, but that have not posted to this coordinator."""
         present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -484,10 +465,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents whose ranks no newer agent claims.
-
-        Of several agents that claim the same rank, only the agent that started last is returned.
-        """
+        """Return the agents. If several claim the same rank, only the one that started last counts."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -495,16 +473,16 @@ class Coordinator:
         older: set[str] = set()
         for rank, agents in claims.items():
             if len(agents) > 1:
-                newest = min(agents, key=lambda one: one.report.started_age + self._clock() - one.at)
-                older |= {one.report.agent for one in agents if one is not newest}
-                if rank not in self._claimed and sum(one.report.ending is None for one in agents) > 1:
+                newest = min(agents, key=lambda agent: agent.report.started_age + self._clock() - agent.at)
+                older |= {agent.report.agent for agent in agents if agent is not newest}
+                if rank not in self._claimed and sum(agent.report.ending is None for agent in agents) > 1:
                     self._claimed.add(rank)
-                    names = " and ".join(sorted({one.host for one in agents}))
+                    names = " and ".join(sorted({agent.host for agent in agents}))
                     self._notice(f"agents on {names} claim rank {rank}: the one that started last counts")
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _name_of(self, report: AgentReport) -> str:
-        """Return the name of the host in the run, with its address if another host has the same name."""
+        """Return the name of the host, extended by its address or id if another host has the same name."""
         where, _ = split_address(report.address)
         name = report.host
         for more in (where, report.host_id):
@@ -532,60 +510,55 @@ class Coordinator:
 
     @property
     def _least_beat(self) -> float:
-        # Each host posts for all its agents.
         hosts = len(self._shared.hosts) if self._shared is not None else 1
         return min(_SLOWEST, max(QUIET_BEAT_SECONDS, hosts / _PER_SECOND))
 
     def _reply(self, agent: _Agent, now: float) -> Reply:
         shared = self._shared
-        if shared is None or now - shared.at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
+        if shared is None or now - self._shared_at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
             hosts = self._ranks(each for each in self._agents.values() if each.report.ending is None)
             for host, (_, since) in self._absent.items():
                 if now - since >= _FORGET_SECONDS:
                     del hosts[host]
             members = self._members()
-            shared = _Shared(
-                now,
-                self._same(hosts),
-                members,
-                digest_of(members),
-                {
+            shared = Reply(
+                coordinator=self.name,
+                members=members,
+                hosts=self._same(hosts),
+                names={
                     each.report.host_id: each.host
                     for each in self._agents.values()
                     if each.host != each.report.host
                 },
-                self._ruling(now),
-                self._escalates(self._ledger),
+                ruling=self._ruling(now),
+                escalates=self._escalates(),
             )
-            self._shared = shared
-        agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
-        return Reply(
-            coordinator=self.name,
+            self._shared, self._shared_at, self._members_digest = shared, now, digest_of(members)
+        agent.answered = frozenset((incident.id, incident.status) for incident in self._ledger.values())
+        return msgspec.structs.replace(
+            shared,
             acknowledged={agent.report.agent: agent.report.number},
             beat=self._least_beat,
-            members=None if agent.report.members == shared.digest else shared.members,
-            hosts=shared.hosts,
-            names=shared.names,
-            ruling=shared.ruling,
+            members=None if agent.report.members == self._members_digest else shared.members,
             ledger=list(self._ledger.values()),
-            escalates=shared.escalates,
         )
 
-    def _escalates(self, names: Iterable[str]) -> list[str]:
+    def _escalates(self) -> list[str]:
         predicates = optional_methods(self._sinks, "escalates")
-        return [name for name in names if any(escalates(name) for escalates in predicates)]
+        return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the `hosts` object of the last replies if it equals `hosts`; otherwise, return `hosts`.
-
-        This avoids a copy for every agent.
-        """
+        """Return the object of the last replies if it is equal, so that not every agent keeps a copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 
     def _members(self) -> list[Member]:
         there = [agent.report for agent in self._agents.values() if agent.report.ending is None]
         found = {
-            one.host_id: Member(one.host_id, one.host, one.address, one.node) for one in there if one.address
+            report.host_id: Member(report.host_id, report.host, report.address, report.node)
+            for report in there
+            if report.address
         }
-        return sorted(found.values(), key=lambda one: (one.node is None, one.node or 0, one.host_id))
+        return sorted(
+            found.values(), key=lambda member: (member.node is None, member.node or 0, member.host_id)
+        )

@@ -36,10 +36,7 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text.
-
-    The command itself is not changed, because an option for one launcher can break another launcher.
-    """
+    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text."""
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
         return ""
@@ -95,10 +92,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent inserted before the program that the launcher starts.
-
-        If the position of the program is unknown, return general advice instead.
-        """
+        """Return the command with an agent before the program at index `at`, or advice if there is none."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"
@@ -124,9 +118,9 @@ def _mpirun(start: _Start) -> str | None:
     at = _program(start.rest)
     before = start.rest[:at]
     hosts = {
-        one.partition(":")[0]
+        entry.partition(":")[0]
         for text in _values(before, "-H", "-host", "--host", "-hosts", "--hosts")
-        for one in text.split(",")
+        for entry in text.split(",")
     }
     for path in _values(before, "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f"):
         hosts |= set(start.hosts_in(path))
@@ -169,10 +163,7 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Return the index of the program that the launcher starts.
-
-    If the index is uncertain, return the number of words.
-    """
+    """Return the index of the program that the launcher starts, or the number of words if it is unknown."""
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 

@@ -25,18 +25,18 @@ _PATH = 100  # maximum length of a socket's path, in bytes: sockaddr_un of macOS
 
 
 def host_id(hostname: str) -> str:
-    """Return an id that is unique to this host, even if hosts share a name or containers share a boot id.
+    """Return an id that distinguishes this host from all others, even from hosts with the same name.
 
-    The network namespace is part of the id, because an abstract socket is visible only within it (unix(7)).
+    The id includes the network namespace, because an abstract socket is visible only within it (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"
     return hashlib.sha256(f"{hostname} {where}".encode()).hexdigest()[:12]
 
 
 def is_this_host(name: str, hostname: str) -> bool:
-    """Return whether a host name or address from a scheduler identifies this host, without a DNS query.
+    """Return whether a host name or address means this host. No DNS query is made.
 
-    A loopback address never identifies this host, because every host has it.
+    A loopback address never means this host, because every host has it.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
@@ -45,8 +45,8 @@ def is_this_host(name: str, hostname: str) -> bool:
     if address.is_loopback:
         return False
     with contextlib.suppress(OSError):
-        for of_interface in psutil.net_if_addrs().values():
-            if any(entry.address.partition("%")[0] == str(address) for entry in of_interface):
+        for entries in psutil.net_if_addrs().values():
+            if any(entry.address.partition("%")[0] == str(address) for entry in entries):
                 return True
     return False
 
@@ -68,7 +68,7 @@ def join_address(host: str, port: int) -> str:
 def socket_name(folder: Path, key: str, host: str) -> str | None:
     """Return the name of the socket that a run's agents share on this host; ``None`` if it is unsupported.
 
-    The name is abstract on Linux, so that no file is left over or placed in a shared folder.
+    On Linux, the name is abstract, so that no file is created.
     """
     if sys.platform == "linux":
         return f"\0stallwatch-{os.geteuid()}-{key}-{host}"
@@ -79,7 +79,7 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 
 def bind(name: str) -> socket.socket | None:
-    """Bind the socket and return it; return ``None`` if another agent has bound it. Raises `OSError`."""
+    """Bind the socket; return ``None`` if another agent has bound it. Raises `OSError`."""
     if not name.startswith("\0"):
         Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch_exporter.cluster.host import split_address
 from stallwatch_exporter.cluster.nodelists import BadNodeList, expand
 from stallwatch_exporter.runs.naming import LONGEST, sanitise
 from stallwatch_exporter.settings import JoinSettings, is_own_address
@@ -38,7 +39,7 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a run that can have several agents, which all use the same `key`."""
+    """Identity of a run that can have several agents; all its agents have the same `key`."""
 
     key: str  #: 16 hexadecimal digits from the scheduler, the job and the attempt
     job: str  #: job id, such as ``8123.0``
@@ -51,10 +52,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: another run can have the same key until the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the name of the run, which is the same on every host.
-
-        It consists of the user's name for the run, or the name of the script, and of the job.
-        """
+        """Return the name of the run, which all hosts use: `name`, and the job."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -72,8 +70,8 @@ def identify(
 ) -> RunIdentity | None:
     """Return the run that an agent belongs to; ``None`` if the run has no other agent.
 
-    Runs of one job are different runs if their names differ (`name` is the user's name for the run, otherwise
-    the script's name). Examples are consecutive programs in a Slurm step, and trials that share a step.
+    `name` is the user's name for the run, or the name of the script. It distinguishes the runs of one job,
+    such as consecutive programs, or trials, in a Slurm step.
     """
     if join.mode == "off":
         return None
@@ -94,20 +92,17 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity of a run, completed from the environment of a rank that has started.
+    """Return the identity of a run, completed from the environment of a rank.
 
-    An identity that is not provisional is returned unchanged.
-
-    A rank has more information than the command line of its launcher, which may be hidden in a script.
-    torchrun sets all variables used here (torch 2.13,
-    distributed/elastic/agent/server/local_elastic_agent.py). With torchrun's own rendezvous, `MASTER_PORT`
-    changes at each start.
+    An identity that is not provisional is returned unchanged. torchrun sets all variables used here (torch
+    2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts it. With
+    torchrun's own rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
     address, port = _address(environ.get("MASTER_ADDR")), environ.get("MASTER_PORT", "")
     nodes = _nodes_of_rank(environ)
-    if _is_local(_host_of(address)) or _number(port) is None or nodes < 2:
+    if _is_local(split_address(address)[0]) or _number(port) is None or nodes < 2:
         return identity
     known = environ.get("TORCHELASTIC_RUN_ID", "")
     known = "" if known == "none" else known
@@ -147,10 +142,9 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return the value of an option of the launcher.
+        """Return the value of an option of the launcher, or of `variables` if the option is not set.
 
-        The value is from the launcher's arguments, from torchrun's variable for the option, or from
-        `variables`. torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
+        torchrun also reads each option from a variable ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
         for alias in (name, *others):
             if alias in self.launcher:
@@ -168,13 +162,11 @@ class _Facts:
 def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
-    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. This function is used
-    before the function for Slurm, because mpirun starts the ranks of other hosts in a step, but not the ranks
-    of its own host.
+    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. In a Slurm job, this
+    function must come before `_by_slurm`: mpirun starts only the ranks of other hosts in a step.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
-    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains mpirun's host and
-    # process.
+    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace names mpirun's host and process.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():
@@ -182,7 +174,7 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     restarted = _number(facts.get("SLURM_RESTART_COUNT")) or 0
     key = _key("mpi", job, name)
     at = _TCP.findall(facts.get("OMPI_MCA_orte_hnp_uri")[:4096])
-    addresses = [one for group in at for one in group.split(",") if not _is_local(one)]
+    addresses = [address for group in at for address in group.split(",") if not _is_local(address)]
     return RunIdentity(
         key=key,
         job=key[:8],
@@ -238,7 +230,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
     if port and not endpoint:
         master = f"[{master}]:{port}" if master.count(":") > 1 and "[" not in master else f"{master}:{port}"
     master = _address(master).lower()
-    host = _host_of(master)
+    host, _ = split_address(master)
     # A launcher has the variable RANK only if the job sets it in each pod.
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
@@ -247,7 +239,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
     if _is_local(host) or not (nodes[1] > 1 if nodes else jobset or "no_ssh" in facts.launcher):
         return None
     node = facts.option("node_rank", "machine_rank", variables=("NODE_RANK", "RANK"))
-    inside = any(one.startswith("PET_") for one in facts.environ) or facts.get("KUBERNETES_SERVICE_HOST")
+    inside = any(name.startswith("PET_") for name in facts.environ) or facts.get("KUBERNETES_SERVICE_HOST")
     space, pod = facts.get("POD_NAMESPACE"), _POD.fullmatch(host.partition(".")[0]) if inside else None
     expected = nodes[0] if nodes and nodes[0] == nodes[1] else None
     if jobset:
@@ -273,9 +265,9 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """Return the JobSet of a pod, from a variable that an annotation sets, or from the name of the first pod.
+    """Return the JobSet of a pod, from a variable that the user can set, or from the name of the first pod.
 
-    The controller itself sets no such variable. It numbers pods with ``JOB_COMPLETION_INDEX``.
+    The controller itself sets only ``JOB_COMPLETION_INDEX``, the number of the pod.
     """
     given = facts.get("JOBSET_NAME", "METAFLOW_KUBERNETES_JOBSET_NAME")
     of = _OF_JOBSET.fullmatch(host) if facts.get("JOB_COMPLETION_INDEX") else None
@@ -286,9 +278,9 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the launcher in the command, without those of the script after the launcher.
+    """Return the options of the launcher in the command; none if the launcher reaches other hosts by ssh.
 
-    Without ``--no_ssh``, DeepSpeed's launcher starts the ranks of other hosts itself, with a single agent.
+    DeepSpeed's launcher does so without ``--no_ssh``: its run has a single agent.
     """
     words = iter(command)
     for word in words:
@@ -322,7 +314,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 def starts_elsewhere(command: Sequence[str]) -> bool:
     """Return whether the command starts its ranks through a program such as ``srun``.
 
-    The agents of these ranks, if there are any, run below that program.
+    If these ranks have agents, the agents run below that program.
     """
     for word in command:
         program = Path(word).name
@@ -343,7 +335,6 @@ def _is_script(word: str) -> bool:
 
 
 def _key(*parts: object) -> str:
-    """Return a hash of these parts, as sixteen hexadecimal digits."""
     return hashlib.sha256(ascii(tuple(map(str, parts))).encode()).hexdigest()[:16]
 
 
@@ -364,14 +355,7 @@ def _address(text: str | None) -> str:
     return text if _ADDRESS.fullmatch(text) else ""
 
 
-def _host_of(address: str) -> str:
-    """Return the host of HOST, HOST:PORT or [ADDRESS]:PORT."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address if address.count(":") > 1 else address.partition(":")[0]
-
-
 def _is_local(host: str) -> bool:
-    """Return whether a host name is empty, or is a name that every host uses for itself."""
+    """Return whether the host is unknown, or has a name that every host uses for itself."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

@@ -1,6 +1,6 @@
 """Connect an agent to its run: create its member, its own coordinator and the transport of reports.
 
-The first ranks reveal settings that the environment and the command do not show, such as those in a script.
+If the environment and the command do not identify the run, the environment of the first ranks can.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Merges
-from stallwatch_exporter.cluster.coordinator import Coordinator, HostCounts
+from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.host import host_id
 from stallwatch_exporter.cluster.identity import RunIdentity, with_ranks
-from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member
+from stallwatch_exporter.cluster.member import Member
 from stallwatch_exporter.incident import Incident, Sink
-from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
@@ -36,27 +38,20 @@ class Joining:
         sinks: Sequence[Sink],
         *,
         notice: Callable[[str], None],
-        hosts: HostCounts,
-        slowdown: Callable[[float], None] = lambda _: None,
-        identified: Callable[[AgentInfo], None] = lambda _: None,
+        metrics: RunMetrics,
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
         """Join the run immediately if `identity` is known.
 
-        `hosts` receives the counts of `HostCounts`. `slowdown` receives the fraction of the throughput that
-        is lost because of a slow host. `identified` receives the record of this agent if its host gets
-        another name. `ranks_may_say` is true if agents on other hosts could also identify the run from their
-        ranks.
+        `ranks_may_say` is true if agents on other hosts could also identify the run from their ranks.
         """
         self._identity = identity
         self._folder = folder
         self._settings = settings
         self._sinks = sinks
         self._notice = notice
-        self._hosts = hosts
-        self._slowdown = slowdown
-        self._identified = identified
+        self._metrics = metrics
         self._engine = engine
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
@@ -67,11 +62,10 @@ class Joining:
         self.member = None if identity is None or is_off else self._join(identity)
 
     def look(self, pids: Iterable[int]) -> Member | None:
-        """Return the agent's new member of the run if one of these rank processes identifies the run.
+        """Join the run that one of these rank processes identifies, and return the agent's new member.
 
-        Return ``None`` if no process identifies a run, or if the run has been identified before.
-
-        Each process is inspected once. No process is inspected after one of them has identified a run.
+        Return ``None`` if no process identifies a run, or if the run is known already. Each process is
+        inspected once.
         """
         if self._settled:
             return None
@@ -92,8 +86,8 @@ class Joining:
             [*self._sinks, self._folder.append_run_incident],
             name=self._agent,
             notice=self._notice,
-            hosts=self._hosts,
-            slowdown=self._slowdown,
+            hosts=self._metrics.hosts,
+            slowdown=self._metrics.slowdown,
         )
 
         def shown(incident: Incident) -> None:
@@ -102,29 +96,29 @@ class Joining:
 
         def renamed(name: str) -> None:
             self._host = self._folder.info.host_name = name
-            self._identified(self._folder.info)
+            self._metrics.identity(self._folder.info, {})
 
-        if self._engine is not None:
-            return Member(
-                identity,
-                self._folder.run,
-                self._engine(identity, coordinator, self._agent),
-                self._sinks,
-                agent=self._agent,
-                host=self._host,
-                host_id=self._host_id,
-                leave=coordinator.leave,
-                shown=shown,
-                renamed=renamed,
-                is_settled=lambda: coordinator.is_settled,
-                alone_seconds=_ENGINE_SECONDS,
-                notice=self._notice,
-            )
-        from stallwatch_exporter.cluster.client import (
-            HttpBacking,  # imported late, with ssl and zstandard: most runs have one host
+        member = partial(
+            Member,
+            identity=identity,
+            run=self._folder.run,
+            sinks=self._sinks,
+            agent=self._agent,
+            host=self._host,
+            host_id=self._host_id,
+            leave=coordinator.leave,
+            shown=shown,
+            renamed=renamed,
+            is_settled=lambda: coordinator.is_settled,
+            notice=self._notice,
         )
+        if self._engine is not None:
+            backing = self._engine(identity, coordinator, self._agent)
+            return member(backing=backing, alone_seconds=_ENGINE_SECONDS)
+        # Most runs have one host, so this import, with ssl and zstandard, is late.
+        from stallwatch_exporter.cluster.client import HttpBacking
 
-        backing = HttpBacking(
+        http = HttpBacking(
             identity,
             self._settings.join,
             self._settings.home,
@@ -133,21 +127,9 @@ class Joining:
             host_id=self._host_id,
             notice=self._notice,
         )
-        return Member(
-            identity,
-            self._folder.run,
-            backing,
-            self._sinks,
-            agent=self._agent,
-            host=self._host,
-            host_id=self._host_id,
-            address=lambda: backing.address,
+        return member(
+            backing=http,
+            address=lambda: http.address,
             step=coordinator.step,
-            leave=coordinator.leave,
-            shown=shown,
-            renamed=renamed,
-            is_settled=lambda: coordinator.is_settled,
             is_known=lambda: coordinator.is_known,
-            alone_seconds=ALONE_SECONDS,
-            notice=self._notice,
         )

@@ -1,8 +1,7 @@
-"""Represent an agent in a multi-host run: post its reports, read the replies, decide who notifies users.
+"""Connect an agent to the coordinator of its multi-host run: post reports, and process the replies.
 
-The coordinator acknowledges the agent's incidents and notifies users of the run's incidents. After five
-seconds without a reply, the agent notifies users itself, and reports its notifications to the coordinator
-later.
+Normally, the coordinator notifies users of the run's incidents. After five seconds without a reply, the agent
+notifies users itself, and reports these notifications to the coordinator later.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ from stallwatch_rules.stacks.records import StallStacks
 
 ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent notifies users itself
 _UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not acknowledge the change
-_LEAVING_SECONDS = 5.0  # seconds in which this agent can merge and send the last changes before it ends
-_LOOK_SECONDS = 0.05
+LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the last changes before it ends
+LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds, in addition to a beat, for which a ruling of all hosts is valid
 _AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
 _SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
@@ -98,14 +97,14 @@ class Member:
     ) -> None:
         """Start the thread that posts reports.
 
-        These functions belong to a coordinator within this agent: `is_settled` returns whether it has sent
-        everything, `address` returns where it listens, and `is_known` returns whether the other hosts know
-        the incidents that it sent. `leave` receives the ledger of another coordinator that accepted the
-        report, and the ids that the other coordinator escalates.
+        Some functions belong to the coordinator within this agent. `address` returns where it listens, `step`
+        lets it work, `is_settled` returns whether it has sent everything, and `is_known` whether the other
+        hosts know what it sent. It must `leave` the run if another coordinator accepts the reports; `leave`
+        gets the ledger and the escalated ids of that coordinator.
 
-        `shown` receives the incidents that this agent alone passed to `sinks`, now or before it joined.
-        `renamed` receives the name of the host in the run if another host has the same name. After
-        `alone_seconds` without a reply, the agent notifies users itself.
+        `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
+        name of this host if another host of the run has the same name. After `alone_seconds` without a reply,
+        the agent notifies users itself.
         """
         self._identity = identity
         self._run = run
@@ -166,16 +165,13 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Report to the sinks that the agent is alive. This method is called about once a second."""
+        """Report to the sinks that the agent is alive; called about once a second."""
         for alive in optional_methods(self._sinks, "alive"):
             alive(problem)
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents that this agent reported before it joined the run.
-
-        Users have already been notified of these incidents.
-        """
+        """Adopt the open incidents of which this agent notified users before it joined the run."""
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -183,20 +179,20 @@ class Member:
                 self._alone[alone.id] = alone
         self._show()
 
-    def follow(self, left: Member) -> None:
+    def follow(self, former: Member) -> None:
         """Replace the member that represented this agent until its ranks identified the run."""
-        left._closing = True
-        left._wake.set()
-        with left._lock, self._lock:
-            self._mine |= left._mine
-            self._closed_at |= left._closed_at
-            self._waiting |= left._waiting
-            self._names |= left._names
-            self._alone |= left._alone
-            self._ledger |= left._ledger
-            left._waiting.clear()
+        former._closing = True
+        former._wake.set()
+        with former._lock, self._lock:
+            self._mine |= former._mine
+            self._closed_at |= former._closed_at
+            self._waiting |= former._waiting
+            self._names |= former._names
+            self._alone |= former._alone
+            self._ledger |= former._ledger
+            former._waiting.clear()
         with suppress(Exception):
-            left._backing.close()
+            former._backing.close()
         self._show()
 
     def _show(self) -> None:
@@ -206,7 +202,7 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Update the current state of the agent. Urgent changes are posted immediately."""
+        """Set the current state of the agent; urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
@@ -241,27 +237,30 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return a copy of the incident with the id that users know.
+        """Return a copy of the incident with the id under which this agent alone notifies users.
 
-        If an open incident of the run includes this incident, the copy gets the id of that incident.
-        Otherwise, it gets an id that no known incident has.
+        If an open incident of the run includes this incident, the id is the id of that incident. Otherwise,
+        it is an id that no known incident has.
         """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
-            own = next((one for one in known if one.status == "open" and alias in one.aliases), None)
+            run = next(
+                (incident for incident in known if incident.status == "open" and alias in incident.aliases),
+                None,
+            )
             used = [number_of(one) for one in known if one.began_as == incident.began_as]
-            number = max([incident.episode, *(one + 1 for one in used)])
+            number = max([incident.episode, *(taken + 1 for taken in used)])
             name = f"{incident.id.rpartition('/')[0]}/{number}"
-            self._names[incident.id] = (own.id, own.opened_at) if own else (name, incident.opened_at)
+            self._names[incident.id] = (run.id, run.opened_at) if run else (name, incident.opened_at)
         name, opened_at = self._names[incident.id]
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
-    def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Post the last changes, and wait for the notifications of a coordinator in this agent.
+    def close(self, timeout: float = LEAVING_SECONDS) -> None:
+        """Post the last changes, and wait until the coordinator within this agent has sent everything.
 
-        The method waits for at most `timeout` seconds, and slightly longer if other agents must still get to
-        know the notifications. It never raises an error.
+        The method waits for at most `timeout` seconds, and slightly longer if other agents must still learn
+        which notifications were sent. It never raises an error.
         """
         began = time.monotonic()
         end = began + timeout
@@ -272,10 +271,10 @@ class Member:
                 if self._others_know():
                     break
                 end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would notify again
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
         self._closing = True
         self._wake.set()
-        self._thread.join(max(0.0, began + timeout - time.monotonic()) + _LOOK_SECONDS)
+        self._thread.join(max(0.0, began + timeout - time.monotonic()) + LOOK_SECONDS)
         with self._lock:
             now = self._clock()
             self._waiting = dict.fromkeys(self._waiting, now - _UNHEARD * self._alone_seconds)
@@ -301,11 +300,11 @@ class Member:
             urgent = self._waiting or (self._ending is not None and not self._end_is_known)
             urgent = urgent or self._posted_as != _news(self._state)
             beat = _AGAIN_SECONDS if urgent else self._beat()
-            return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
+            return max(LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post a report if it is due, and run a step of the coordinator within this agent."""
-        if self.due_in() <= _LOOK_SECONDS and not self._refused:
+        """Post a report if it is due, and let the coordinator within this agent work."""
+        if self.due_in() <= LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
         self.notify_alone()
@@ -346,13 +345,16 @@ class Member:
     def _remember(self, ledger: Sequence[Incident]) -> None:
         known = joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values()), ledger])
         now, wall = self._clock(), self._wall()
-        mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        # `mine` keeps the run's incidents that include open incidents of this agent.
+        mine = {
+            qualified(self._agent, incident) for incident in self._mine.values() if incident.status == "open"
+        }
         self._ledger = kept_ledger(known, wall, mine)
         self._alone.clear()
-        sent = {(alias, one.status) for one in known for alias in one.aliases}
-        self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())
-        over = {alias for one in known if one.status == "resolved" for alias in one.aliases}
+        sent = {(alias, incident.status) for incident in known for alias in incident.aliases}
+        self._is_known = all(
+            (qualified(self._agent, incident), incident.status) in sent for incident in self._mine.values()
+        )
+        over = {alias for incident in known if incident.status == "resolved" for alias in incident.aliases}
         for name, since in list(self._closed_at.items()):
             incident = self._mine.get(name)
             if incident is None or incident.status == "open":
@@ -372,6 +374,8 @@ class Member:
                 if name not in self._posted or self._posted[name][0] is not incident:
                     self._posted[name] = incident, self._number
             now, state = self._clock(), self._state
+            facts = msgspec.structs.asdict(state)
+            stacks_at = facts.pop("stacks_at")
             self._posted_as = _news(state)
             incidents = [msgspec.structs.replace(incident, stacks=None) for incident in self._mine.values()]
             return AgentReport(
@@ -387,15 +391,8 @@ class Member:
                 started_age=now - self._started,
                 clock=self._wall(),
                 expected=self._identity.agents,
-                ranks=state.ranks,
-                world=state.world,
-                phase=state.phase,
-                step=state.step,
-                quiet=state.quiet,
-                threshold=state.threshold,
-                ruling=state.ruling,
-                stacks=state.stacks,
-                stacks_age=now - state.stacks_at if state.stacks is not None else 0.0,
+                **facts,
+                stacks_age=now - stacks_at if state.stacks is not None else 0.0,
                 paces=self.paces.report(self._number),
                 incidents=incidents,
                 hosts=self._reply.hosts if self._reply is not None else {},
@@ -415,8 +412,5 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the part of the state that must be posted immediately when it changes.
-
-    It cannot wait, because a host can be lost at any time.
-    """
+    """Return the part of the state whose changes are posted immediately."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -54,11 +54,11 @@ class Signed(NamedTuple):
 
 
 class _Refusal(Exception):
-    """Error if an agent responds but rejects the reports. The text is a message for the user."""
+    """Raised if an agent responds but rejects the reports. The text is a message for the user."""
 
 
 class _Unknown(Exception):
-    """Error if a program other than an agent of the run responds on a port."""
+    """Raised if a program other than an agent of the run responds."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -97,11 +97,10 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Return a context that limits the total duration of its block to `seconds`.
+        """Limit the total duration of a ``with`` block; raise `TimeoutError` after this many seconds.
 
-        The timeout of a socket is not enough, because it applies only to the wait for the next byte.
-
-        Raises `TimeoutError` after that time. Any error closes the connection.
+        The timeout of a socket is not enough, because it applies only to the wait for the next byte. Any
+        error closes the connection.
         """
         self.timeout = seconds
         if self.sock is not None:
@@ -161,10 +160,7 @@ class Peer:
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
-        """Set up the agent's addresses without a search.
-
-        `searches` limits the number of concurrent searches for agents.
-        """
+        """Set up the agent's addresses; `searches` limits the number of concurrent searches for agents."""
         self.host = host
         self.ports = tuple(ports)
         self.hello: Hello | None = None  #: identity of the agent; ``None`` if it has not been found
@@ -191,11 +187,7 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Start a search for the agent in a separate thread.
-
-        Do nothing if the agent has been found, if a search is in progress, or if the agent did not respond
-        recently.
-        """
+        """Search for the agent in a thread, unless it was found, or did not respond a short time ago."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -213,7 +205,7 @@ class Peer:
             return self.hello is not None
 
     def lose(self) -> None:
-        """Record that the agent does not respond, so that a search for it starts later."""
+        """Record that the agent does not respond; a new search for it can start after a pause."""
         with self._changed:
             self.hello = None
             self._miss()
@@ -240,12 +232,8 @@ class Peer:
     def is_there(self, signed: Signed, seconds: float) -> bool:
         """Return whether the agent still responds with the same identity."""
         where = self._where
-        if where is None:
-            return False
-        try:
-            return self._greet(where, signed, seconds) == self.hello
-        except (*_PROBLEMS, _Refusal, _Unknown):
-            return False
+        hello = self._greet_again(where, signed, seconds) if where is not None else None
+        return hello is not None and hello == self.hello
 
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
@@ -280,19 +268,23 @@ class Peer:
                 break
             except _PROBLEMS:
                 self.close_connection()
-                if kept is None or not self._greets_again(where, signed, end - time.monotonic()):
-                    break  # the cause may only be that the kept connection was too old
+                if kept is None:
+                    break
+                # The cause may only be that the kept connection was too old.
+                self.hello = self._greet_again(where, signed, end - time.monotonic())
+                if self.hello is None:
+                    break
         self.lose()
         return None
 
-    def _greets_again(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> bool:
+    def _greet_again(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello | None:
+        """Ask a known agent for its identity; return ``None`` if it does not respond in time."""
         if seconds <= 0:
-            return False
+            return None
         try:
-            self.hello = self._greet(where, signed, seconds)
+            return self._greet(where, signed, seconds)
         except (*_PROBLEMS, _Refusal, _Unknown):
-            return False
-        return True
+            return None
 
     def _find(self, signed: Signed) -> None:
         """Search the ports of all addresses for an agent of the run."""
@@ -358,8 +350,8 @@ def _sent(
 ) -> tuple[int, bytes]:
     """Send a signed request, and return the status and the body of the response.
 
-    The response must be signed. Raises `_Refusal` if an agent rejects the request or does not sign a response
-    with status 200 or 409, and `_Unknown` if any other response is not signed.
+    Raises `_Refusal` if an agent rejects the request, or accepts it without a valid signature. Raises
+    `_Unknown` for every other response without a valid signature.
     """
     signer = signed.signer
     proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)
@@ -374,7 +366,7 @@ def _sent(
 
 
 def _reason(status: int) -> str:
-    """Return the reason for the rejection in Stallwatch's words, because the response is untrusted text."""
+    """Return the reason for a rejection. The text of the response itself is untrusted and not shown."""
     return {
         400: "it cannot read them",
         401: f"it has another secret; {HOW_TO_JOIN}",

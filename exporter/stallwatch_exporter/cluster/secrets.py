@@ -22,7 +22,7 @@ _RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute 
 
 
 class NoSecret(Exception):
-    """Error if agents cannot prove that they belong to the same run. The text is one line for the user."""
+    """Raised if this agent cannot prove that it belongs to the run. The text is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ def configured_secret(join: JoinSettings) -> Secret | None:
 
 
 class SecretSource:
-    """Source of one run's secret; call `get` until it returns the secret."""
+    """Provide the secret of one run; call `get` until it returns the secret."""
 
     def __init__(self, join: JoinSettings, home: Path, key: str) -> None:
         self._join = join
-        self._path = _folder(home) / key
+        self._path = home / "join" / key
         self._began: float | None = None
 
     def get(self, now: float) -> Secret | None:
         """Return the secret; ``None`` while another agent creates the file with the secret.
 
-        `now` is from a monotonic clock. Raises `NoSecret` with the reason if there is no secret.
+        `now` is the time of a monotonic clock. Raises `NoSecret` with the reason if there is no secret.
         """
         if (configured := configured_secret(self._join)) is not None:
             return configured
@@ -94,37 +94,20 @@ class SecretSource:
         return None
 
 
-def forget(home: Path, key: str) -> None:
-    """Remove the file with the secret of a run that has ended."""
-    with contextlib.suppress(OSError):
-        (_folder(home) / key).unlink()
-
-
-def _folder(home: Path) -> Path:
-    return home / "join"
-
-
-def _prune(folder: Path, but: str) -> None:
+def _prune(folder: Path, kept_name: str) -> None:
     """Remove the secrets of runs that no agent has used for a long time."""
     oldest = time.time() - _KEPT_SECONDS
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             with contextlib.suppress(OSError):
                 status = path.lstat()
-                if path.name != but and stat.S_ISREG(status.st_mode) and status.st_mtime < oldest:
+                if path.name != kept_name and stat.S_ISREG(status.st_mode) and status.st_mtime < oldest:
                     path.unlink()
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client; ``None`` for each if no certificates are configured.
-
-    Raises `NoSecret` if the certificates cannot be used.
-    """
-    given = {
-        "tls_certificate": join.tls_certificate,
-        "tls_key": join.tls_key,
-        "tls_ca": join.tls_ca,
-    }
+    """Return the TLS contexts of server and client; both are ``None`` if no certificates are configured."""
+    given = {"tls_certificate": join.tls_certificate, "tls_key": join.tls_key, "tls_ca": join.tls_ca}
     if not any(given.values()):
         return None, None
     certificate, key, authority = given.values()

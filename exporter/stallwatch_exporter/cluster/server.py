@@ -13,7 +13,6 @@ meant for another agent, 426 different version. Requests without proof are rejec
 from __future__ import annotations
 
 import contextlib
-import functools
 import ipaddress
 import socket
 import ssl
@@ -51,7 +50,6 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
 from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_rules.text.controls import printable
 
-MOST_RUNS = 1024  #: maximum number of runs that one server merges at a time
 _MOST_AGENTS = 16_384  # maximum number of agents for which the last request number is kept
 _MOST_CONNECTIONS = 4096
 _REPEATED_SECONDS = 600.0  # seconds after which the same problem is reported again
@@ -80,21 +78,15 @@ class Notices:
             self._notice(text)
 
 
-class Run:
-    """A run whose reports arrive here; `merges` is the object that merges the reports, from any thread."""
-
-    def __init__(self, merges: Merges) -> None:
-        self.merges = merges
-
-    def take(self, reports: Sequence[AgentReport]) -> Answer:
-        """Process the reports of one host in order, and return the answer."""
-        reply, acknowledged, refused = Reply(), {}, {}
-        for report in reports:
-            reply = self.merges.take(report)
-            acknowledged.update(reply.acknowledged)
-            if reply.refused:
-                refused[report.agent] = reply.refused
-        return Answer(reply=msgspec.structs.replace(reply, acknowledged=acknowledged), refused=refused)
+def merged(merges: Merges, reports: Sequence[AgentReport]) -> Answer:
+    """Merge the reports of one host in order, and return the answer to them."""
+    reply, acknowledged, refused = Reply(), {}, {}
+    for report in reports:
+        reply = merges.take(report)
+        acknowledged.update(reply.acknowledged)
+        if reply.refused:
+            refused[report.agent] = reply.refused
+    return Answer(reply=msgspec.structs.replace(reply, acknowledged=acknowledged), refused=refused)
 
 
 class Request(NamedTuple):
@@ -119,7 +111,7 @@ class Response(NamedTuple):
 
 
 class Gate(Protocol):
-    """Protocol for checking and answering requests."""
+    """Object that checks and answers the requests to a server."""
 
     notices: Notices
 
@@ -129,17 +121,14 @@ class Gate(Protocol):
 
 
 class OtherHosts:
-    """Gate for requests from other hosts, which must prove that their sender belongs to the run.
-
-    Every response to such a request is signed.
-    """
+    """Gate for other hosts, which must prove that they belong to the run. The replies are signed."""
 
     def __init__(
         self,
         secret: bytes,
         agent: str,
         host_id: str,
-        merges: Callable[[str], Merges | None],
+        merges: Callable[[str], Merges],
         notice: Callable[[str], None],
         *,
         knows: Callable[[str], bool] = lambda _: True,
@@ -147,8 +136,8 @@ class OtherHosts:
     ) -> None:
         """Set up the gate.
 
-        `merges` returns the object that merges the run with this key, and `knows` returns whether there is
-        such a run. `elsewhere` returns the agent that merges instead of this agent, if there is one.
+        `merges` returns the merger of the run with this key, and `knows` returns whether there is such a run.
+        `elsewhere` returns the agent that merges instead of this agent, if there is one.
         """
         self._secret = secret
         self._agent = agent
@@ -158,7 +147,6 @@ class OtherHosts:
         self._elsewhere = elsewhere
         self.notices = Notices(notice)
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, Run] = OrderedDict()
         self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def answer(self, request: Request) -> Response:
@@ -225,31 +213,10 @@ class OtherHosts:
             for report in reports
         ]
         try:
-            return HTTPStatus.OK, self._of(proof.key).take(reports)
-        except Malformed:
-            raise
+            return HTTPStatus.OK, merged(self._merges(proof.key), reports)
         except Exception as error:
             self.notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
-
-    def forget(self, key: str) -> None:
-        """Remove a run that is over. If an agent posts for this run later, the run is created again."""
-        with self._lock:
-            self._runs.pop(key, None)
-
-    def _of(self, key: str) -> Run:
-        """Return the run with this key, and create the run on its first report. Raises `Malformed`."""
-        with self._lock:
-            run = self._runs.get(key)
-            if run is None:
-                merges = self._merges(key)
-                if merges is None:
-                    raise Malformed("its run is not merged here", HTTPStatus.NOT_FOUND)
-                run = self._runs[key] = Run(merges)
-            self._runs.move_to_end(key)
-            while len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
-            return run
 
 
 class SameHost:
@@ -307,13 +274,13 @@ class _Server(BoundedServer):
     whole = 30.0
 
     def server_bind(self) -> None:
-        """Bind without resolving the name of the address, which could require a DNS query."""
+        """Bind to the address without the DNS query of ``HTTPServer.server_bind``."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report an error if a certificate does not belong to the run, but not if a connection was closed."""
+        """Report a client whose certificate does not belong to the run; ignore all other errors."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
@@ -373,7 +340,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender closed the connection, for example while this process was suspended."""
+        """Return whether the sender has closed the connection in the meantime."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:
@@ -398,7 +365,6 @@ class _Handler(BoundedHandler):
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 
-@functools.lru_cache(maxsize=_MOST_CONNECTIONS)
 def sender_of(address: Any) -> str:
     """Return the address of a peer as users write it; empty for a Unix socket."""
     sender = str(address[0]) if address else ""
@@ -410,7 +376,7 @@ def sender_of(address: Any) -> str:
 
 
 class _Gone(Exception):
-    """The connection ended before the request was complete."""
+    """Raised if the connection ended before the request was complete."""
 
 
 def listen(

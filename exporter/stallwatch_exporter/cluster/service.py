@@ -12,6 +12,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.client import FIRST_PORT
 from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.host import host_id
+from stallwatch_exporter.cluster.member import LEAVING_SECONDS, LOOK_SECONDS
 from stallwatch_exporter.cluster.secrets import Secret
 from stallwatch_exporter.cluster.server import OtherHosts, listen
 from stallwatch_exporter.incident import Sink
@@ -19,13 +20,11 @@ from stallwatch_exporter.settings import JoinSettings
 
 PORT = FIRST_PORT - 1 + 1000  #: 20401, a port on which no agent listens
 _STEP_SECONDS = 1.0
-_LEAVING_SECONDS = 5.0  # seconds for the last changes, the same as for agents
-_LOOK_SECONDS = 0.05
 _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Server that merges runs until it is closed. Each run has a coordinator, which notifies `sinks`."""
+    """Server that merges the reports of many runs; each run has its own coordinator for `sinks`."""
 
     def __init__(
         self,
@@ -46,8 +45,8 @@ class CoordinatorService:
         self._runs: dict[str, Coordinator] = {}
         self._announced: set[str] = set()
         self._closing = threading.Event()
-        self._gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
-        self._server = listen(self._gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
+        gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
+        self._server = listen(gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self._step, name="stallwatch coordinator", daemon=True)
         self._thread.start()
 
@@ -59,12 +58,11 @@ class CoordinatorService:
     def close(self) -> None:
         """Wait until all changes are sent and known to the agents, then stop serving and merging.
 
-        The service keeps the changes of agents that have ended. If an agent did not know that a change was
-        sent, the next coordinator would report the change again.
+        If an agent does not know that a change was sent, the next coordinator reports the change again.
         """
-        end = time.monotonic() + _LEAVING_SECONDS
+        end = time.monotonic() + LEAVING_SECONDS
         while time.monotonic() < end and not all(run.is_settled and run.is_known for _, run in self._all()):
-            self._closing.wait(_LOOK_SECONDS)
+            self._closing.wait(LOOK_SECONDS)
         self._server.close()
         self._closing.set()
         self._thread.join(_STEP_SECONDS)
@@ -90,7 +88,6 @@ class CoordinatorService:
                         self._announced.add(key)
                         self._notice(f"the agents of {name} report here")
                     if run.is_over:
-                        self._gate.forget(key)
                         self._announced.discard(key)
                         with self._lock:
                             self._runs.pop(key, None)

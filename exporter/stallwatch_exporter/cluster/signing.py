@@ -37,7 +37,7 @@ _WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
 
 
 class Malformed(Exception):
-    """Error if a post or a reply cannot be accepted. `status` is the HTTP status of the answer."""
+    """Raised if a post or a reply cannot be accepted. `status` is the HTTP status of the answer."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)
@@ -77,7 +77,7 @@ def digest_of(body: bytes) -> str:
 
 
 class Signer:
-    """Signer for one run; it signs with the run's secret and verifies signatures."""
+    """Sign messages with the secret of a run, and verify their signatures."""
 
     def __init__(self, secret: bytes, key: str) -> None:
         self._derived = hmac.digest(secret, f"stallwatch cluster {VERSION} {key}".encode(), "sha256")
@@ -100,7 +100,7 @@ class Signer:
         return hmac.compare_digest(self.reply(request, status, body).encode(), signature.encode())
 
     def _of(self, *parts: bytes) -> str:
-        # Include the lengths, or the same data could be split into different parts.
+        # Without the lengths, two different lists of parts could result in the same data.
         data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._derived, data, "sha256").hex()
 
@@ -141,7 +141,7 @@ class _Versioned(msgspec.Struct):
 
 
 def pack(content: object) -> tuple[bytes, str]:
-    """Return the content as JSON, compressed if it is large, and its ``Content-Encoding`` (may be empty)."""
+    """Return the content as JSON, and its ``Content-Encoding``: "zstd" if it is large, otherwise empty."""
     body = msgspec.json.encode(content)
     return (zstandard.compress(body, 1), "zstd") if len(body) > _PACKED_FROM else (body, "")
 

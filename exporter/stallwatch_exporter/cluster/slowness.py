@@ -29,7 +29,7 @@ _RUN = "run"  # used instead of an agent's name, because the incident belongs to
 
 
 class UnacknowledgedSteps:
-    """Steps of an agent's ranks that no coordinator has acknowledged. All methods are thread-safe."""
+    """Store the steps of an agent's ranks until a coordinator acknowledges them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class UnacknowledgedSteps:
         self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank when each report was posted
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
-        """Record a step of a rank. A step that was already recorded is ignored."""
+        """Record a step of a rank, unless it was recorded before."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -61,7 +61,7 @@ class UnacknowledgedSteps:
     def acknowledged(self, number: int) -> None:
         """Remove the steps of this report and of earlier reports."""
         with self._lock:
-            for known in [one for one in self._posted if one <= number]:
+            for known in [posted for posted in self._posted if posted <= number]:
                 for rank, count in self._posted.pop(known).items():
                     steps = self._steps[rank]
                     while steps and self._counts[rank] - len(steps) < count:
@@ -81,10 +81,9 @@ class UnacknowledgedSteps:
 
 
 class Slowness:
-    """Find the slow host of a run by comparing the steps of all ranks, and open and close its incident.
+    """Compare the steps of all ranks of a run to find a slow host, and open and close its incident.
 
-    The steps are from the reports of all agents. `change` receives the changes of the incident, and `cost`
-    the fraction of the throughput that is lost.
+    `change` receives each change of the incident. `cost` receives the lost fraction of the throughput.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in an agent's report; `ledger` contains the run's incidents that were sent."""
+        """Process the steps in a report; `ledger` contains the incidents of which users were notified."""
         if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
@@ -144,9 +143,9 @@ class Slowness:
 
     def end(self, endings: Iterable[Ending]) -> None:
         """Close the incident at the end of the run, with the worst ending of all hosts."""
-        ended = {RESOLUTIONS.get(one.kind, "run-failed") for one in endings}
+        ended = {RESOLUTIONS.get(ending.kind, "run-failed") for ending in endings}
         worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
-        self._resolve(next((one for one in worst if one in ended), "unknown"))
+        self._resolve(next((resolution for resolution in worst if resolution in ended), "unknown"))
 
     def _judged(self, report: AgentReport, ledger: Iterable[Incident]) -> None:
         if self._book is None:
@@ -187,7 +186,7 @@ class Slowness:
 
 
 def _known(ledger: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of slow hosts that an earlier coordinator reported, with their own ids."""
+    """Return the incidents of slow hosts that an earlier coordinator reported, with their original ids."""
     found = []
     for known in ledger:
         for alias in known.aliases:

@@ -52,7 +52,7 @@ class Paces(msgspec.Struct, frozen=True):
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """State of one agent, which watches one host, or one rank under ``srun … stallwatch run``."""
+    """Report of one agent, which watches a host, or only a rank under ``srun … stallwatch run``."""
 
     key: str  #: key of the run
     agent: str  #: unique id: host id, process id and start time of the agent
@@ -114,7 +114,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def digest_of(members: Sequence[Member]) -> int:
-    """Return a short number that shows whether a host already has this list, which can be long."""
+    """Return a checksum of a list, so that the list is sent only to hosts that have another one."""
     return zlib.crc32(msgspec.json.encode(members))
 
 

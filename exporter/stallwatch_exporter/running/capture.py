@@ -42,7 +42,7 @@ _Made = TypeVar("_Made")
 
 
 class CommandProblem(Exception):
-    """Error if the command could not be started. `exit_code` is the code that a shell would return."""
+    """Raised if the command could not be started. `exit_code` is the code that a shell would return."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class CommandProblem(Exception):
 
 
 class Chunk(NamedTuple):
-    """Bytes that a source printed, with the time."""
+    """Bytes of a source, with the time at which they were printed."""
 
     source: str
     data: bytes
@@ -159,9 +159,7 @@ class Pump:
         """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        # Only the agent's own output can delay this. Without an agent, it would block the command in the same
-        # way.
-        self._thread.join()
+        self._thread.join()  # only the agent's own output can delay this; it would delay the command too
         os.close(self._wake_write)
         os.close(self._wake_read)
 
@@ -177,7 +175,7 @@ class Pump:
                 if not count:
                     break
                 self._write(count)
-                self._mine(count)
+                self._enqueue(count)
                 last = None if last is None else last - count
             elif last is not None:
                 break
@@ -191,14 +189,14 @@ class Pump:
         except OSError:
             return 0  # EIO: all processes closed the other side of the pseudo-terminal
 
-    def _mine(self, count: int) -> None:
+    def _enqueue(self, count: int) -> None:
         try:
             self._queue.put(self._name, bytes(self._portion[:count]), self._clock())
         except MemoryError:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all bytes. If the agent's output has no reader, the bytes are dropped without an error."""
+        """Write all bytes, or drop them if the agent's output has no reader."""
         written = 0
         while written < count and self._target is not None:
             try:
@@ -217,7 +215,7 @@ class Pump:
 
 
 def _patiently(work: Callable[[], _Made]) -> _Made:
-    """Call a function; retry until there is enough memory for it."""
+    """Call a function until there is enough memory for it."""
     while True:
         try:
             return work()
@@ -260,8 +258,7 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Python buffers up to 8 KiB of output to a pipe, and in a hang, these lines are the important
-            # ones.
+            # Python buffers up to 8 KiB of output to a pipe. In a hang, these lines are the important ones.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -294,11 +291,6 @@ class Capture:
             pump.finish(max(0.0, deadline - time.monotonic()))
         self._dismiss_keeper()
 
-    def _dismiss_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.dismiss()
-            self._keeper = None
-
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the command, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
@@ -326,7 +318,7 @@ class Capture:
         return its
 
     def _channel(self, ours: int) -> tuple[int, int]:
-        """Return two descriptors: one that the agent reads, and one that the command writes to."""
+        """Return the descriptor that the agent reads, and the descriptor that the command writes to."""
         if os.isatty(ours):
             with contextlib.suppress(OSError, termios.error):  # without a pseudo-terminal, use a pipe
                 return self._terminal(ours)
@@ -354,6 +346,11 @@ class Capture:
         self._pumps.clear()
         self._dismiss_keeper()
 
+    def _dismiss_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.dismiss()
+            self._keeper = None
+
 
 def _same_terminal(first: int, other: int) -> bool:
     return os.isatty(first) and os.isatty(other) and os.fstat(first).st_rdev == os.fstat(other).st_rdev
@@ -376,10 +373,9 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
 
 
 def run_unwatched(command: Sequence[str]) -> int:
-    """Run `command` without watching it, and return its exit code.
+    """Run a command that cannot be watched, and return its exit code.
 
-    The command writes directly to the agent's own output. This function is used if the command cannot be
-    watched at all.
+    The command writes directly to the agent's own output.
     """
     with SignalRelay() as relay:
         try:

@@ -27,11 +27,10 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 
 def reporting() -> AbstractContextManager[None]:
-    """Return a context in which SIGTERM and SIGHUP do not end a process before it has reported.
+    """Return a context in which SIGTERM and SIGHUP do not end this process before it has reported.
 
-    A scheduler that ends a job sends these signals to all processes of the job. While the command runs, they
-    are passed on to it. Later, they would interrupt the report and the notifications, which have their own
-    time limits. Ctrl-C still interrupts.
+    A scheduler that ends a job sends these signals to all its processes. The report and the notifications
+    have their own time limits. Ctrl-C still interrupts them.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
 
@@ -48,11 +47,11 @@ def run_command(
     on_end: OnEnd | None = None,
     engine: Engine | None = None,
 ) -> int:
-    """Run `command` and watch it; return its exit code, 128 + n after signal n.
+    """Run `command` and watch it; return its exit code, or 128 + n after signal n.
 
-    The codes 127 and 126 mean that the command could not be started. `on_end` is called after the command
-    ends. `engine` opens a transport other than HTTP between the agents of a run over several hosts. The
-    command starts before anything else is set up, and continues even if it cannot be watched.
+    The codes 127 and 126 mean that the command could not be started. `on_end` receives the diagnosis after
+    the command ended. `engine` opens a transport other than HTTP between the agents of a run over several
+    hosts. The command starts before everything else, and continues even if it cannot be watched.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(settings, notice)
@@ -137,10 +136,7 @@ def run_command(
 
 
 def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
-    """Return the command's environment with the probe, and the folder of its rings or ``None``.
-
-    A replay also gets a folder, for the processes that represent its ranks.
-    """
+    """Return the command's environment with the probe, and the folder of the rings or ``None``."""
     environ = dict(os.environ)
     if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
         return environ, None

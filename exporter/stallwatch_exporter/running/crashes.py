@@ -24,7 +24,7 @@ Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """Facts about a process of a run: how it ended, or that it is still running."""
+    """Ending of a process of a run, or the fact that the process is still running."""
 
     pid: int
     rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
@@ -52,9 +52,10 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_ray_worker(self) -> bool:
-        """Return whether Ray started the process; Ray ends workers with SIGTERM, SIGKILL, or exit code 1.
+        """Return whether Ray started the process, so that its exit code has no meaning.
 
-        If a worker dies, the call that waits for the worker fails (ray 2.60, ``RayActorError``).
+        Ray ends workers with SIGTERM, SIGKILL, or exit code 1. If a worker dies, the call that waits for the
+        worker fails (ray 2.60, ``RayActorError``).
         """
         return bool(self.words) and self.words[0].startswith("ray::")
 
@@ -66,7 +67,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended the process after its work was done; libraries can crash at exit."""
+        """Return whether a signal ended the process after its work, because libraries can crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
@@ -129,11 +130,10 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
-    """Return the last process of each rank, without helpers and without processes that were retried.
+    """Return the last process of each rank, without processes that were retried.
 
     Processes that completed steps take precedence, because a program that runs after the training can have
-    the same rank. However, a successful retry does not need to complete steps, because all steps may have
-    been done already.
+    the same rank. A successful retry needs no steps: all steps may have been completed before.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -172,29 +172,27 @@ def _before_the_end(process: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Return the failed programs without a rank that could be the training program.
+    """Return the failed programs that could be the training program, if it is unknown which program trained.
 
-    Call this only if it is unknown which program trained.
-
-    No steps are made after the training program has ended. If another program ended well, that program may be
-    the training program, unless steps are missing or the log ends in a failure.
+    No steps follow the end of the training program. If another program ended well, that program may be the
+    training program, unless steps are missing or the log ends in a failure.
     """
-    dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
-    dead = [one for one in dead if not _excused(one, programs, reached)]
-    well = any(one.fate == "well" for one in programs)
+    dead = [
+        program for program in programs if program.fate == "failed" and not _before_the_end(program, reached)
+    ]
+    dead = [program for program in dead if not _excused(program, programs, reached)]
+    well = any(program.fate == "well" for program in programs)
     if well and (reached.complete or not (reached.short or log_fails())):
         return []
     return dead
 
 
 def _crash(process: ProcessEnd, reached: Reached) -> Crash:
-    # If the last lines of a process are read after its end was detected, the run's last step is its own step.
-    order = (
-        (process.run_step, reached.step)
-        if _before_the_end(process, reached)
-        else (reached.step, process.run_step)
-    )
-    step = next((each for each in (process.step, *order) if each is not None), None)
+    # The last lines of a process can be read after its end was detected.
+    steps = [process.step, reached.step, process.run_step]
+    if _before_the_end(process, reached):
+        steps = [process.step, process.run_step, reached.step]
+    step = next((each for each in steps if each is not None), None)
     return Crash(
         process.rank,
         process.pid,
@@ -210,10 +208,7 @@ def _total(step: int | None, reached: Reached) -> int | None:
 
 
 def exit_code_loss(script: str) -> Literal["pipe", "wait", ""]:
-    """Return how a shell script loses exit codes, or an empty text.
-
-    It can lose them in a pipe, or by a ``wait`` that names no process.
-    """
+    """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` without a process."""
     if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
         return "pipe"
     return "wait" if re.search(r"(?:^|[\s;&])wait\s*(?:$|[;&)\n])", script) else ""

@@ -45,10 +45,9 @@ Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, 
 
 
 class EndEvidence:
-    """Evidence of how a run ended.
+    """Collect evidence of how a run ended.
 
-    Set `programs.command`, call ``look`` at least once a second while the command runs, and then call
-    ``ending``.
+    Set `programs.command`, call ``look`` at least once a second while the command runs, then ``ending``.
     """
 
     def __init__(
@@ -83,10 +82,9 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due.
+        """Return the seconds until the next check is due: infinity once a check per second is enough.
 
-        Once the command has run for a while, return infinity, because a check per second is enough. Exit
-        codes of processes that run between checks stay unknown.
+        Exit codes of processes that run only between two checks stay unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
@@ -94,10 +92,7 @@ class EndEvidence:
         return self._began is not None and now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
-        """Return the running processes of each rank that has a number from a launcher or a script.
-
-        The set of a rank is empty if its last process is known to have failed. Other ranks are absent.
-        """
+        """Return the running processes of the ranks; an empty set for a rank that is known to have failed."""
         up: dict[int, frozenset[Path]] = {}
         codes = self.exit_codes
         for program in self.programs.known.values():
@@ -110,7 +105,7 @@ class EndEvidence:
         """Exit codes of the ranks that a launcher or script numbered; ``-n`` for signal n."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
-        return {one.rank: codes[one] for one in known if one.rank is not None and one in codes}
+        return {each.rank: codes[each] for each in known if each.rank is not None and each in codes}
 
     def with_memory(self, ending: Ending) -> Ending:
         """Return the ending with the known memory use, if a process was killed."""
@@ -123,10 +118,8 @@ class EndEvidence:
     ) -> tuple[Ending, Diagnosis]:
         """Return the ending of the run, and the diagnosis that agrees with this ending.
 
-        The ending is based on the ending of the command itself.
-
-        `read_reports` reads the ranks' reports until the ranks have ended. This must be the last call: it
-        closes the rings of `probing`.
+        `command` is the ending of the command itself. `read_reports` reads the last reports of the ranks.
+        This must be the last call, because it closes the rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):
@@ -139,7 +132,6 @@ class EndEvidence:
         return command, diagnose(command)[0]
 
     def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
-        """Return the end of each observed process; `exit_code` is the command's exit code."""
         rings = probing.ends() if probing is not None else []
         exits = self.programs.exits
         ends = []
@@ -154,10 +146,10 @@ class EndEvidence:
                 started=program.seen,
                 words=program.words,
             )
-            own_rings = [one for one in rings if one.pid == program.pid]
-            ends += [_both(own, ring) for ring in own_rings] or [own]
+            own_rings = [ring for ring in rings if ring.pid == program.pid]
+            ends += [_combined(own, ring) for ring in own_rings] or [own]
         known = {program.pid for program in self.programs.known.values()}
-        return [*ends, *(one for one in rings if one.rank is not None and one.pid not in known)]
+        return [*ends, *(ring for ring in rings if ring.rank is not None and ring.pid not in known)]
 
     def _judged(
         self, command: Ending, ends: Sequence[ProcessEnd], diagnose: Diagnose
@@ -170,7 +162,10 @@ class EndEvidence:
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker
-        crash = crash_among(ends, _reached(tracker), self._log_fails)
+        reached = Reached(
+            tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.shows_finish
+        )
+        crash = crash_among(ends, reached, self._log_fails)
         if crash is None:
             found, _ = diagnose(command)
             if not _died(found):
@@ -195,7 +190,7 @@ class EndEvidence:
         """Wait a moment so that the ranks can end with the command, and return the ends of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
-            up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
+            up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))
             read_reports()  # after the check above, so that the last reports of ended ranks are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
@@ -206,8 +201,8 @@ def _died(found: Diagnosis) -> bool:
     return found.in_trouble and found.verdict != "stalled"
 
 
-def _both(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
-    """Merge the agent's observations of a program with the reports of the program's probe."""
+def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
+    """Merge what the agent observed of a program with the reports of the program's probe."""
     return replace(
         reported,
         rank=own.rank if reported.rank is None else reported.rank,
@@ -218,12 +213,8 @@ def _both(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
     )
 
 
-def _reached(tracker: ProgressTracker) -> Reached:
-    return Reached(tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.shows_finish)
-
-
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return the evidence of a failure that no exit code shows, which is a loss of NaN or the log."""
+    """Return the evidence of a failure that no exit code shows: a loss of NaN, or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

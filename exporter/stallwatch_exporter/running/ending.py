@@ -39,9 +39,9 @@ class EndingWatch:
         return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
-        """Record that a process of the run was killed, so that later kills on the machine are ignored.
+        """Record that a process of the run was killed: later kills on the machine are not counted.
 
-        If `kill` is ``None``, the run continued after the kill, and later kills are counted again.
+        ``None`` means that the run has continued, so that later kills are counted again.
         """
         if kill != self._kill:
             self._kill = kill
@@ -67,10 +67,9 @@ def classify(
 ) -> Ending:
     """Return the ending of a command.
 
-    `returncode` has the form that `subprocess` uses, which is ``-n`` for signal n.
-
-    `oom` contains the counts of ``EndingWatch``, `passed_on` is a signal that the agent received and passed
-    on, and `slurm_end` is the job's time limit. `interrupted` is true if Ctrl-C was pressed.
+    `returncode` is ``-n`` for signal n, as in `subprocess`. `oom` contains the counts of ``EndingWatch``,
+    `passed_on` is a signal that the agent received and passed on, and `slurm_end` is the job's time limit.
+    `interrupted` is true if Ctrl-C was pressed.
     """
     killer, how = signal_of(returncode), _status(returncode)
     kills = _more_kills(*oom)
@@ -176,35 +175,42 @@ def killed_within(last_lines: Sequence[str]) -> bool:
 def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
     """Return the kernel's counts of OOM kills, in this control group ("cgroup") and the machine ("host").
 
-    The counter of a control group includes kills due to the limit of an outer group or of the whole machine.
+    The count of a control group includes kills because of the limits of outer groups and of the machine.
     """
     counts: dict[str, int] = {}
     host = _counter(proc / "vmstat", "oom_kill")
     if host is not None:
         counts["host"] = host
-    try:
-        memberships = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        memberships = []
-    for line in memberships:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+    for version, path in memory_groups(proc):
         below = path.lstrip("/")
-        if controllers == "":
+        if version == 2:
             files = [cgroups / below / "memory.events", cgroups / "unified" / below / "memory.events"]
-        elif "memory" in controllers.split(","):
+        else:
             # In a container, the group's path is the host's path, but its files are at the top of the mount.
             files = [
                 cgroups / "memory" / below / "memory.oom_control",
                 cgroups / "memory" / "memory.oom_control",
             ]
-        else:
-            continue
         for file in files:
             own = _counter(file, "oom_kill")
             if own is not None:
                 counts["cgroup"] = max(own, counts.get("cgroup", 0))
                 break
     return counts
+
+
+def memory_groups(proc: Path) -> list[tuple[int, str]]:
+    """Return the version and the path of each control group that limits the memory of this process.
+
+    The lines are ``0::/path`` in version 2, and ``9:memory:/path`` in version 1.
+    """
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    groups = [(2 if number == "0" else 1, names.split(","), path) for number, names, path in parts]
+    return [(version, path) for version, names, path in groups if version == 2 or "memory" in names]
 
 
 def _counter(path: Path, key: str) -> int | None:

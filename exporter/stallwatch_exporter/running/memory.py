@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 from msgspec.structs import replace
 
-from stallwatch_exporter.running.ending import Kill, killed_within
+from stallwatch_exporter.running.ending import Kill, killed_within, memory_groups
 from stallwatch_exporter.stacks.processes import family
 from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.messages import message, sentences
 
 
 class MemoryHeld:
-    """Highest memory use of each rank and of the whole command."""
+    """Record the highest memory use of each rank and of the whole command."""
 
     def __init__(self) -> None:
         self.counted: Callable[[], bool | None] = lambda: None  #: returns if the kernel counted an OOM kill
@@ -32,7 +32,7 @@ class MemoryHeld:
         self._limit = 0
 
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
-        """Record the memory use of a rank, which is in the values that the rank reported."""
+        """Record the memory use of a rank from the values that it reported."""
         held = values.get("resident_bytes", 0.0)
         if rank >= 0 and held > self._ranks.get(rank, 0.0):  # False for NaN
             self._ranks[rank] = held
@@ -62,7 +62,7 @@ class MemoryHeld:
         return replace(ending, detail=sentences(ending.detail, *more), memory=self._known(counted))
 
     def now(self) -> MemoryUse | None:
-        """Return the known memory use while the command runs, in case a process was killed because of it."""
+        """Return the known memory use while the command runs."""
         return self._known(self.counted())
 
     def _known(self, counted: bool | None) -> MemoryUse | None:
@@ -72,7 +72,7 @@ class MemoryHeld:
 
 
 def _size(size: float) -> str:
-    """Return a size in GiB, so that sizes are easy to compare, or in a smaller unit below 0.1 GiB."""
+    """Return a size in GiB, or in a smaller unit below 0.1 GiB."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= 0.1 * unit:
             return f"{size / unit:.1f} {name}"
@@ -80,10 +80,7 @@ def _size(size: float) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its descendants.
-
-    Pages that several processes share are counted for each of them.
-    """
+    """Return the resident memory of a process and its descendants; shared pages count for each process."""
     total = 0
     for process in family(pid):
         try:
@@ -95,25 +92,12 @@ def resident_bytes(pid: int) -> int:
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes that all processes can use, which is this cgroup's limit or the machine's memory."""
-    found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
+    found = [size for _, group in memory_groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
 
-def _groups(proc: Path) -> list[str]:
-    """Return this cgroup's paths, from version 2 (``0::/path``) or version 1 (``9:memory:/path``)."""
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    return [path for number, names, path in parts if number == "0" or "memory" in names.split(",")]
-
-
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """Return the limits of a cgroup and its ancestors.
-
-    Inside a container, the folder of its own cgroup is the root.
-    """
+    """Return the limits of a cgroup and its ancestors. In a container, the cgroup's folder is the root."""
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):

@@ -30,7 +30,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Programs:
-    """Programs of a command with the command line `words`; call ``look`` about once a second."""
+    """Find the programs that a command starts; call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.command: int | None = None  #: process id of the command
@@ -51,7 +51,8 @@ class Programs:
                 if not _is_python(words) or launches(words):
                     waiting += _children(pid)
                     continue
-                self._add(pid, words)
+                program = self.known[pid] = Program(pid, steady.now(), _rank(pid), tuple(words))
+                self.exits.watch(program, pid, program.seen)
             # A shell replaces itself with the last program of its script.
             if self.script and pid == self.command:
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
@@ -64,10 +65,6 @@ class Programs:
         """Stop watching for exits."""
         self.exits.close()
 
-    def _add(self, pid: int, words: Sequence[str]) -> None:
-        program = self.known[pid] = Program(pid, steady.now(), _rank(pid), tuple(words))
-        self.exits.watch(program, pid, program.seen)
-
 
 def _rank(pid: int) -> int | None:
     """Return the rank in the environment of a process; ``None`` if there is none."""
@@ -77,7 +74,7 @@ def _rank(pid: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that the main thread started; empty if the kernel does not list them."""
+    """Return the processes that the main thread started, if the kernel lists them."""
     return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
 
 

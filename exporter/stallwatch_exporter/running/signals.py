@@ -16,10 +16,7 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 @contextmanager
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
-    """Return a context in which `handler` handles these signals; enter it in the main thread.
-
-    Ignored signals (nohup) stay ignored, in this process and in the command.
-    """
+    """Handle signals with `handler` during a ``with`` block. Ignored signals (nohup) stay ignored."""
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
@@ -37,11 +34,9 @@ class SignalRelay:
 
     Enter it before the command starts, so that no signal is lost.
 
-    Ctrl-C reaches the command directly, because command and agent are in the terminal's foreground group. A
-    second signal could interrupt the command's cleanup. If there is no such terminal, Ctrl-C is passed on.
-
-    A signal to the whole process group (``kill -- -PGID``) reaches the command twice, directly and through
-    the agent, because a signal does not show who received it. Send such a signal only to the agent.
+    Ctrl-C reaches the command directly if the agent is in the terminal's foreground group, and a second
+    signal could interrupt the command's cleanup. Otherwise, Ctrl-C is passed on. A signal to the whole
+    process group (``kill -- -PGID``) reaches the command twice; send such a signal only to the agent.
     """
 
     def __init__(self) -> None:
@@ -72,18 +67,18 @@ class SignalRelay:
         self._handling.close()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        came = signal.Signals(number)
-        if came == signal.SIGWINCH:
+        received = signal.Signals(number)
+        if received == signal.SIGWINCH:
             if self._resize is not None:
                 self._resize()
-        elif came in _FROM_KEYBOARD:
+        elif received in _FROM_KEYBOARD:
             self.interrupted = True
             if not in_foreground():
-                self._pass_on(came)
+                self._pass_on(received)
         else:
-            if came in (signal.SIGTERM, signal.SIGHUP):
-                self.passed_on = came
-            self._pass_on(came)
+            if received in (signal.SIGTERM, signal.SIGHUP):
+                self.passed_on = received
+            self._pass_on(received)
 
     def _pass_on(self, number: signal.Signals) -> None:
         if self._send is None:

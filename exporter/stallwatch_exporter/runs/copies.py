@@ -1,9 +1,9 @@
 """Write copies of a run's log: the output of each rank, with the time of each piece.
 
-Pieces end at a newline, or after a carriage return that ends one state of a progress bar. Splitting neither
-loses nor adds bytes, so a replay prints the same output, except that secrets are masked before they are
-written to disk. If a line is written in parts, it is split between words. Each part is checked together with
-the text before it, because half of a token does not look like a token.
+Pieces end at a newline, or after a carriage return that ends one state of a progress bar. A replay of the
+pieces prints the same bytes, except that secrets are masked before they are written. A line that is written
+in parts is split between words. Each part is checked for secrets together with the text before it, because
+half of a token does not look like a token.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Add bytes that `source` printed on `stream`.
-
-        `rank` is the rank that printed all output of the source, if it is known.
+        """Add bytes that `source` printed on `stream`, all by `rank` if it is given.
 
         With `fresh`, the bytes do not continue the previous bytes, so an unfinished line ends before them.
         """
@@ -195,10 +193,7 @@ class RankCopies:
         return masked[len(context) if same is None else min(len(context), same) :]
 
     def _to_disk(self, *, last: bool = False) -> None:
-        """Write the buffer to the files.
-
-        Records that cannot be written are kept for a while, but not after the `last` call.
-        """
+        """Write the buffer to the files; keep records that cannot be written, except at the `last` call."""
         if not self._buffer:
             return
         most = 0 if last else _HELD
@@ -220,10 +215,7 @@ class RankCopies:
             self._stuck, self._in_gap = "", False
 
     def _write(self) -> None:
-        """Append the records to their files.
-
-        After an error, the buffer keeps the records of the files that were not written.
-        """
+        """Append the records to their files; after an error, keep the records that were not written."""
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
@@ -243,7 +235,7 @@ class RankCopies:
                 self._buffer = deque(entry for entry in self._buffer if entry[0] not in done)
 
     def _hold(self, why: str, most: int) -> None:
-        """Keep `most` bytes in memory; drop the oldest records, and record the gap."""
+        """Keep at most `most` bytes in memory: drop the oldest records, and record the gap."""
         self._stuck = why
         while self._buffer and self._buffered > most:
             _, time_ns, record = self._buffer.popleft()

@@ -17,7 +17,7 @@ _SOME_SECRET = "x1234567"  # text that is masked if it follows the name of a sec
 
 
 def run_name(command: Sequence[str], now: float) -> str:
-    """Return a name for a run without a name, from the script's stem and the local start time."""
+    """Return a name for a run that the user did not name: the script's stem and the local start time."""
     return sanitise(f"{script_name(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
 
 
@@ -50,9 +50,9 @@ def sanitise(name: str) -> str:
 
 
 def folder_names(label: str, host: str | None) -> Iterator[str]:
-    """Yield names of folders for a run, in order of preference.
+    """Yield names for the folder of a run's agent, in order of preference.
 
-    `host` is given if the run can have several agents, which share the label but have separate folders.
+    `host` is given if the run can have several agents, which share the label.
     """
     yield label
     second = label if host is None else f"{label}+{sanitise(host)}"
@@ -64,15 +64,15 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 
 
 def label_of(folder: str, label: str) -> str:
-    """Return the label in the run's record if it matches the folder's name; otherwise the folder's name.
+    """Return the label in a run's record, or the folder's name if they do not match.
 
-    A record with an arbitrary label could point outside the state folder.
+    An arbitrary label in a record could point outside the state folder.
     """
     return label if label and folder.startswith(f"{label}+") else folder
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:
-    """Return the command with its secrets masked: secrets within a word, and words that are secrets."""
+    """Return the command with its secrets masked, within words and as whole words."""
     return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
 
 

@@ -23,7 +23,7 @@ _LOOK_AHEAD = 1024
 
 
 class NoRecording(ValueError):
-    """The folder contains no log copies, or only copies without records."""
+    """Raised if a folder contains no log copies, or only copies without records."""
 
 
 def recorded_files(folder: Path) -> list[Path]:
@@ -63,7 +63,7 @@ def recorded_stalls(folder: Path) -> list[RecordedStall]:
     """Return the stalls of a run, each with its last stacks; an unresolved stall lasts until the end."""
     begins: dict[str, float] = {}
     found: dict[str, RecordedStall] = {}
-    for state in (one for one in read_journal(folder) if one.kind == "stall"):
+    for state in (incident for incident in read_journal(folder) if incident.kind == "stall"):
         begin = begins.setdefault(state.id, state.quiet_since)
         if state.stacks is not None:
             end = math.inf if state.resolved_at is None else state.resolved_at
@@ -83,9 +83,9 @@ def replay(
 ) -> int:
     """Print the run in `folder` at `speed` times its pace; return its exit code.
 
-    The silence before the recorded end is replayed as well: a run that hung hangs again, and if the replay is
-    watched, processes represent the ranks. `max_gap` limits silences to this many seconds. Raises
-    `NoRecording` if there is nothing to print.
+    The silence before the recorded end is replayed too, so that a run that hung hangs again. If an agent
+    watches the replay, processes represent the ranks of a stall. `max_gap` limits silences to this many
+    seconds. Raises `NoRecording` if there is nothing to print.
     """
     files = recorded_files(folder)
     if not files:
@@ -97,25 +97,23 @@ def replay(
     stalls = recorded_stalls(folder) if is_watched() else []
     current: RecordedStall | None = None
 
-    def wait_until(time_ns: int) -> None:
-        nonlocal due, last_ns
-        gap = 0.0 if last_ns is None else (time_ns - last_ns) / 1e9 / speed
-        last_ns = time_ns
-        due += min(gap, max_gap) if max_gap is not None else gap
-        left = due - clock()
-        if left > 0.001:
-            sleep(left)
-
     def pass_to(time_ns: int) -> None:
-        nonlocal current
+        nonlocal current, due, last_ns
         since = time_ns if last_ns is None else last_ns
-        stall = next((one for one in stalls if one.begin * 1e9 < time_ns and since < one.end * 1e9), None)
+        stall = next(
+            (stall for stall in stalls if stall.begin * 1e9 < time_ns and since < stall.end * 1e9), None
+        )
         if stall is not current:
             ranks.close()
             current = stall
             if stall is not None:
                 ranks.enter_context(standing_in(stall.stacks))
-        wait_until(time_ns)
+        gap = (time_ns - since) / 1e9 / speed
+        last_ns = time_ns
+        due += min(gap, max_gap) if max_gap is not None else gap
+        left = due - clock()
+        if left > 0.001:
+            sleep(left)
 
     info = read_info(folder)
     with ExitStack() as ranks:

@@ -23,12 +23,10 @@ LATE_INDIRECTLY_SECONDS = 100.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
-    """Return the state of a run from its agent's record.
+    """Return the state of a run from its agent's record; ``stale`` if the agent has been silent for long.
 
-    If the agent has been silent for long, the record is out of date, and the state is ``stale``.
-
-    `alive` is whether the agent is running, if known. `answers` is whether the agent's metrics are up to
-    date, in which case the agent is not silent.
+    `alive` is whether the agent is running, if known. With `answers`, the agent's metrics are up to date, so
+    the agent is not silent.
     """
     if info.ended_at is not None:
         if info.ending is not None and info.ending.stopped and info.state != "failed":

@@ -93,7 +93,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
     @property
     def end_is_unknown(self) -> bool:
-        """Return whether the run has no recorded end, because its agent runs, was killed, or was a tail."""
+        """Return whether the run has no recorded end: its agent still runs, was killed, or was a tail."""
         return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
 
     @property
@@ -115,10 +115,10 @@ def runs_home(home: Path) -> Path:
 
 
 class RunFolder:
-    """Folder of a run's agent, which is in the state folder, in ``$TMPDIR``, or only in memory.
+    """Folder of a run's agent: in the state folder, in ``$TMPDIR``, or only in memory.
 
-    A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has its
-    own block on the disk (`Reserve`).
+    A failed write does not end a run. Data that cannot be written waits in memory, within bounds. The run's
+    ending has its own block on the disk (`Reserve`).
     """
 
     def __init__(self, run: str, path: Path, info: AgentInfo) -> None:
@@ -150,7 +150,7 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Create the folder; a name that is in use gets ``-2``, ``-3`` …, unless `reuse` allows its folder.
+        """Create the folder of a run; unless `reuse` is true, a name that is in use gets ``-2``, ``-3`` ….
 
         With an `identity`, all agents of the run share its label, and only their folders differ.
         """
@@ -191,7 +191,9 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            self._write("agent.json", self.info)  # written first, because a killed run needs a record
+            _write_record(
+                path / "agent.json", self.info
+            )  # written first, because a killed run needs a record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:
@@ -204,13 +206,13 @@ class RunFolder:
         return ""
 
     def _is_anothers(self, name: str) -> bool:
-        """Return whether the state folder already has a run with this name; a full disk is still readable."""
+        """Return whether the state folder, even if it is full, contains another run with this name."""
         known = runs_home(self._home) / name
         info = read_info(known)
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
 
     def _move(self, why: str) -> None:
-        """Store the run in ``$TMPDIR`` from now on, or in memory if that folder is not writable either."""
+        """Store the run in ``$TMPDIR`` from now on, or only in memory if that fails too."""
         home = temporary_home(self._home)
         self._reserve, self.moved = None, why
         with suppress(OSError):
@@ -219,9 +221,9 @@ class RunFolder:
         self.problem = f"{why}; {other}" if other else None
 
     def write_info(self, **changes: Any) -> None:
-        """Apply `changes` and write ``agent.json``; at the end of the run, also write its diagnosis.
+        """Apply `changes` and write ``agent.json``, and at the end of the run also its diagnosis.
 
-        If a file cannot be written, the record is stored in the reserve until the files contain all of it.
+        If a file cannot be written, the reserve stores the record until the files contain all of it.
         """
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -246,18 +248,15 @@ class RunFolder:
         if self.problem is not None:
             return False
         try:
-            self._write(name, record)
+            _write_record(self.path / name, record)
         except OSError as error:
             self.failed_writes += 1
             self.info.partial = error.strerror or str(error)
             return False
         return True
 
-    def _write(self, name: str, record: Any) -> None:
-        _write_record(self.path / name, record)
-
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store the ending of the run, in its folder or in a replacement, before other data about the end."""
+        """Store the ending of the run first of all, in its folder or in a replacement."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -277,7 +276,7 @@ class RunFolder:
         self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
-        """Return where the run's record is stored; "" if it is in the state folder as usual."""
+        """Return a message about where the run's record is stored; "" for the state folder, as usual."""
         if self.problem is not None:
             return message("run.kept-nowhere", why=self.problem)
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
@@ -289,7 +288,7 @@ class RunFolder:
     def append_run_incident(self, incident: Incident) -> None:
         """Append a change of an incident that was reported to users to ``run-incidents.jsonl``.
 
-        The call waits only briefly, because an unresponsive disk must not delay the reports of other hosts.
+        The call waits only briefly, so that an unresponsive disk does not delay the reports of other hosts.
         """
         with self._writing:
             is_stuck = self._writer is not None and self._writer.is_alive()
@@ -332,10 +331,10 @@ class RunFolder:
 
 
 def list_runs(home: Path) -> list[AgentInfo]:
-    """Return the record of each agent with a readable ``agent.json``, newest first.
+    """Return the readable records of all agents, newest first.
 
-    In a shared state folder, names in records and links of other accounts could point outside the folder.
-    Therefore, `AgentInfo.folder` is the name of the folder that was actually read.
+    In a shared state folder, records and links of other accounts could point outside the folder. Therefore,
+    `AgentInfo.folder` is set to the name of the folder that was read.
     """
     try:
         folders = [
@@ -355,12 +354,12 @@ def list_runs(home: Path) -> list[AgentInfo]:
 
 
 def _identity(info: AgentInfo) -> tuple[object, ...]:
-    """Return values that are equal in all records of a run, whose folders can have different names."""
+    """Return the values that identify an agent, even if its record is in several folders."""
     return info.host, info.namespace, info.pid, info.started_at
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Return the folder and the newest record of each agent, including ``$TMPDIR``, newest first."""
+    """Return the folder and the newest record of each agent, also in ``$TMPDIR``, newest agent first."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
@@ -396,12 +395,11 @@ def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, Agen
 def by_start(
     agents: Iterable[tuple[_Folder, AgentInfo]], within: float = math.inf
 ) -> list[list[tuple[_Folder, AgentInfo]]]:
-    """Group the agents of a job by start, oldest first.
+    """Group the agents of a job by start of the job, oldest first.
 
-    The agents of a start run at the same time. An agent belongs to another start if it began after all
-    others, or the agent of its own host, had ended. This happens if only the user's name or the launcher's
-    address identifies the job. An agent also belongs to another start if it began more than `within` seconds
-    after the previous agent.
+    The agents of one start run at the same time. An agent belongs to the next start if it began after all
+    others, or the agent of its own host, had ended, or more than `within` seconds after the previous agent.
+    Several starts are in one job if only the user's name or the launcher's address identifies the job.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
@@ -482,7 +480,7 @@ def _write_record(path: Path, record: Any) -> None:
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
-    """Return whether the agent still runs, for listing, closing, pruning and continuing runs.
+    """Return whether the agent still runs.
 
     If its process id belongs to this namespace, the process decides. An id from another host, container or
     boot can belong to any process here. Such an agent is considered lost once it has been silent for
@@ -515,8 +513,8 @@ def reported_until(info: AgentInfo, now: float) -> float:
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether no agent watches this run, so that its folder can be reused.
 
-    A container or host that restarts has the same name before its old agent has been silent for long. In this
-    case, wait for at most `SILENT_HERE_SECONDS` to see whether the old agent writes again.
+    If this container or host may have been restarted, the old agent may have been silent only for a short
+    time. Then wait for at most `SILENT_HERE_SECONDS` to see whether it writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0

@@ -30,10 +30,9 @@ def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
 
 @contextmanager
 def standing_in(stacks: StallStacks) -> Iterator[None]:
-    """Start a process for each rank that was alive on this host.
+    """Run a process for each rank that was alive on this host, until the ``with`` block ends.
 
-    The processes end with the ``with`` block. The output of these processes is dropped, because it is not
-    part of the recording.
+    The output of these processes is dropped, because it is not part of the recording.
     """
     frames = {
         rank: group.frames

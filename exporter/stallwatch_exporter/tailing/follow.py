@@ -22,7 +22,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tail import Position
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
-from stallwatch_exporter.watching.log_reader import SUSPENDED_SECONDS
+from stallwatch_exporter.watching.log_reader import HASTE_SECONDS, SUSPENDED_SECONDS, TICK_SECONDS
 from stallwatch_exporter.watching.opening import (
     Notice,
     OnEnd,
@@ -37,8 +37,6 @@ from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 
-TICK_SECONDS = 1.0
-HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 _SAVE_SECONDS = 5.0
 POSITIONS = "positions.json"  #: file in the run's folder with the current position in each file
 
@@ -60,9 +58,9 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
 
-    The present content of the files is history. It is used to learn the thresholds and is summarized in one
-    line, but does not open an incident, unless the run is stalled now and is watched until Ctrl-C. A second
-    tail with the same `name` continues where the first tail stopped.
+    The present content of the files is history: the thresholds are learned from it, and a summary is printed.
+    It opens an incident only if the run is stalled now and is watched until Ctrl-C. A second tail with the
+    same `name` continues where the first tail stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
@@ -131,7 +129,7 @@ def tail_files(
 
 
 class Follower:
-    """Feed new content of the files to an agent; ``step`` runs a single round, for tests."""
+    """Feed new content of the files to an agent."""
 
     def __init__(self, agent: Agent, files: TailSet, clock: Callable[[], float] = steady.now) -> None:
         self._agent = agent
@@ -158,10 +156,9 @@ class Follower:
                 return
 
     def step(self, changed: set[Path]) -> float:
-        """Do one round: read the changed files; about once a second, read all files and tick.
+        """Read the changed files, and about once a second, read all files and tick.
 
-        A round can take long, because much can have been written, so the clock is also read within a round.
-        Return the last time that was read.
+        Return the last reading of the clock. If much was written, the agent also ticks during this call.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -186,10 +183,7 @@ class Follower:
         return now
 
     def _tick(self, now: float, behind: bool) -> None:
-        """Let the agent update the state of the run.
-
-        If content is unread, the agent uses the last time at which all content had been read.
-        """
+        """Let the agent update the state of the run, as of the last time at which all content was read."""
         self._ticked = now
         self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
         if _is_due(now, self._saved, _SAVE_SECONDS):
@@ -212,10 +206,7 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name for a run, made of the name of its file or folder and the start time.
-
-    If the first pattern is the path of a file, its name is used; otherwise, the name of the folder.
-    """
+    """Return a name for a run: the name of the first file, or of its folder, and the start time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
@@ -226,10 +217,7 @@ _GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, which limit
 
 
 class Waker:
-    """Watcher of folders, which wakes when a file changes.
-
-    If inotify is not available, because of the system or its limits, only the timeout wakes the watcher.
-    """
+    """Wait for changes of the files in some folders, or only for the timeout if inotify is not available."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}

@@ -37,15 +37,12 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class FileTailer:
-    """Reader of the bytes that are appended to `path`.
+    """Read the bytes that are appended to `path`, from the `position` at which an earlier tailer stopped.
 
-    `position` is the place in the file at which an earlier tailer stopped.
-
-    These cases are handled. Renamed and created again: the old file is read to its end, and replaced only
-    when the new file has content. Copied and truncated: detected even if the file has grown beyond the old
-    position, because the bytes before that position are compared. Removed and created again. A hole left by a
-    truncation: skipped. A stale handle on a network file system: opened again at the next poll. `problem`
-    contains a read error.
+    If the file is replaced, the old file is read to its end, and the new file once it has content. If the
+    file is truncated, this is detected even if it has grown again, because the bytes before the position are
+    compared; a hole that a truncation left is skipped. A stale handle of a network file system is opened
+    again at the next poll.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
@@ -80,13 +77,12 @@ class FileTailer:
 
     def skip_to_last(self, size: int) -> int:
         """Skip all but the last `size` bytes of a file not yet read; return the number of skipped bytes."""
-        fd = self._opened()
-        skipped = 0
+        if (fd := self._opened()) is None:
+            return 0
         try:
-            if fd is not None:
-                skipped = max(0, os.fstat(fd).st_size - size - self._offset)
-                if skipped:
-                    self._move_to(fd, self._offset + skipped)
+            skipped = max(0, os.fstat(fd).st_size - size - self._offset)
+            if skipped:
+                self._move_to(fd, self._offset + skipped)
         except OSError as error:
             self._fail(error)
             return 0
@@ -216,7 +212,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the offset of the first data after a hole, which a writer leaves if it keeps its old offset."""
+    """Return the offset after a hole, which a writer with its old offset leaves after a truncation."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

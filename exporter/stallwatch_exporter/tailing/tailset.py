@@ -1,4 +1,4 @@
-"""Manage all files of one ``stallwatch tail``: find, follow and store their positions for a restart."""
+"""Find and follow all files of one ``stallwatch tail``, and provide their positions for a restart."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TailSet:
             return False
 
     def _cannot_look(self, path: Path, error: OSError) -> None:
-        """Report an error once for each file and reason; reading is retried each time."""
+        """Report an error once for each file and reason; every poll tries to read again."""
         ours = error.errno in (errno.EMFILE, errno.ENFILE)  # the error concerns this process, not the file
         key = error.errno if ours else (path, error.errno)
         if key not in self._reported:

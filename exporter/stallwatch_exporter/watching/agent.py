@@ -53,7 +53,7 @@ _WRITTEN_SECONDS = 5.0  #: seconds after which agent.json is rewritten; a change
 
 
 class Agent:
-    """Agent that watches one run; see the description of this module."""
+    """Watch one run; see the description of this module."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Agent:
     # ---- lines
 
     def feed(self, *chunks: Chunk) -> None:
-        """Read chunks of output printed at about the same time; each line keeps the time of its chunk."""
+        """Read chunks of output that were printed at about the same time."""
         lines: list[Line] = []
         for chunk in chunks:
             self._keep(chunk)
@@ -153,13 +153,12 @@ class Agent:
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(self, chunk: Chunk) -> int:
-        """Write a chunk to the log copies without reading it, to save time; return its number of lines."""
+        """Write a chunk to the log copies without reading it, and return its number of lines."""
         self._keep(chunk)
         self._unread += (lines := chunk.data.count(b"\n"))
         return lines
 
     def _keep(self, chunk: Chunk) -> None:
-        """Write the bytes of a chunk to the log copies."""
         with self._guarded("the log copies"):
             self._copies.write(
                 chunk.source, chunk.stream, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
@@ -173,10 +172,7 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, and return the diagnosis of the run so far.
-
-        `last_sign` is the time of the last sign of life in the history.
-        """
+        """Conclude the history, which shows life until `last_sign`, and return the diagnosis so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -250,7 +246,7 @@ class Agent:
             self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
         others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
-        self._intake.there(up, now, codes, others)
+        self._intake.update_ranks(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
         if self._probing.just_left() and self._stall is None:  # if a hang kills its ranks, it is not over
             self._progress.ended(now)
@@ -264,7 +260,7 @@ class Agent:
         """Update the run's state; call this about once a second, with or without new lines.
 
         While lines are unread, `read_until` is the time of the last line that was fed. The run is evaluated
-        as of that time, because the agent's own delay causes any silence after it.
+        as of that time, because later silence is only a delay of the agent.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -336,7 +332,7 @@ class Agent:
             begins
             or located
             or falls_silent
-            or self._alarms.due(max(now, line_at))
+            or self._alarms.due_in(max(now, line_at)) <= 0
             or (self._diagnoser.ready and (self._news or state.stalled))
         ):
             if state.stalled:
@@ -355,14 +351,14 @@ class Agent:
                 self._alarms.open_silence_incident(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """Return "warning" for a run that computes without progress, and "critical" after a longer time."""
+        """Return "warning" while the ranks still compute, unless the stall is long; otherwise "critical"."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
         return "warning" if busy and calm else "critical"
 
     def _respond(self, *, begins: bool) -> None:
-        """Run the user's `on_stall` action once the stall is critical and the stacks are collected."""
+        """Start the user's `on_stall` action once the stall is critical and the stacks are collected."""
         if begins:
             self._responded = False
             self.response.explain(self._suspicion.unanswered)
@@ -390,7 +386,6 @@ class Agent:
         return state, continues
 
     def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:
-        """Return the current diagnosis and whether diagnosing succeeded."""
         state = self._stall
         with self._guarded("watching the run"):
             state = self._watch.check(now, begin=False)
@@ -407,11 +402,7 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, corrected by what the agent knows.
-
-        The agent knows whether it ended the command itself, which ranks ended earlier, and when a signal
-        requested the end.
-        """
+        """Return the command's ending, corrected by what the agent knows about its cause."""
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
@@ -420,7 +411,7 @@ class Agent:
         present = min(now, self._fed_at) if self._unread else now  # the unread lines can show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # The line keeps its own time: the end of the file is not a sign of progress.
+                # An unfinished line counts at its own time: the end of the output is not progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)
@@ -477,7 +468,6 @@ class Agent:
             member.take_over(reported)
 
     def _report_state(self, now: float) -> None:
-        """Report this host's state to the other hosts."""
         if self.member is None:
             return
         state, seen = self._watch.check(now, begin=False), self._suspicion.seen
@@ -499,13 +489,11 @@ class Agent:
             )
         )
 
-    def _paced(self, rank: int, step: int, own: RankStep) -> None:
-        """Report the duration of a rank's step to the other hosts."""
+    def _paced(self, rank: int, step: int, pace: RankStep) -> None:
         if self.member is not None:
-            self.member.paces.take(rank, step, own)
+            self.member.paces.take(rank, step, pace)
 
     def _read_last_reports(self, now: float) -> None:
-        """Read the last reports of ranks that are ending."""
         with self._guarded("the probe's records"):
             self._read_ranks(now, everything=True)
 
@@ -544,5 +532,5 @@ class Agent:
             "rank_logs": sorted(self._copies.files),
             "ranks": spans_of(self._ranks),
             "first_rank": self._first_rank,
-            "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
+            "gaps": [Gap(gap.lines, gap.since + moved, gap.until + moved) for gap in self._copies.gaps],
         }

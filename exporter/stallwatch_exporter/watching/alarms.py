@@ -46,20 +46,17 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match of a rule; if `held` is true, delay the match by the time that is set for its rule."""
+        """Add a match of a rule; with `held`, it waits for the time in ``_HELD_SECONDS``."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until the next match is due; infinity if there is no match.
-
-        If `ending` is true, matches are due later.
-        """
+        """Return the seconds until the next match is due, or infinity; matches wait longer if `ending`."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove the due matches, or all matches, and return them as pairs of rule and match."""
+        """Remove and return the due matches, or all matches, with their rules."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -110,10 +107,7 @@ class Alarms:
         self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add the matches whose rule is a fatal cause.
-
-        These matches are reported after a delay, so that their lines are complete.
-        """
+        """Add the matches of fatal causes, to report them once all lines of the failure have arrived."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -123,15 +117,11 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """Add a rank's warning of an imminent or silent failure, which is reported once it is evaluated."""
+        """Add a rank's warning of an imminent or silent failure, to report it after the next diagnosis."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
             self._warnings.add(match, now)
-
-    def due(self, now: float) -> bool:
-        """Return whether a fatal finding or a warning is due to be reported."""
-        return self.due_in(now) <= 0
 
     def due_in(self, now: float) -> float:
         """Return the seconds until a finding or a warning is due; infinity if none is pending."""
@@ -146,8 +136,8 @@ class Alarms:
     def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
         """Open incidents for the matches and warnings that are due, or for all if `everything` is true.
 
-        No incident opens for a match whose finding is not fatal according to the diagnosis. A warning opens
-        an incident only if the diagnosis contains a harmful finding of its rule.
+        If the finding of its rule is not fatal, a match does not open an incident. A warning opens one only
+        if the finding of its rule is harmful.
         """
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
@@ -182,9 +172,9 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
-        """Open an incident for an unknown exception that was followed by silence and no progress.
+        """Open an incident for an unknown exception that was followed by silence.
 
-        A later inference of its cause, or a second exception, does not open another incident.
+        If its cause is inferred later, or another exception follows, the incident is only updated.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
@@ -194,7 +184,9 @@ class Alarms:
         rule = guessed.rule if guessed else UNKNOWN_FAILURE
         about = _cause(guessed, finding, unknown, (), diagnosis.progress)
         about["count"] = finding.count if finding else unknown.count
-        incident = next((one for one in self._book.of_kind("finding") if _of_unknown(one)), None)
+        incident = next(
+            (incident for incident in self._book.of_kind("finding") if _of_unknown(incident)), None
+        )
         if incident is None:
             self._book.open("finding", rule, "critical", now, **about)
         elif incident.rule in (rule, UNKNOWN_FAILURE):
@@ -209,7 +201,7 @@ class Alarms:
         stacks: StallStacks | None = None,
         severity: Severity = "critical",
     ) -> None:
-        """Open or update the incident of a stall; `stacks` are the ranks' stacks, if known."""
+        """Open or update the incident of a stall."""
         about: IncidentUpdate = {
             **_progress(diagnosis.progress),
             "stalled_since": state.since,
@@ -305,7 +297,7 @@ class Alarms:
         # If the cause of the end was reported earlier, that incident continues as the end and is not
         # resolved.
         reported = self._death_finding(diagnosis) if failed else None
-        self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
+        self._book.resolve_all(now, resolution, unfixed=self.checkpoints, spare=reported, ending=ending)
         if not failed:
             return
         primary = diagnosis.primary
@@ -325,9 +317,8 @@ class Alarms:
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the end of the run.
 
-        The finding has the same cause as the end, or no step came after the finding. In the second case, the
-        cause that is known now explains both the finding and the end. A finding about a checkpoint never
-        explains the end.
+        Either the finding has the same cause as the end, or it is fatal and no step came after it. A finding
+        about a checkpoint never explains the end.
         """
         found = [
             incident
@@ -346,7 +337,7 @@ class Alarms:
         return min(same or dying, key=lambda incident: incident.opened_at, default=None)
 
     def _by_progress(self, rule: str) -> bool:
-        """Return whether the impact of this rule depends only on the run's progress."""
+        """Return whether the impact of this rule depends on the run's progress alone."""
         page = self._catalogue.pages.get(rule)
         if page is None or (rule in STANDSTILLS and not page.patterns):
             return False  # a standstill without a line is reported as a stall
@@ -375,7 +366,9 @@ class Alarms:
             late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
             return True  # the rank became slow when the steps became slow
-        slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
+        slowing = any(
+            finding.rule == TRACE_CACHE and finding.harm in _HARMFUL for finding in diagnosis.findings
+        )
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
@@ -446,7 +439,7 @@ def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None
 
 
 def _finding(diagnosis: Diagnosis, rule: str) -> Finding | None:
-    return next((one for one in diagnosis.findings if one.rule == rule), None)
+    return next((finding for finding in diagnosis.findings if finding.rule == rule), None)
 
 
 def _cause(
@@ -456,10 +449,7 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """Return the fields of an incident that describe the cause of a failure.
-
-    The cause is `primary` with its `finding`, or else an unknown exception.
-    """
+    """Return the incident's fields about the cause: `primary` with its `finding`, or an unknown exception."""
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),
@@ -473,7 +463,7 @@ def _cause(
 
 
 def _unknown_count(diagnosis: Diagnosis) -> int:
-    return sum(one.count for one in diagnosis.unknown)
+    return sum(exception.count for exception in diagnosis.unknown)
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:

@@ -1,4 +1,4 @@
-"""Check the checkpoints of the ranks after they are written. The agent checks them, and never a rank.
+"""Check, in the agent, the checkpoints that the ranks have written.
 
 Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
 does not return, another thread checks the next checkpoints. A file that is being written looks broken.
@@ -70,12 +70,13 @@ class Waiting(msgspec.Struct):
         if not self.open:
             known = [fault for fault in self.found if _key(fault) in before]
             self.settled = [
-                one for one in known if _within(self.sizes, one.path) == _within(sizes_before, one.path)
+                fault
+                for fault in known
+                if _within(self.sizes, fault.path) == _within(sizes_before, fault.path)
             ]
 
     @property
     def kinds(self) -> set[Key]:
-        """Kinds of the faults that the last check found, with their paths."""
         return {_key(fault) for fault in self.found}
 
 
@@ -93,7 +94,7 @@ def in_background(job: Callable[[], None]) -> None:
 
 
 class _Look:
-    """A check of several paths by one thread."""
+    """Check of several paths by one thread."""
 
     def __init__(self, paths: list[Waiting], began: float) -> None:
         self.paths = paths
@@ -133,18 +134,18 @@ class CheckpointWatch:
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """Return the new confirmed faults, and start the checks that are due.
+        """Start the checks that are due, and return the new confirmed faults.
 
         `pids` are the processes that can write the files.
         """
-        matches = [match for one in self._looked() for match in self._judge(one, now)]
+        matches = [match for waiting in self._looked() for match in self._judge(waiting, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
-            self._hand_over([one for one in self._waiting.values() if now >= one.due], now, pids)
+            self._hand_over([each for each in self._waiting.values() if now >= each.due], now, pids)
         return matches
 
     def finish(self, now: float) -> list[Match]:
-        """Check all remaining paths for a few seconds, after the run and its writers have ended."""
+        """Check all remaining paths, for at most a few seconds, after the run and its writers have ended."""
         self._wait()
         for waiting in self._looked():
             self._waiting.setdefault(waiting.path, waiting)
@@ -153,7 +154,7 @@ class CheckpointWatch:
         return [match for waiting in self._looked() for match in self._faults(waiting, waiting.found)]
 
     def take_repaired(self) -> list[str]:
-        """Return the rules of the faults that disappeared since the last call, each rule once."""
+        """Return the rules of the faults that disappeared since the last call."""
         repaired, self._repaired = self._repaired, []
         return repaired
 
@@ -164,7 +165,7 @@ class CheckpointWatch:
             raise error
 
     def _wait(self) -> None:
-        """Wait only for the newest check, because older checks have already exceeded their time."""
+        """Wait for the newest check only: older checks have already exceeded their time."""
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 

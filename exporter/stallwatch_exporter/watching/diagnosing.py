@@ -60,10 +60,8 @@ class Diagnoser:
     ) -> tuple[Diagnosis, bool]:
         """Return the diagnosis, and whether diagnosing succeeded.
 
-        If diagnosing failed, the diagnosis contains only the most important facts, so that an incident is not
-        delayed.
-
-        ``state`` comes from the stall watch; ``None`` if it could not be read.
+        If it failed, the diagnosis contains only the main facts, so that an incident is not delayed. `state`
+        is from the stall watch, or ``None`` if it could not be read.
         """
         start = time.perf_counter()
         try:
@@ -98,7 +96,7 @@ class Diagnoser:
         if ending is None:
             catalogue = self._reading.catalogue
             kills = catalogue.tagged(SIGKILL) | catalogue.tagged(FROM_OUTSIDE)
-            kill = any(one.rule in kills and one.harm == "fatal" for one in found.findings)
+            kill = any(finding.rule in kills and finding.harm == "fatal" for finding in found.findings)
             self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:

@@ -60,9 +60,9 @@ class Episode(msgspec.Struct):
 class Episodes:
     """Fold problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
 
-    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. These
-    changes have been reported; only open incidents are sent again, and destinations ignore incidents that
-    they know.
+    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. Users
+    were notified of changes until `reported_until`. Open incidents are sent again in any case: destinations
+    ignore incidents that they know.
     """
 
     def __init__(
@@ -86,7 +86,9 @@ class Episodes:
         """Add the change of a problem to the problem's episode."""
         episode = self._of(trouble)
         if episode is None:
-            episode = next((one for one in reversed(self._episodes) if self.joins(trouble, one)), None)
+            episode = next(
+                (episode for episode in reversed(self._episodes) if self.joins(trouble, episode)), None
+            )
             if episode is None:
                 episode = self.begin(trouble)
                 self._episodes.append(episode)
@@ -110,7 +112,9 @@ class Episodes:
             if self.is_news(incident, episode.reported):
                 episode.reported = incident
                 self._report(msgspec.structs.replace(incident, history=list(incident.history)))
-        self._episodes = [one for one in self._episodes if not one.closed or self.outlives(one)]
+        self._episodes = [
+            episode for episode in self._episodes if not episode.closed or self.outlives(episode)
+        ]
 
     def incident_of(self, trouble: Incident) -> Incident:
         """Return the incident of the episode that contains the problem."""
@@ -132,10 +136,10 @@ class Episodes:
             return True
         if is_done(episode):
             return False
-        critical = [one for one in episode.troubles.values() if one.severity == "critical"]
+        critical = [trouble for trouble in episode.troubles.values() if trouble.severity == "critical"]
         if trouble.severity != "critical" or not critical:
             return True
-        last = max(critical, key=lambda one: one.opened_at)
+        last = max(critical, key=lambda trouble: trouble.opened_at)
         # Other ranks can be one step ahead.
         stepped = (trouble.step or 0) > (last.step or 0) + 1
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
@@ -150,21 +154,33 @@ class Episodes:
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
         """Add the change of a problem to the history of its episode."""
-        _note(episode, trouble, before)
+
+        def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
+            if len(episode.history) < _MOST_EVENTS:
+                at = trouble.opened_at if what == "opened" else trouble.updated_at
+                episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
+
+        if trouble.kind == "ended" and episode.history:
+            return  # the ending of the episode includes this event
+        if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
+            add("opened" if before is None else "cause", trouble.rank)
+        elif RANKS[trouble.severity] > RANKS[before.severity]:
+            add("worse", trouble.rank)
+        if trouble.stacks is not None and (before is None or before.stacks is None):
+            add("stacks", trouble.stacks.odd[0] if trouble.stacks.odd else None)
+        if trouble.status == "resolved" and (before is None or before.status == "open"):
+            add("cleared", None)
 
     def fold(self, episode: Episode) -> Incident:
         """Combine the episode into one incident."""
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode because some of its problems are still open.
-
-        As long as the episode is kept, changes of these problems do not open a new incident.
-        """
-        return not all(is_over(one) for one in episode.troubles.values())
+        """Return whether to keep a closed episode, because some of its problems are still open."""
+        return not all(is_over(trouble) for trouble in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
-        return next((one for one in self._episodes if trouble.id in one.troubles), None)
+        return next((episode for episode in self._episodes if trouble.id in episode.troubles), None)
 
     def replay(self, troubles: Iterable[Incident]) -> None:
         """Process all changes of a journal, oldest first; changes with the same time belong together."""
@@ -194,52 +210,39 @@ def is_over(trouble: Incident) -> bool:
 
 def is_done(episode: Episode) -> bool:
     """Return whether the run or its critical problems are over (all problems if none was critical)."""
-    going = [one for one in episode.troubles.values() if not is_over(one)]
+    going = [trouble for trouble in episode.troubles.values() if not is_over(trouble)]
     if episode.severity == "critical":
-        going = [one for one in going if one.severity == "critical"]
-    return not going or any(one.kind == "ended" for one in episode.troubles.values())
-
-
-def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
-    def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
-        if len(episode.history) < _MOST_EVENTS:
-            at = trouble.opened_at if what == "opened" else trouble.updated_at
-            episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
-
-    if trouble.kind == "ended" and episode.history:
-        return  # the ending of the episode includes this event
-    if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
-        add("opened" if before is None else "cause", trouble.rank)
-    elif RANKS[trouble.severity] > RANKS[before.severity]:
-        add("worse", trouble.rank)
-    if trouble.stacks is not None and (before is None or before.stacks is None):
-        add("stacks", trouble.stacks.odd[0] if trouble.stacks.odd else None)
-    if trouble.status == "resolved" and (before is None or before.status == "open"):
-        add("cleared", None)
+        going = [trouble for trouble in going if trouble.severity == "critical"]
+    return not going or any(trouble.kind == "ended" for trouble in episode.troubles.values())
 
 
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Combine the episode into one incident, which is its leading problem with facts from the other problems.
+    """Combine the episode into one incident.
 
-    The problem with the lowest `precedence` leads.
+    It is the problem with the lowest `precedence`, completed by facts from the other problems.
     """
     troubles = list(episode.troubles.values())
-    going = [one for one in troubles if not is_over(one)]
+    going = [trouble for trouble in troubles if not is_over(trouble)]
     closes = is_done(episode)
     resolution: Resolution = "" if not closes else min(map(_resolution, troubles), key=_RESOLUTIONS.index)
-    leading = [one for one in troubles if _resolution(one) == resolution] if closes else going
+    leading = [trouble for trouble in troubles if _resolution(trouble) == resolution] if closes else going
     lead = min(leading or troubles, key=precedence or _precedence)
-    stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
-    opened = min(one.opened_at for one in troubles)
+    stall = max(
+        (trouble for trouble in troubles if trouble.kind == "stall"),
+        key=lambda trouble: trouble.opened_at,
+        default=None,
+    )
+    opened = min(trouble.opened_at for trouble in troubles)
     # A line can be read late, and its time can be ahead of the agent's clock.
-    updated = max(opened, *(one.updated_at for one in troubles))
-    over = max(opened, *(one.resolved_at or one.updated_at for one in troubles))
+    updated = max(opened, *(trouble.updated_at for trouble in troubles))
+    over = max(opened, *(trouble.resolved_at or trouble.updated_at for trouble in troubles))
     history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
-        history = [*(one for one in history if not _closing(one, updated)), event]
+        # The end of a problem at the same time needs no entry of its own.
+        history = [*(each for each in history if (each.what, each.at) != ("cleared", updated)), event]
     folded = msgspec.structs.replace(
         lead,
         id=episode.first.id,
@@ -250,24 +253,16 @@ def folded_episode(
         status="resolved" if closes else "open",
         resolution=resolution,
         resolved_at=over if closes else None,
-        ending=next((one.ending for one in troubles if one.ending is not None), None),
+        ending=next((trouble.ending for trouble in troubles if trouble.ending is not None), None),
         history=history,
     )
     if lead.rank is None and lead.primary is None:
-        folded.rank = next((one.rank for one in troubles if one.rank is not None), None)
+        folded.rank = next((trouble.rank for trouble in troubles if trouble.rank is not None), None)
     if stall is not None and (closes or stall in going):
         folded.stalled_since, folded.stalled_seconds = stall.stalled_since, stall.stalled_seconds
         folded.threshold_seconds = stall.threshold_seconds
         folded.learning, folded.at_floor, folded.stacks = stall.learning, stall.at_floor, stall.stacks
     return folded
-
-
-def _closing(event: Event, at: float) -> bool:
-    """Return whether an event is the end of one problem at the time at which the whole episode closed.
-
-    The history then needs no separate entry for this event.
-    """
-    return event.what == "cleared" and event.at == at
 
 
 def _resolution(trouble: Incident) -> Resolution:

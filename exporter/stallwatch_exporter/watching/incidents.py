@@ -116,14 +116,21 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
     return list(found.values())
 
 
+def _set(incident: Incident, **facts: Any) -> set[str]:
+    """Set fields of an incident, with their secrets masked; return the names of the changed fields."""
+    fresh = redacted(msgspec.structs.replace(incident, **facts))
+    changed = {name for name in facts if getattr(fresh, name) != getattr(incident, name)}
+    for name in changed:
+        setattr(incident, name, getattr(fresh, name))
+    return changed
+
+
 class IncidentManager:
-    """Manager of the incidents of a run, one for each kind, rule and episode.
+    """Manage the incidents of a run, one for each kind, rule and episode.
 
-    `notify` receives a copy of an incident at every change.
-
-    `past` contains the incidents that earlier agents of the same run reported. Episode numbers continue from
-    these incidents. This agent resolves incidents that were left open, except endings and unfixed findings,
-    which are final.
+    `notify` receives a copy of an incident at every change. `past` contains the incidents of earlier agents
+    of the run. This agent continues their episode numbers, and resolves those that were left open, except
+    endings and unfixed findings, which are final.
     """
 
     def __init__(
@@ -143,10 +150,7 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Open an incident of a rule and return it.
-
-        If an incident of this kind and rule is already open, return that incident.
-        """
+        """Return the open incident of this kind and rule; open it if there is none."""
         key = (kind, rule)
         if key in self._open:
             return self._open[key]
@@ -178,12 +182,9 @@ class IncidentManager:
         **facts: Unpack[IncidentUpdate],
     ) -> None:
         """Add new facts to an incident, and report the change."""
-        fresh = redacted(msgspec.structs.replace(incident, severity=severity or incident.severity, **facts))
-        changed = {name for name in ("severity", *facts) if getattr(fresh, name) != getattr(incident, name)}
+        changed = _set(incident, severity=severity or incident.severity, **facts)
         if not changed:
             return
-        for name in changed:
-            setattr(incident, name, getattr(fresh, name))
         if changed - DRIFTING or not 0 <= now - incident.updated_at < _UPDATE_SECONDS:
             incident.updated_at = now
             self._notify(msgspec.structs.replace(incident))
@@ -200,9 +201,7 @@ class IncidentManager:
         """Close an incident; the next problem with this rule opens a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
-        fresh = redacted(msgspec.structs.replace(incident, **facts))
-        for name in facts:
-            setattr(incident, name, getattr(fresh, name))
+        _set(incident, **facts)
         incident.status = "resolved"
         incident.resolution = resolution
         # The opening time can be ahead of `now` while lines are unread.
@@ -210,7 +209,7 @@ class IncidentManager:
         self._notify(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
-        """Turn an open finding that caused, or led to, the end of the run into the incident of that end."""
+        """Turn the open finding that caused the end of the run into the incident of this end."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))
@@ -222,18 +221,18 @@ class IncidentManager:
         now: float,
         resolution: Resolution,
         *,
-        but: Collection[str] = (),
+        unfixed: Collection[str] = (),
         spare: Incident | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Close all open incidents when the run ends; mark findings of the rules in `but` as not fixed.
+        """Close all open incidents except `spare` when the run ends.
 
-        The incident `spare` stays open: the caller uses it for the end of the run.
+        Findings of the rules in `unfixed` stay open, and are marked as not fixed.
         """
-        for incident in list(self._open.values()):
+        for incident in self.all_open:
             if incident is spare:
                 continue
-            if incident.kind != "finding" or incident.rule not in but:
+            if incident.kind != "finding" or incident.rule not in unfixed:
                 self.resolve(incident, now, resolution, **facts)
             else:
                 incident.resolution, incident.updated_at = "unmended", now
@@ -274,7 +273,7 @@ class Heartbeat:
 
 
 class Reporting:
-    """Problems of a run (`book`), and the `episodes` that combine problems into incidents for the sinks."""
+    """Store and report the problems of a run (`book`), combined into incidents by `episodes`."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder
@@ -284,8 +283,8 @@ class Reporting:
         self._reported: dict[str, Incident] = {}  # open incidents by id, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # Shift of the wall clock at the first report of each incident, by id. All times of an incident use
-        # that shift, because destinations identify an incident by its opening time.
+        # Shift of the wall clock at the first report of each incident, by id. It stays the same for this
+        # incident, because destinations identify an incident by its opening time.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
         self.episodes = Episodes(self._report, journal, folder.reported_until)
@@ -293,13 +292,13 @@ class Reporting:
             metrics.incident(adopted.rule, adopted.severity, True)
 
     def hand_over(self, sink: Sink) -> list[Incident]:
-        """Report only to this sink from now on; return the open incidents that earlier sinks received."""
+        """Report only to this sink from now on; return the open incidents that the other sinks know."""
         self._sinks = (sink,)
         return list(self._reported.values())
 
     def _changed(self, trouble: Incident) -> None:
         severity = trouble.severity
-        still_open = {one.rule for one in self.book.all_open if one.severity == severity}
+        still_open = {incident.rule for incident in self.book.all_open if incident.severity == severity}
         for rule in {trouble.rule, trouble.began_as[1]}:
             self._metrics.incident(rule, severity, rule in still_open)
         self._folder.append_incident(self._by_wall_clock(trouble))

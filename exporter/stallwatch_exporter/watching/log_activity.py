@@ -1,10 +1,10 @@
 """Find signs of life in the log of a quiet run, and known messages that repeat.
 
 `MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life
-under three conditions: it mentions batches, files and the like, or a position out of a total; its template
-has occurred twice before in the same quiet period; and an integer in it has grown both times. Numbers that
-only follow the clock (``waited 20 s``), counts of attempts (``retry 3``), and regular log messages that also
-occur while the run trains are not signs of life. `Repeats` counts known messages, which are not signs of life
+under three conditions. It mentions batches, files and the like, or a position out of a total. Its template
+has occurred twice before in the same quiet period. An integer in it has grown both times. Numbers that only
+follow the clock (``waited 20 s``), counts of attempts (``retry 3``), and messages that also occur regularly
+while the run trains are not signs of life. `Repeats` counts known messages, which are not signs of life
 either.
 """
 
@@ -44,7 +44,7 @@ _LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance, whatever they count, because the main thread draws them."""
+    """Find progress bars that advance. They are a sign of life, because the main thread draws them."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total
@@ -64,7 +64,7 @@ class MovingBars:
 
 
 class MovingLines:
-    """Find lines with growing counts, from the log lines and the times of the steps."""
+    """Find log lines with counts that grow between two steps."""
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
@@ -100,7 +100,9 @@ class MovingLines:
             before = self._seen.get(template)
             if before is not None:
                 grew = _grew(before, now, numbers)
-                alive = alive or any(one and other for one, other in zip(before.grew, grew, strict=True))
+                alive = alive or any(
+                    first and second for first, second in zip(before.grew, grew, strict=True)
+                )
                 self._seen[template] = _Last(now, numbers, grew)
             elif len(self._seen) < _MOST_TEMPLATES:
                 self._seen[template] = _Last(now, numbers, [False] * len(numbers))

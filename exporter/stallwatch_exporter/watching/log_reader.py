@@ -36,7 +36,7 @@ Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from t
 
 
 class AgentLoop:
-    """Run the agent in rounds: feed it a part of the queue, and tick about once a second."""
+    """Run the agent in rounds, which feed it a part of the queue and tick about once a second."""
 
     def __init__(
         self,
@@ -80,8 +80,7 @@ class AgentLoop:
             if self._stop_requested():
                 self._agent.advance.stop_requested(now)
             self._agent.dropped(self._queue.dropped)
-            # While lines are unread, silence is unknown, so evaluate the run as of the last line that was
-            # read.
+            # While lines are unread, evaluate the run as of the last line that was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
         if now - self._measured >= self._measure_again:
             self._measured = now
@@ -99,10 +98,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the rest of the queue without reading it, while `in_time` returns True.
-
-        Return the numbers of copied and dropped lines.
-        """
+        """Copy the rest of the queue unread, while `in_time()`; return the copied and the dropped lines."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -130,8 +126,8 @@ class LogReader:
     ) -> None:
         """Start the thread that reads the output.
 
-        `linger` is the number of seconds that /metrics stays open after the end. `endings` counts OOM kills.
-        `stop_requested` returns whether a signal has requested that the command end.
+        After the end, /metrics stays open for `linger` seconds. `endings` counts OOM kills. `stop_requested`
+        returns whether a signal has requested the end of the command.
         """
         self._stop_requested = stop_requested
         self._open_agent = open_agent
@@ -158,8 +154,8 @@ class LogReader:
     ) -> tuple[Agent, Ending, Diagnosis] | None:
         """Read the remaining output after the command ended, and conclude; return ``None`` if that failed.
 
-        Output that is unread after `patience` seconds is only copied. The conclusion then has `report`
-        seconds, because the caller waits for the exit code.
+        Output that is unread after `patience` seconds is only copied. The conclusion may then take `report`
+        seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -183,7 +179,7 @@ class LogReader:
             agent.end_evidence.programs.command = self._pid
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
-            self._mine(AgentLoop(agent, self._queue, self._pid, stop_requested=self._stop_requested))
+            self._read_all(AgentLoop(agent, self._queue, self._pid, stop_requested=self._stop_requested))
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
@@ -197,8 +193,8 @@ class LogReader:
             server.linger(self._linger)
             server.close()
 
-    def _mine(self, loop: AgentLoop) -> None:
-        stumbled = False
+    def _read_all(self, loop: AgentLoop) -> None:
+        had_error = False
         while not self._queue.ended:
             loop.ended = self._judge is not None
             try:
@@ -213,9 +209,9 @@ class LogReader:
                 if dropped:
                     self._notice(f"{dropped:,} more lines were neither read nor copied in time")
             except Exception as error:  # for example, a brief lack of memory; the agent must continue
-                if not stumbled:
+                if not had_error:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
-                stumbled = True
+                had_error = True
                 time.sleep(_AFTER_A_FAULT)  # avoids a busy loop
 
 
@@ -234,7 +230,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks that arrived within a short time, because a backlog can span minutes."""
+    """Group chunks that arrived within a short time; a backlog can span minutes."""
     together: list[Chunk] = []
     for chunk in chunks:
         if together and chunk.time - together[0].time > MOMENT_SECONDS:

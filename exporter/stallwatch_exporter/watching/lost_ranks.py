@@ -1,10 +1,10 @@
-"""Detect ranks that end while others continue, and open their incidents before the stall follows.
+"""Detect ranks that end while others continue, and open incidents for them before a stall follows.
 
-A rank that ends early without an error is not always a problem, because the last ranks of a run save, merge
-or upload. Such an end opens an incident (a warning) only if the run is known to have steps left, or if the
-other ranks make further steps. Any other lost rank, such as a rank that the kernel killed, opens an incident
-unless the whole run ends. Nothing is reported twice: while the run is stalled, the evidence of the stall
-names the missing ranks, and an error that a rank printed has its own incident.
+A rank that ends without an error can be normal, because the last ranks of a run may save, merge or upload.
+Such an end is reported (as a warning) only if the run is known to have steps left, or if the other ranks make
+further steps. Any other lost rank, such as a rank that the kernel killed, is reported unless the whole run
+ends. Nothing is reported twice: the evidence of a stall names the missing ranks, and an error that a rank
+printed has its own incident.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class LostRank(msgspec.Struct, frozen=True):
 class RankExits:
     """Detect ranks that ended (`left` and `gone`), from their reports and the running processes.
 
-    A launcher that detects an exit code other than 0 ends all ranks. If a rank exits with 0, no process
-    reports this, and the other ranks wait for it until a timeout.
+    If a rank exits with 0, its launcher does not end the other ranks, which wait for it until a timeout.
 
     A rank is gone if a process that ran at the same time still runs. Therefore, a rank is not gone in these
     cases: it ended before the others started (a script that prepares something under a rank's number), its
@@ -76,9 +75,9 @@ class RankExits:
         """Record a ``left`` event, which reports that the interpreter of a rank ends."""
         rank = event.get("rank")
         if isinstance(rank, int) and rank >= 0:
-            of_its_kind = self.well if event.get("error") is False else self.badly
-            of_its_kind[rank] = float(event.get("time", 0.0))
-            self._ends.setdefault(rank, []).append(of_its_kind[rank])
+            ends = self.well if event.get("error") is False else self.badly
+            ends[rank] = float(event.get("time", 0.0))
+            self._ends.setdefault(rank, []).append(ends[rank])
             self._others_then[rank] = {other: step for other, step in self._steps.items() if other != rank}
 
     def record(self, record: Record) -> None:
@@ -99,10 +98,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Discard the endings of ranks before `now`.
-
-        They belong to a previous program. Another program trains now, maybe with fewer ranks.
-        """
+        """Discard the endings of ranks before `now`: they belong to a previous program of the run."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]
@@ -111,11 +107,8 @@ class RankExits:
     def look(
         self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
-        """Record the running ranks, with and without a probe, and the exit codes of ended ranks.
-
-        A rank does not report a bare ``raise SystemExit(1)`` as an error.
-        """
-        for rank in [one for one in self.well if codes.get(one)]:
+        """Record the running ranks, with and without a probe, and the exit codes of ended ranks."""
+        for rank in [each for each in self.well if codes.get(each)]:  # such as after SystemExit(1)
             self.badly[rank] = self.well.pop(rank)
         self._ended &= self.well.keys()
         # The process of a rank can continue for a while after its program has ended.
@@ -125,7 +118,7 @@ class RankExits:
         self.left = [ExitedRank(rank, self._steps.get(rank), self._behind(rank)) for rank in left]
         missed = self._missed({**unprobed, **up}, now)
         if missed is None:
-            missed = {one.rank: one.since for one in self.gone}
+            missed = {lost_rank.rank: lost_rank.since for lost_rank in self.gone}
         self.gone = [
             LostRank(
                 rank,
@@ -140,10 +133,7 @@ class RankExits:
         ]
 
     def _behind(self, rank: int) -> int:
-        """Return the number of steps that other ranks have made since this rank ended.
-
-        The numbers of the steps are those that the ranks reported.
-        """
+        """Return the number of steps that other ranks have completed since this rank ended."""
         others = self._others_then.get(rank, {})
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
@@ -155,9 +145,9 @@ class RankExits:
         return ended - self.well.keys() - self.badly.keys()
 
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
-        """Return the time at which each missing rank was first noticed.
+        """Return the missing ranks, each with the time at which it was first noticed.
 
-        Return ``None`` if no rank that should continue is still running.
+        Return ``None`` if no rank that should continue is running.
         """
         everybody = frozenset[Path]().union(*up.values())
         working = self._steps or up
@@ -199,29 +189,26 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
-        """Report the ranks that are missing now, unless `held`, when a stall or the run's end names them.
-
-        `memory` is called if a rank may have been killed for lack of memory.
-        """
+        """Report the missing ranks, unless `held`, because a stall or the run's end already names them."""
         if not gone and not self.reported:
             return
         step, total = tracker.last_step, tracker.total_steps
         over = tracker.shows_finish or (step is not None and total is not None and step >= total)
-        lost = [one for one in gone if not one.well]
-        note = message(_of(lost, "gone"), ranks=_named(lost)) + _how_they_ended(lost)
-        known = memory() if any(not one.badly for one in lost) else None
+        lost = [lost_rank for lost_rank in gone if not lost_rank.well]
+        note = message(_message_id(lost, "gone"), ranks=_named(lost)) + _how_they_ended(lost)
+        known = memory() if any(not lost_rank.badly for lost_rank in lost) else None
         if known is not None and known.counted:
             note = note + message("diagnosis.gone-counted")
-        news = not (held or over) and any(self._is_news(one, now) for one in lost)
+        news = not (held or over) and any(self._is_news(lost_rank, now) for lost_rank in lost)
         self._notify(RANK_GONE, "critical", lost, note, tracker, now, news=news)
-        early = [one for one in gone if one.well and one.step is not None]
-        first = min((one.step for one in early if one.step is not None), default=0)
+        early = [lost_rank for lost_rank in gone if lost_rank.well and lost_rank.step is not None]
+        first = min((lost_rank.step for lost_rank in early if lost_rank.step is not None), default=0)
         if total is None:
-            note = message(_of(early, "gone-behind"), ranks=_named(early), step=first)
+            note = message(_message_id(early, "gone-behind"), ranks=_named(early), step=first)
         else:
-            note = message(_of(early, "gone-early"), ranks=_named(early), step=first, total=total)
+            note = message(_message_id(early, "gone-early"), ranks=_named(early), step=first, total=total)
         left_over = total is not None and tracker.phase not in _LAST_PHASES
-        news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
+        news = not (held or over) and (left_over or any(lost_rank.behind >= GONE_ON for lost_rank in early))
         self._notify(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, lost: LostRank, now: float) -> bool:
@@ -267,14 +254,14 @@ class LostRankAlarms:
             self._book.resolve(incident, now, "recovered", step=tracker.last_step)
 
 
-def _of(ranks: Sequence[LostRank], how: str) -> str:
-    """Return the message key of the sentence about one rank or several ranks."""
+def _message_id(ranks: Sequence[LostRank], how: str) -> str:
+    """Return the id of the message about one rank or several ranks."""
     return f"diagnosis.ranks-{how}" if len(ranks) > 1 else f"diagnosis.rank-{how}"
 
 
 def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
     """Return the exit code or signal of the ranks as text, if it is the same for all ranks."""
-    codes = {one.code for one in ranks}
+    codes = {lost_rank.code for lost_rank in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:
         return ""
@@ -286,4 +273,4 @@ def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
 
 
 def _named(ranks: Sequence[LostRank]) -> str:
-    return fold_ranks(one.rank for one in ranks)
+    return fold_ranks(lost_rank.rank for lost_rank in ranks)

@@ -86,9 +86,7 @@ def open_agent(
         settings,
         sinks,
         notice=notice,
-        hosts=run_metrics.hosts,
-        slowdown=run_metrics.slowdown,
-        identified=lambda info: run_metrics.identity(info, {}),
+        metrics=run_metrics,
         engine=engine,
         ranks_may_say=not starts_elsewhere(command),
     )
@@ -143,9 +141,8 @@ _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest difference of time zones, and
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
     """Feed the agent the present content of the files, as history.
 
-    Return the diagnosis so far, the number of omitted bytes, and the largest number of seconds by which the
-    timestamps of lines were moved. Content that an earlier agent with the same name has counted is read for
-    the diagnosis, but not counted again.
+    Content that an earlier agent with the same name has counted is read, but not counted again. Return the
+    diagnosis so far, the number of omitted bytes, and the largest shift of timestamps, in seconds.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -223,10 +220,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line that states how long the run has been quiet, and when a stall is reported.
-
-    The line is empty if the stall is about to be reported.
-    """
+    """Return a line that says when a stall would be reported; empty if that is about to happen."""
     state = agent.stall_state
     if state.seconds > state.threshold:
         return ""

@@ -61,7 +61,7 @@ class Invalidations:
         self._named: dict[int, Match] = {}
 
     def named(self, event: Mapping[str, Any], number: int) -> None:
-        """Keep the modules that a ``trace-cache`` event names."""
+        """Remember the modules that a ``trace-cache`` event names."""
         how, rank = event.get("how"), event.get("rank")
         if how not in ("mismatch", "short") or not isinstance(rank, int):
             return
@@ -77,10 +77,7 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for the new invalidations in a record; ``None`` if there are none.
-
-        The match stands for one invalidation. The second value is the number of further new invalidations.
-        """
+        """Return a match for the first new invalidation in a record, and the number of further ones."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
@@ -88,15 +85,14 @@ class Invalidations:
         new = int(total - before if total >= before else total)  # smaller after a restart of the rank
         if new <= 0:
             return None
-        named = self._named.get(record.rank)
-        text = named.line.text if named is not None else "trace cache invalidated"
-        number = named.line.number if named is not None else 0
-        line = Line(text, SOURCE, number, record.rank, record.time)
-        return Match(TRACE_CACHE, line, named.captures if named is not None else {}), new - 1
+        unnamed = Match(TRACE_CACHE, Line("trace cache invalidated", SOURCE, 0), {})
+        named = self._named.get(record.rank, unnamed)
+        line = Line(named.line.text, SOURCE, named.line.number, record.rank, record.time)
+        return Match(TRACE_CACHE, line, named.captures), new - 1
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:
-    """Return the path of a module in its model; if it is unknown, the word "module" and its number."""
+    """Return the path of a module in its model, or its number if the path is unknown."""
     return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
 
 
@@ -108,7 +104,7 @@ Event = Mapping[str, Any]
 
 
 class ProbeExceptions:
-    """Exceptions that a probe reported and that can still appear in the log."""
+    """Collect the exceptions that a probe reported, until it is known whether the log shows them."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Event]] = []
@@ -121,11 +117,11 @@ class ProbeExceptions:
     def unlogged_lines(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """Return the traceback lines of each due exception (or all) that the log does not show."""
-        due = [one for one in self._waiting if everything or now - one[0] >= WAIT_SECONDS]
+        """Return the tracebacks of the due exceptions, or of all, that the log does not show."""
+        due = [waiting for waiting in self._waiting if everything or now - waiting[0] >= WAIT_SECONDS]
         if not due:
             return []
-        self._waiting = [one for one in self._waiting if one not in due]
+        self._waiting = [waiting for waiting in self._waiting if waiting not in due]
         known = set(_logged(streams))
         return [
             line for _, number, event in due if _key(event) not in known for line in _lines(event, number)
@@ -148,7 +144,7 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Return the part of a message that is in both the log and the event: the start of the first line."""
+    """Return the start of the first line, which is in both the log and the event."""
     return message.partition("\n")[0].strip()[:_COMPARED]
 
 
@@ -171,9 +167,8 @@ _NO_SYNC = "deepspeed-no-sync-incompatible"  #: applies only if gradients are ac
 
 def versions_in(event: Event) -> dict[str, str]:
     """Return the packages and versions in a ``versions`` event, by canonical package name."""
-    about = ("time", "kind", "count", "rank")
-    found = {name: value for name, value in event.items() if name not in about and isinstance(value, str)}
-    return {name.replace("_", "-"): version for name, version in found.items()}
+    found = {name: value for name, value in event.items() if isinstance(value, str)}
+    return {name.replace("_", "-"): found[name] for name in found if name not in _ABOUT_THE_EVENT}
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
@@ -192,10 +187,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run.
-
-    The function is called only after a run has failed.
-    """
+    """Return matches for failures that these versions cause in any run; called after a run has failed."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

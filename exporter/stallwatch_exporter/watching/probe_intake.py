@@ -39,9 +39,6 @@ _LEAST_SECONDS = 0.05  # in a very short step, a printed line is a large share o
 WAIT_SECONDS = 15.0  #: seconds from the first step in the log; a rank's ring exists before its first step
 
 
-Warned = Callable[[Match], None]
-
-
 class ProbeIntake:
     """Process the events of the ranks' probes, then their records.
 
@@ -51,7 +48,7 @@ class ProbeIntake:
     def __init__(
         self,
         reading: RunReading,
-        warned: Warned,
+        warned: Callable[[Match], None],
         notice: Callable[[str], None] = lambda _: None,
         on_repaired: Callable[[str], None] = lambda _: None,
         host: str = "",
@@ -64,9 +61,8 @@ class ProbeIntake:
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
-        self.paced: Callable[[int, int, RankStep], None] = lambda *_: (
-            None
-        )  #: receives rank, step and its times
+        #: Receives the rank, the step, and its times.
+        self.paced: Callable[[int, int, RankStep], None] = lambda *_: None
         self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by counter
         self._losses_until: dict[int, tuple[int, float]] = {}  # last record with a loss, and skipped steps
         self._exceptions = ProbeExceptions()
@@ -74,9 +70,7 @@ class ProbeIntake:
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
-        # A ring was seen, the user was notified that no rank has a probe, or the run is a replay without
-        # ranks.
-        self._probe_known = is_replay(command)
+        self._probe_known = is_replay(command)  # a probe was seen, or its absence reported or expected
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
@@ -93,12 +87,12 @@ class ProbeIntake:
                 self._failed_at = now
             if kind == "concern":
                 match = concern_match(event, self._number)
-                self._all([match] if match is not None else [])
+                self._report([match] if match is not None else [])
             elif kind == "trace-cache":
                 self._invalidations.named(event, self._number)
             elif kind == "exception":
                 self._exceptions.take(event, self._number, now)
-                self._all(after_a_failure(self._versions_of(event), event, self._number))
+                self._report(after_a_failure(self._versions_of(event), event, self._number))
             elif kind == "left":
                 self.exits.take(event)
             elif kind == "checkpoint":
@@ -108,7 +102,7 @@ class ProbeIntake:
             elif kind == "training" and event.get("rank") == min(self._up, default=event.get("rank")):
                 self._reading.tracker.forget_paces()
             elif kind == "trainer":
-                self._all(before_it_fails(self._versions_of(event), event, self._number))
+                self._report(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
         """Process a record and its step; return whether the record contains new information."""
@@ -133,7 +127,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare when the ranks start their backward passes, because they wait for the slowest rank."""
+        """Compare the ranks' own times of a step, to find a rank that slows the others down."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -156,7 +150,7 @@ class ProbeIntake:
             sizes = {"share": f"{slow.share:.0%}", "cost": f"{slow.cost:.0%}", "count": str(slow.steps)}
             captures = {SEEN: f"{slow.kind}-rank", "rank": str(slow.rank), "host": self._host, **sizes}
             line = Line(evidence_of(captures), SOURCE, self._number, slow.rank, record.time)
-            self._all([Match(STRAGGLER, line, captures, step)])
+            self._report([Match(STRAGGLER, line, captures, step)])
 
     def logged(self, samples: Iterable[Sample]) -> None:
         """Check the losses in the samples of log lines."""
@@ -174,22 +168,19 @@ class ProbeIntake:
         if news == "began":
             captures = {SEEN: NAN_LOSSES, "value": f"{loss:g}", "count": str(SEVERAL)}
             line = Line(evidence_of(captures), SOURCE, self._number, rank, time)
-            self._all([Match(LOSS_NAN, line, captures, self._reading.tracker.last_step)])
+            self._report([Match(LOSS_NAN, line, captures, self._reading.tracker.last_step)])
         elif news:
             self._reading.withdraw(LOSS_NAN, SEEN, NAN_LOSSES)
         return bool(news)
 
-    def there(
+    def update_ranks(
         self,
         up: Processes,
         now: float,
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record the running ranks, here and in ``RankExits``.
-
-        If a rank ended and did not end well, also record the time of its failure.
-        """
+        """Record which ranks are running, and when a rank last ended without success."""
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
@@ -199,7 +190,7 @@ class ProbeIntake:
         self._gone = (self._gone | before) - self._up
 
     def _notice_missing_probe(self, now: float, *, probed: bool) -> None:
-        """Notify the user once if the log has shown steps for a while and no ring exists."""
+        """Notify the user once if the log has shown steps for a while and no rank has a probe."""
         self._probe_known = self._probe_known or probed
         if self._probe_known or not self._reading.tracker.last_step:
             return
@@ -217,15 +208,12 @@ class ProbeIntake:
         """Return the command's ending, completed by the ranks that ended before the command."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks normally end at slightly different times
-            left = [one for one in left if one.behind >= GONE_ON]
+            left = [rank for rank in left if rank.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the checkpoints that ranks have announced, which takes time.
-
-        `pids` are the processes that can still write the checkpoints.
-        """
-        self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
+        """Check the announced checkpoints; `pids` are the processes that can still write them."""
+        self._report(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
             self._on_repaired(rule)
@@ -235,7 +223,7 @@ class ProbeIntake:
         """Return log lines for the exceptions that the log does not show."""
         return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
-    def _all(self, matches: Iterable[Match]) -> None:
+    def _report(self, matches: Iterable[Match]) -> None:
         """Report the matches of warnings, except those whose rules are not in the catalogue."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:

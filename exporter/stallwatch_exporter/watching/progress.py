@@ -38,11 +38,7 @@ class _Rank:
 
 
 class HookedProgress(ProgressTracker):
-    """Progress of a run.
-
-    Until a rank reports its first step, the progress is read from the log, and after that from the ranks'
-    reports.
-    """
+    """Progress of a run, read from the log until a rank reports a step, and then from the ranks' reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,10 +104,7 @@ class HookedProgress(ProgressTracker):
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Record that all local ranks ended.
-
-        The launcher of the ranks will also end, or it will restart the ranks after a while.
-        """
+        """Record that all local ranks ended; their launcher ends too, or it restarts them after a while."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -156,10 +149,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run.
-
-        If a rank pauses training, this is the phase of that rank, until the rank makes another step.
-        """
+        """Phase of the run: if a rank pauses training, the phase of that rank until its next step."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -174,10 +164,7 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank is in a phase other than training.
-
-        The phase of a rank without steps counts only until other ranks make a step.
-        """
+        """Return whether the rank pauses training; before its first step, only until other ranks step."""
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -190,10 +177,7 @@ _AT_HAND = 2  #: number of steps that a run can still finish after a request to 
 
 
 class Advance:
-    """Pass the progress of a run to the stall watch and the metrics.
-
-    Call `seen` after each batch of lines.
-    """
+    """Pass the progress of a run to the stall watch and the metrics: call `seen` after each batch."""
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
@@ -209,13 +193,10 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass the changes since the last call to the stall watch and the metrics.
-
-        Return whether the run progressed.
-        """
+        """Pass on the changes since the last call; return whether the run progressed."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
-        self._watch.log_only = not tracker.hooked_ranks
+        self._watch.learnt.log_only = not tracker.hooked_ranks
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown
         if phase == self._phase and tracker.active_at - self._watch.last_sign >= _SIGN_SECONDS:
@@ -239,10 +220,10 @@ class Advance:
         return progressed
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end (Ctrl-C or a signal), after which the command may be silent while it saves.
+        """Handle a request to end, by Ctrl-C or a signal.
 
-        This silence is not a stall, unless the run stalled before. If training continues, the run is watched
-        as before.
+        The command may then be silent while it saves. This silence is not a stall, unless the run stalled
+        before. If training continues, the run is watched as before.
         """
         state = self._watch.check(now, begin=False)
         if self._stop_requested is None and not state.stalled:
@@ -265,10 +246,7 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Continue with a run that started before the agent.
-
-        `last_sign` is the time at which the files of the run were last written.
-        """
+        """Take over a run that started before the agent, and whose files were last written at `last_sign`."""
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None

@@ -18,11 +18,10 @@ _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
 
 
 class PrefixLearning:
-    """Learn the line prefix of a source while its lines arrive; each line is read once.
+    """Learn the line prefix of a source while its lines arrive.
 
-    For a file, the first lines are examined before any line is read. Here, each portion is examined a few
-    times, together with earlier input. Earlier lines were read with the prefix that was known at the time. A
-    prefix learned from a few lines is valid until more lines contradict it. After 300 lines, the prefix is
+    For a file, the first 300 lines are examined before any line is read. Here, lines are read immediately,
+    with the prefix known so far, and the input is examined again as it grows. After 300 lines, the prefix is
     the same as for a file.
     """
 
@@ -39,7 +38,7 @@ class PrefixLearning:
 
     @property
     def is_over(self) -> bool:
-        """Return whether learning is complete, so that further input does not change the prefix."""
+        """Return whether the prefix is final."""
         return not self._tries
 
     def take(self, data: bytes) -> LinePrefix | None:
@@ -54,7 +53,7 @@ class PrefixLearning:
         if shows or full or lines >= self._tries[0]:
             head = bytes(self._head[: None if shows else self._head.rfind(b"\n") + 1])
             self.lead = prefix_of(head) if full or lines >= _LIKELY_FROM else certain_prefix(head)
-            self._tries = [] if full else [one for one in self._tries if one > lines]
+            self._tries = [] if full else [count for count in self._tries if count > lines]
             if self.is_over:
                 self._head.clear()
         return self.lead
@@ -91,7 +90,7 @@ class Readers:
         return lines + reader.feed(data, now)
 
     def _learnt(self, source: str, learning: PrefixLearning, data: bytes) -> LinePrefix | None:
-        """Return the current line prefix of a source; limit the bytes kept for all sources."""
+        """Return the line prefix of a source, and limit the bytes that are kept for all sources."""
         before = learning.held
         lead = learning.take(data)
         self._held += learning.held - before

@@ -51,7 +51,7 @@ class StallWatch:
         self._limits = Limits(
             settings.stall_floor_seconds, settings.stall_start_seconds, settings.stall_factor
         )
-        self._learnt = StallThresholds(self._limits)
+        self.learnt = StallThresholds(self._limits)
         self._phase: Phase = "init"
         self._step: int | None = None
         self.last_sign = started  #: time of the last sign of progress
@@ -64,15 +64,6 @@ class StallWatch:
         self.spell = 0  #: number of the quiet period; each sign of life begins another
         self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
 
-    @property
-    def log_only(self) -> bool:
-        """Return whether progress is known only from a log, which can omit phases of the run."""
-        return self._learnt.log_only
-
-    @log_only.setter
-    def log_only(self, value: bool) -> None:
-        self._learnt.log_only = value
-
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """Record a sign of progress: another step, a batch of an evaluation, another phase.
 
@@ -83,12 +74,12 @@ class StallWatch:
             self.over = Over(max(0.0, waited), self._stalled)
         self.spell += 1
         _, status, usual = self._ruled or (0.0, "alive", math.inf)
-        self._learnt.observe(
+        self.learnt.observe(
             waited,
             self._phase,
             phase,
             stalled=self._stalled,
-            after_evaluation=self._evaluated and self._phase == phase == "train" and not self.log_only,
+            after_evaluation=self._evaluated and self._phase == phase == "train" and not self.learnt.log_only,
             # A wait with another known reason does not make the steps slower.
             learn=status != "paused" and (self._phase != "train" or waited <= usual),
         )
@@ -102,17 +93,17 @@ class StallWatch:
         self._stalled = False
         self._phase = phase
         if step is not None:
-            self._learnt.step_by(max(1, step - self._step) if self._step is not None else 1)
+            self.learnt.step_by(max(1, step - self._step) if self._step is not None else 1)
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
         """Return the state at `now`; if `begin` is True, a quiet period over the threshold begins a stall."""
         quiet = max(0.0, now - self.last_sign)
-        threshold = self._ruled[0] if self._ruled is not None else self._learnt.alone[self._phase]
+        threshold = self._ruled[0] if self._ruled is not None else self.learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
             self._stalled = True
             self._episode += 1
-        learning = self._ruled is None and self._learnt.learning(self._phase)
+        learning = self._ruled is None and self.learnt.learning(self._phase)
         return StallState(
             self._stalled,
             self._phase,
@@ -128,8 +119,7 @@ class StallWatch:
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
         """Set the limit of this quiet period, in seconds, until the next sign of life.
 
-        If the period lasts longer than `usual` seconds, its length is not used to learn the duration of
-        steps.
+        If the period lasts longer than `usual` seconds, the duration of steps is not learned from it.
         """
         self._ruled = (limit, status, usual)
 
@@ -137,47 +127,43 @@ class StallWatch:
     def suspicion(self) -> float:
         """Seconds of quiet after which the current phase is suspected to be stalled."""
         if self.rhythm_known and self._phase == "train":
-            return self._learnt.suspected
-        waits, (floor, start, factor) = self._learnt.of(self._phase), self._limits
+            return self.learnt.suspected
+        waits, (floor, start, factor) = self.learnt.of(self._phase), self._limits
         return max(floor, factor * waits.longest, waits.survived(start))
 
     @property
     def rhythm_known(self) -> bool:
         """Return whether enough steps were observed to know how long a step takes."""
-        return self._learnt.steps_known
+        return self.learnt.steps_known
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time in this phase that ended by itself, in seconds.
-
-        The value is ``None`` if the phase was rarely observed.
-        """
+        """Longest quiet time in this phase that ended by itself; ``None`` if the phase was rarely seen."""
         phase: Phase = "eval" if self._evaluated else self._phase
-        return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
+        return self.learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
         """Exclude the seconds for which the watch was suspended (Ctrl-Z, or a suspended machine)."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Start to watch a run that is already running.
+        """Take over a run that is already running.
 
-        `durations` contains the waits in the run's log, by phase. `last_sign` is the time of the run's last
-        sign of life.
+        `durations` contains the waits in its log by phase. `last_sign` is the time of its last sign of life.
         """
-        self._learnt.take_over(durations)
+        self.learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False
 
     @property
     def longest(self) -> float:
         """Longest recent quiet time of this phase without a stall, in seconds."""
-        return self._learnt.of(self._phase).longest
+        return self.learnt.of(self._phase).longest
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """Threshold of each observed phase in seconds; longer quiet is usually reported as a stall."""
-        found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
+        """Seconds of quiet, by observed phase, after which a stall is usually reported."""
+        found = {phase: self._usually(phase, alone) for phase, alone in self.learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]
         return found
@@ -187,10 +173,10 @@ class StallWatch:
             return alone
         floor, _, factor = self._limits
         if phase == "train":
-            suspected = self._learnt.suspected
+            suspected = self.learnt.suspected
             return suspected if self.rhythm_known else max(LONG * floor, suspected)
         if phase not in _FLOORS:
             return alone
-        learnt = max(floor, factor * self._learnt.of(phase).longest)
+        learnt = max(floor, factor * self.learnt.of(phase).longest)
         known = phase == "eval" and self._seen[phase] >= _SEEN
         return learnt if known else max(_FLOORS[phase] * floor, learnt)

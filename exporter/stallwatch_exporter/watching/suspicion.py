@@ -25,10 +25,7 @@ _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take the due snapshots of the ranks, and pass the ruling to the stall watch.
-
-    Call `look` at every tick.
-    """
+    """Take snapshots of the ranks when they are due, and pass the ruling on them to the stall watch."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
@@ -46,7 +43,10 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot of the ranks if one is due; `repeating` returns whether a known message repeats."""
+        """Take a snapshot of the ranks if one is due; call this at every tick.
+
+        `repeating` returns whether a known message repeats.
+        """
         state = self._watch.check(now, begin=False)
         if self._watch.spell != self._spell:
             self._begin()
@@ -79,14 +79,10 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """Handle a sign of life, which ended a quiet period.
-
-        The quiet period shows that waits at its call site can end by themselves, and how long they last.
-        """
+        """Handle the end of a quiet period, and learn how long waits at its call site can last."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # If a stall ended by itself, the next stall at this site is reported after 1.5 times its
-            # duration.
+            # If a stall ended by itself, the next one at this site is reported after 1.5 times its duration.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)

@@ -23,6 +23,7 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS, RunFolder, read_info
+from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_exporter.watching.incidents import read_journal
@@ -77,7 +78,7 @@ class Host:
             settings,
             [self.chat],
             notice=lambda _: None,
-            hosts=lambda *_: None,
+            metrics=RunMetrics("launch"),
             engine=engine,
         )
         self.pids: set[int] = set()
@@ -226,7 +227,7 @@ def test_agents_without_joining_or_local_ranks_do_not_join(tmp_path: Path, rank:
             ExporterSettings(home=tmp_path, join=join),
             [],
             notice=lambda _: None,
-            hosts=lambda *_: None,
+            metrics=RunMetrics("launch"),
             ranks_may_say=may,
         )
         assert joining.look({pid}) is None and joining.member is None

@@ -76,7 +76,7 @@ def test_service_sends_incidents_of_ended_agents_before_it_ends(run: Run, expect
 
 
 def test_service_without_unsent_incidents_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_LEAVING_SECONDS", 3600.0)
+    monkeypatch.setattr(service, "LEAVING_SECONDS", 3600.0)
     run.post(Host("n1", 0, run.clock).report())
     run.service.close()
     assert not run.chat.got
