@@ -47,10 +47,7 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first.
-
-        Single-host incidents that were merged into an incident of several hosts are omitted.
-        """
+        """Return incidents, newest first. Omit those that were merged into an incident of several hosts."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for one in found for alias in one.aliases}
         return [one for one in found if one.id not in merged]
@@ -98,10 +95,9 @@ class LazyIncidentStore:
         self._write(lambda store: OperatorActions(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
-        # Another person may already have ended a silence, which is harmless.
         def act(store: IncidentStore) -> None:
             for silence in silences:
-                OperatorActions(store.engine).expire(silence.id, now)
+                OperatorActions(store.engine).expire(silence.id, now)  # another person may have ended it
 
         self._write(act)
 
@@ -128,9 +124,6 @@ class LazyIncidentStore:
 
 
 def _plain(error: Exception) -> str:
-    """Return the first line of the database driver's error.
-
-    SQLAlchemy's error texts contain SQL statements, values and addresses.
-    """
-    own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
-    return redact((str(own).splitlines() or [type(error).__name__])[0][:200])
+    """Return the first line of the driver's error. SQLAlchemy's texts contain SQL, values and addresses."""
+    of_driver = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
+    return redact((str(of_driver).splitlines() or [type(error).__name__])[0][:200])

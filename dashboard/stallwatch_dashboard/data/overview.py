@@ -272,8 +272,10 @@ def make_row(
         step=numbers.step,
         loss=numbers.loss,
     )
-    if info is None:
-        state = _state_from_numbers(state, numbers)
+    if info is None and numbers.ended_at is not None:
+        state = ENDINGS.get(numbers.ended_as, "failed")
+    elif info is None and numbers.overdue and state in ("training", "degraded"):
+        state = "stalled"
     started_at = info.started_at if info else numbers.started_at
     if state == "training" and _waits(numbers, started_at, now):
         state = "waiting"
@@ -317,11 +319,7 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has been unusually long without progress.
 
     Its silence must be longer than all its steps took in total, because the first few steps do not establish
-    a regular interval, and a stall among them is reported only after half an hour.
-
-    If a log has few lines, the silence must also be longer than the time between two lines. If no step has a
-    measured duration, as in a complete log that is read later, the time until the last step replaces the
-    duration of all steps.
+    a regular interval. If no step has a measured duration, the time until the last step counts instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -336,8 +334,8 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
     """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
-    `cause` is true if the diagnosis names a cause. For an interrupted run, this means that the system stopped
-    it, not its user.
+    `cause` is true if the diagnosis names a cause. The system, not a user, stopped an interrupted run with a
+    cause.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -346,27 +344,16 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
     return "finished" if progress.finished else "unwatched"
 
 
-def _state_from_numbers(state: State, numbers: Numbers) -> State:
-    """Return the state of a run from its numbers alone. This is for runs without a folder on this host."""
-    if numbers.ended_at is not None:
-        return ENDINGS.get(numbers.ended_as, "failed")
-    return "stalled" if numbers.overdue and state in ("training", "degraded") else state
-
-
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first; None if there is none.
-
-    Stalls come before other incidents, then severe ones, then new ones.
-    """
+    """Return the open incident to show first: a stall, or else the newest of the most severe incidents."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident about the end of a run.
+    """Return the incident about the end of a run, or else an incident that was not resolved before the end.
 
-    If there is none, return an incident that was not resolved before the run ended, otherwise None. If the
-    end of the run is unknown, an incident counts as unresolved if it was closed because no agent was left.
+    If the end of the run is unknown, an incident that was closed because no agent was left is unresolved.
     """
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted or (is_unknown_end and i.unwatched)]
@@ -379,10 +366,7 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the seconds from the beginning of the problem to its end, or to `now` if it has not ended.
-
-    Return None if the incident is only about the end of a run.
-    """
+    """Return the seconds that the problem lasted until now; None if the incident only reports a run's end."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
@@ -404,8 +388,7 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
     """Sort the runs: those that need attention first and, within a state, the newest first.
 
-    Among ended runs, failed runs are first. Runs that finished and runs that a user stopped are sorted only
-    by time.
+    Among ended runs, only failures come first. All others are sorted by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

@@ -1,7 +1,4 @@
-"""Combine the runs, incidents and numbers in this host's state folder for the pages.
-
-The numbers can also come from a Prometheus.
-"""
+"""Combine the runs, incidents and numbers for the pages, from this host's state folder or a Prometheus."""
 
 from __future__ import annotations
 
@@ -138,7 +135,9 @@ class Source:
         """Return one row per run; runs that need attention come first."""
         local = self._agents()
         seen = self.store.last_seen()
-        incidents = self._open_by_run()
+        incidents: dict[str, list[Incident]] = {}
+        for incident in self.cases.incidents(status="open", limit=5000):
+            incidents.setdefault(incident.run, []).append(incident)
         under_way = (local.keys() | seen.keys()) - self._ended.keys()
         numbers = self.store.summaries(under_way, self.clock())
         rows = list(self._ended.values())
@@ -209,8 +208,7 @@ class Source:
     ) -> RunRow:
         """Return a run's row.
 
-        Without scraped numbers, the numbers come from the log copies if `whole` is set, otherwise from the
-        diagnosis.
+        If nothing was scraped, the numbers come from the log copies (`whole`) or, faster, from the diagnosis.
         """
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
@@ -240,18 +238,9 @@ class Source:
             row = replace(row, cause=end.cause, exception=end.exception)
         return row
 
-    def _open_by_run(self) -> dict[str, list[Incident]]:
-        found: dict[str, list[Incident]] = {}
-        for incident in self.cases.incidents(status="open", limit=5000):
-            found.setdefault(incident.run, []).append(incident)
-        return found
-
 
 def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
-    """Return the incident, as closed if it is open although no agent watches its run.
-
-    The closing time is the time of the agent's last report.
-    """
+    """Return the incident. If it is open although no agent watches its run, return it as closed."""
     info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
     if info is None or not info.end_is_unknown or any(one.alive for one in agents):
         return incident
@@ -261,9 +250,8 @@ def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
 def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first.
 
-    The result is cached until a journal changes. For a multi-host run, return the merged incidents, and the
-    incidents that no coordinator has merged. The coordinator's folder may be on another host, or an agent may
-    have had no coordinator.
+    The result is cached until a journal changes. For a multi-host run, it contains the merged incidents, and
+    the incidents that no coordinator has merged, because an agent may have had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -284,15 +272,15 @@ def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     known = {name for incident in of_run for name in (incident.id, *incident.aliases)}
     of_agents: list[Incident] = []
     for path in (path for path in paths if path.name != RUN_INCIDENTS):
-        own = read(path)
+        found = read(path)
         if of_run:
             info = read_info(path.parent)
             agent = info.agent if info is not None else ""
-            own = [one for one in own if agent and known.isdisjoint((one.id, qualified(agent, one)))]
-        of_agents += folded(own)
-    found = [*of_run, *last_states(of_agents)]
-    merged = {alias for incident in found for alias in incident.aliases}
-    left = (incident for incident in found if incident.id not in merged)
+            found = [one for one in found if agent and known.isdisjoint((one.id, qualified(agent, one)))]
+        of_agents += folded(found)
+    every = [*of_run, *last_states(of_agents)]
+    merged = {alias for incident in every for alias in incident.aliases}
+    left = (incident for incident in every if incident.id not in merged)
     return tuple(sorted(left, key=lambda incident: -incident.opened_at))
 
 
@@ -339,10 +327,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the source that all pages of this process share.
-
-    The first call starts it with the settings from the environment.
-    """
+    """Return the source of all pages of this process. The first call starts it."""
     global _source
     with _lock:
         if _source is None:
