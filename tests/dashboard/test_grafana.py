@@ -133,6 +133,11 @@ def test_unreachable_grafana_is_reported() -> None:
         list(push(Grafana("http://127.0.0.1:9", TOKEN), boards()))
 
 
+def test_server_without_grafanas_paths_is_reported(grafana: FakeGrafana) -> None:
+    with pytest.raises(PushError, match="404"):
+        list(push(Grafana(f"{grafana.url}/elsewhere", TOKEN), boards()))
+
+
 def test_address_without_a_scheme_is_reported() -> None:
     with pytest.raises(PushError, match="begins with http"):
         list(push(Grafana("localhost:3000", TOKEN), boards()))

@@ -37,6 +37,10 @@ class PushError(Exception):
     """Raised if Grafana did not accept a push. The message gives the reason and a fix, without the token."""
 
 
+class _Missing(PushError):
+    """Raised if Grafana does not have the requested object."""
+
+
 class Grafana:
     def __init__(self, url: str, token: str) -> None:
         self._url = url
@@ -104,9 +108,8 @@ class Grafana:
         try:
             answer = request()
         except GrafanaClientError as error:
-            if error.status_code == 404:
-                raise _Missing from None
-            raise PushError(f"{self._url}: {error.message}{_remedy(error.status_code)}") from None
+            kind = _Missing if error.status_code == 404 else PushError
+            raise kind(f"{self._url}: {error.message}{_remedy(error.status_code)}") from None
         except GrafanaException as error:
             raise PushError(f"{self._url}: {error.message}") from None
         except (InvalidSchema, InvalidURL, MissingSchema):
@@ -117,10 +120,6 @@ class Grafana:
         if not isinstance(answer, (dict, list)):
             raise PushError(f"{self._url} answers, but not as Grafana does: something else is there")
         return answer
-
-
-class _Missing(Exception):
-    pass
 
 
 def push(
