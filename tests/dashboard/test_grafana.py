@@ -21,12 +21,17 @@ import pytest
 
 pytest.importorskip("grafana_foundation_sdk")
 pytest.importorskip("grafana_client")
-from stallwatch_dashboard.grafana.boards import RUN, RUNS, TAG, boards, queries
+from stallwatch_dashboard.grafana.boards import RUN, RUNS, TAG, boards
 from stallwatch_dashboard.grafana.push import FOLDER, SOURCE, Grafana, PushError, push
 from stallwatch_exporter.incident import Incident
 
 TOKEN = "glsa_n0tArealT0ken"
-ALL = [(uid, query) for uid, board in boards().items() for query in queries(board)]
+ALL = [
+    (uid, target["expr"])
+    for uid, board in boards().items()
+    for panel in board["panels"]
+    for target in panel.get("targets", [])
+]
 
 
 class FakeGrafana:

@@ -53,10 +53,7 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source for a server with Prometheus's API.
-
-        Grafana must be able to reach the URL.
-        """
+        """Create or update the data source, a Prometheus whose URL Grafana must be able to reach."""
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -77,10 +74,7 @@ class Grafana:
         return Done("board", board["title"], "created" if known is None else "updated")
 
     def annotation(self, incident: Incident) -> Done:
-        """Create or update the annotation that marks an incident on the boards.
-
-        The mark extends from the opening of the incident to its end.
-        """
+        """Create or update the annotation that marks the time of an incident on the boards."""
         mark = _mark(incident)
         wanted = {
             "time_from": round(incident.opened_at * 1000),
@@ -130,7 +124,7 @@ def push(
 ) -> Iterable[Done]:
     """Push the folder, the data source, the boards and the annotations, and yield the result of each.
 
-    Raises ``PushError``.
+    Raise `PushError` if Grafana does not accept one of them.
     """
     yield grafana.folder()
     if prometheus:
@@ -142,15 +136,13 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether two boards are equal, apart from the id and the version, which Grafana sets."""
+    """Return whether the boards are equal, except for the id and the version, which Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
-    """Return the tag of an incident's annotation.
-
-    It is a hash, because ids can contain characters that URLs forbid.
-    """
+    """Return the tag that identifies the incident's annotation."""
+    # Ids of incidents can contain characters that URLs forbid.
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,4 @@
-"""Draw the table of runs, with urgent runs first.
-
-The address stores the filters, so that users can share it.
-"""
+"""Draw the table of runs, with urgent runs first."""
 
 from __future__ import annotations
 
