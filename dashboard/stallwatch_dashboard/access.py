@@ -1,7 +1,4 @@
-"""Control access by two roles, viewer and operator.
-
-A person's role depends on the claims that an OpenID Connect provider makes about the person.
-"""
+"""Control access by two roles, which depend on the claims of an OpenID Connect provider about the person."""
 
 from __future__ import annotations
 

@@ -100,10 +100,7 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server process in a separate session.
-
-    The process ends when the block ends or this process dies.
-    """
+    """Run the server process in a separate session, until the block ends or this process dies."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -137,10 +134,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP, even if the child hangs.
-
-    Yield a list that contains the signals received so far.
-    """
+    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP. Yield the signals that arrived."""
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True
@@ -185,9 +179,6 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
 
 
 def _exit_code(child: subprocess.Popen[bytes], end_signals: list[int]) -> int:
-    """Return the exit code for the shell.
-
-    It is 0 after Ctrl-C or SIGTERM, because these end a dashboard normally.
-    """
+    """Return the exit code for the shell: 0 after a signal, because signals end a dashboard normally."""
     code = child.poll()
     return 0 if end_signals or code is None else (code if code >= 0 else 128 - code)
