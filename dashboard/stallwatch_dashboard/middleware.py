@@ -114,11 +114,11 @@ class Redirects:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        there = None
+        target = None
         navigates = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if navigates and "text/html" in Headers(scope=scope).get("accept", ""):
-            there = redirect_target(scope["path"], scope.get("query_string", b"").decode("latin-1"))
-        answer = self._app if there is None else RedirectResponse(there)
+            target = redirect_target(scope["path"], scope.get("query_string", b"").decode("latin-1"))
+        answer = self._app if target is None else RedirectResponse(target)
         await answer(scope, receive, send)
 
 

@@ -61,7 +61,7 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
     mark = found.primary.step if found.primary is not None else None
     drawn = []
     for name in _IN_DIAGNOSES:
-        lines = [one for one in found.series if one.name == name]
+        lines = [series for series in found.series if series.name == name]
         if lines:
             drawn.append((name, _title(name, say), _line_chart(lines, mark, look, say)))
     return drawn

@@ -125,7 +125,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
         hovertemplate="%{customdata}<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
         hoverongaps=False,
     )
-    marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
+    marks = [(number, incident) for incident in incidents for number in _blamed(incident, rows, found.hosts)]
     blamed = {number for number, _ in marks}
     for shape in chart.layout["shapes"]:  # the map would hide the bands, and uses the same color
         if shape["line"]["width"]:

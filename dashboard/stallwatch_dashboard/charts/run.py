@@ -176,8 +176,8 @@ def _phases(chart: Drawing, scene: Scene) -> None:
     chart.layout |= {"height": _BAND_PIXELS, "barmode": "overlay", "bargap": 0, "hovermode": "closest"}
     chart.layout["legend"] |= {"y": 1.4}  # above the names of the incidents, in this low chart
     chart.set("yaxis", visible=False, range=[-0.5, 0.5])
-    stalls = [one for one in scene.incidents if one.kind == "stall"]
-    spans = [(began(one), one.resolved_at or max(span.seen, began(one))) for one in stalls]
+    stalls = [incident for incident in scene.incidents if incident.kind == "stall"]
+    spans = [(began(stall), stall.resolved_at or max(span.seen, began(stall))) for stall in stalls]
     _bars(chart, spans, say("stalled"), theme.VERMILLION)
 
 

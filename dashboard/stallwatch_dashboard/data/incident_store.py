@@ -49,8 +49,8 @@ class LazyIncidentStore:
     ) -> list[Incident]:
         """Return incidents, newest first. Omit those that were merged into an incident of several hosts."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
-        merged = {alias for one in found for alias in one.aliases}
-        return [one for one in found if one.id not in merged]
+        merged = {alias for incident in found for alias in incident.aliases}
+        return [incident for incident in found if incident.id not in merged]
 
     def unreadable(self) -> str | None:
         """Return the reason why incidents cannot be read, without secrets; None if they can be read."""
@@ -73,7 +73,9 @@ class LazyIncidentStore:
         found: list[Delivery] = self._read(
             lambda store: Outbox(store.engine).deliveries(incident.run, 200), []
         )
-        return [one for one in reversed(found) if incident.opened_at - 1 <= one.created_at <= until]
+        return [
+            delivery for delivery in reversed(found) if incident.opened_at - 1 <= delivery.created_at <= until
+        ]
 
     def acknowledged(self, key: str) -> bool:
         return self._read(lambda store: OperatorActions(store.engine).is_acknowledged(key), False)
@@ -81,7 +83,7 @@ class LazyIncidentStore:
     def silences(self, incident: Incident, now: float) -> list[Silence]:
         """Return the silences that apply to the incident at `now`."""
         found: list[Silence] = self._read(lambda store: OperatorActions(store.engine).silences(now), [])
-        return [one for one in found if one.quiets(incident, now)]
+        return [silence for silence in found if silence.quiets(incident, now)]
 
     def acknowledge(self, key: str, who: str, now: float) -> None:
         self._write(lambda store: OperatorActions(store.engine).acknowledge(key, who, now))

@@ -66,7 +66,7 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
     except Exception as error:  # the parser raises ValueError, IndexError or KeyError on broken tokens
         raise ScrapeError("source_not_metrics", error=type(error).__name__) from error
     if agents:
-        return [one._replace(agent=agents.get(one.run, "")) for one in readings]
+        return [reading._replace(agent=agents.get(reading.run, "")) for reading in readings]
     return readings
 
 

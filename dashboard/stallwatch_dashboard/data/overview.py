@@ -177,6 +177,11 @@ class Agent:
         return self.info.ended_at is None and agent_alive(self.info)
 
     @property
+    def order(self) -> tuple[bool, int]:
+        """Key that sorts agents by node; those without a node are last."""
+        return self.info.node is None, self.info.node or 0
+
+    @property
     def failed(self) -> bool:
         ending = self.info.ending
         return ending is not None and ending.kind not in ENDINGS
@@ -184,11 +189,11 @@ class Agent:
 
 def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
     """Return the agents of the newest attempt of a job. Several attempts can have the same run name."""
-    if len(agents) < 2 or not all(one.info.key for one in agents):
+    if len(agents) < 2 or not all(agent.info.key for agent in agents):
         return agents
-    kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
+    kept = sorted(((agent.folder, agent.info) for agent in agents), key=lambda each: -each[1].started_at)
     newest = {folder for folder, _ in by_run(kept)[0]}
-    return [one for one in agents if one.folder in newest]
+    return [agent for agent in agents if agent.folder in newest]
 
 
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
@@ -200,17 +205,17 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     if not agents:
         return None
     agents = newest_start(agents)
-    agents = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.started_at))
-    infos = [one.info for one in agents]
-    ends = [one for one in agents if one.info.ended_at is not None]
-    last = max(ends, key=lambda one: (one.failed, one.info.ended_at), default=None)
-    over = last is not None and (last.failed or not any(one.alive for one in agents))
-    stalled = any(one.info.state == "stalled" and one.alive for one in agents)
+    agents = sorted(agents, key=lambda agent: (agent.order, agent.info.started_at))
+    infos = [agent.info for agent in agents]
+    ends = [agent for agent in agents if agent.info.ended_at is not None]
+    last = max(ends, key=lambda agent: (agent.failed, agent.info.ended_at), default=None)
+    over = last is not None and (last.failed or not any(agent.alive for agent in agents))
+    stalled = any(agent.info.state == "stalled" and agent.alive for agent in agents)
     return msgspec.structs.replace(
         infos[0],
         started_at=min(info.started_at for info in infos),
         updated_at=max(info.updated_at for info in infos),
-        ended_at=max(one.info.ended_at or 0.0 for one in ends) if over else None,
+        ended_at=max(agent.info.ended_at or 0.0 for agent in ends) if over else None,
         step=max((info.step for info in infos if info.step is not None), default=None),
         total_steps=max((info.total_steps for info in infos if info.total_steps), default=None),
         loss=next((info.loss for info in infos if info.loss is not None), None),
@@ -221,10 +226,8 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
     """Return the hosts of a multi-host run, in the order of their nodes; empty for a run on one host."""
-    ordered = sorted(
-        agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host_in_run)
-    )
-    hosts = tuple(dict.fromkeys(one.info.host_in_run for one in ordered))
+    ordered = sorted(agents, key=lambda agent: (agent.order, agent.info.host_in_run))
+    hosts = tuple(dict.fromkeys(agent.info.host_in_run for agent in ordered))
     return hosts if len(hosts) > 1 else ()
 
 

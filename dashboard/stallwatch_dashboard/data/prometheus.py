@@ -104,12 +104,12 @@ class Departed:
             query = f"group by (run) (last_over_time({PRESENT}[1d]))"
             day = self._questions.executor.submit(self._questions.instant, query)
         now = {
-            one["metric"].get("run", ""): float(one["value"][1])
-            for one in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
+            sample["metric"].get("run", ""): float(sample["value"][1])
+            for sample in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
         }
         seen = self._seen
         if day is not None and (found := day.result()):
-            names = self._day.keep("", {one["metric"].get("run", "") for one in found})
+            names = self._day.keep("", {sample["metric"].get("run", "") for sample in found})
             gone = self._when_gone(sorted(names - now.keys() - {""}))
             seen = {run: at for run, at in seen.items() if run in names}
             seen |= {run: max(at, seen.get(run, at)) for run, at in gone.items()}
@@ -277,7 +277,7 @@ class PrometheusStore:
         start, span, found = now - _LOOK_BACK, _LOOK_BACK, None
         for _ in range(3):
             answer = self._questions.span(f"{PRESENT}{{{is_run(run)}}}", start, min(now, start + span), 1000)
-            times = [float(one["values"][0][0]) for one in answer if one["values"]]
+            times = [float(sample["values"][0][0]) for sample in answer if sample["values"]]
             if not times:
                 break
             found = min(times)
@@ -334,4 +334,4 @@ class PrometheusStore:
         answer = self._moment.get(run)
         if answer is None:
             answer = self._moment.keep(run, self._questions.instant(selector(_LATEST, is_run(run))))
-        return [one for one in answer if one["metric"].get("__name__") == metric]
+        return [sample for sample in answer if sample["metric"].get("__name__") == metric]

@@ -96,8 +96,8 @@ class Questions:
 
     def by_run(self, query: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
         return {
-            one["metric"].get("run", ""): {float(at): float(value) for at, value in one["values"]}
-            for one in self.span(query, start, end, moments)
+            series["metric"].get("run", ""): {float(at): float(value) for at, value in series["values"]}
+            for series in self.span(query, start, end, moments)
         }
 
     def span(self, query: str, start: float, end: float, moments: int) -> list[Any]:

@@ -50,7 +50,7 @@ _reading = threading.Lock()
 
 @lru_cache(_KEPT_FRAMES)
 def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _version: object) -> RunFrames:
-    return rebuild(copies(*folders), [Path(one) for one in rules])
+    return rebuild(copies(*folders), [Path(folder) for folder in rules])
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:

@@ -107,8 +107,8 @@ class Source:
     def copies(self, run: str) -> list[LogCopy]:
         """Return the log copies of a run from all its hosts."""
         agents = self.agents(run)
-        hosts = [one.info.host_in_run for one in agents] if hosts_of(agents) else []
-        return copies(*(one.folder for one in agents), hosts=hosts)
+        hosts = [agent.info.host_in_run for agent in agents] if hosts_of(agents) else []
+        return copies(*(agent.folder for agent in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
         """Return the run's record, which `as_one` combines from the records of its agents."""
@@ -145,8 +145,8 @@ class Source:
             agents = local.get(run, [])
             info = as_one(agents)
             if (numbers[run] if info is None else info).ended_at is None:
-                known = incidents.get(run) or journal(*(one.folder for one in newest_start(agents)))
-                known = [_as_left(one, agents) for one in known]
+                known = incidents.get(run) or journal(*(agent.folder for agent in newest_start(agents)))
+                known = [_as_left(incident, agents) for incident in known]
             else:
                 known = self.incidents(run)
             row = self._row(run, agents, seen.get(run), known, numbers[run])
@@ -166,7 +166,7 @@ class Source:
         """Return the scraped numbers of the run, or the numbers in its log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
-        folders, info = [one.folder for one in agents], as_one(agents)
+        folders, info = [agent.folder for agent in agents], as_one(agents)
         if info is None:
             return found
         if found.nothing:
@@ -180,13 +180,14 @@ class Source:
     def incidents(self, run: str) -> list[Incident]:
         """Return the run's incidents, newest first, from the database, or from the run's own journal."""
         agents = self.agents(run)
-        found = self.cases.incidents(run) or journal(*(one.folder for one in newest_start(agents)))
-        return [_as_left(one, agents) for one in found]
+        found = self.cases.incidents(run) or journal(*(agent.folder for agent in newest_start(agents)))
+        return [_as_left(incident, agents) for incident in found]
 
     def newest_incidents(self, limit: int) -> list[Incident]:
         """Return the newest incidents of all runs, newest first."""
         agents = self._agents()
-        return [_as_left(one, agents.get(one.run, ())) for one in self.cases.incidents(limit=limit)]
+        found = self.cases.incidents(limit=limit)
+        return [_as_left(incident, agents.get(incident.run, ())) for incident in found]
 
     def incident(self, key: str) -> Incident | None:
         """Return the incident with this id, or the incident into which it was merged; None if unknown."""
@@ -194,7 +195,9 @@ class Source:
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
             return None
-        return next((one for one in self.incidents(run) if key in (one.id, *one.aliases)), stored)
+        return next(
+            (incident for incident in self.incidents(run) if key in (incident.id, *incident.aliases)), stored
+        )
 
     def _row(
         self,
@@ -210,7 +213,7 @@ class Source:
 
         If nothing was scraped, the numbers come from the log copies (`whole`) or, faster, from the diagnosis.
         """
-        info, folders = as_one(agents), [one.folder for one in agents]
+        info, folders = as_one(agents), [agent.folder for agent in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
         now = self.clock()
@@ -218,7 +221,7 @@ class Source:
         answers = scraped is not None and now - scraped <= self._late
         signs = [scraped, info.updated_at if info else None]
         seen = max((time for time in signs if time is not None), default=None)
-        alive = info is None or ended or any(one.alive for one in agents)
+        alive = info is None or ended or any(agent.alive for agent in agents)
         if numbers == Numbers() and folders:
             if whole:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
@@ -242,7 +245,7 @@ class Source:
 def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
     """Return the incident. If it is open although no agent watches its run, return it as closed."""
     info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
-    if info is None or not info.end_is_unknown or any(one.alive for one in agents):
+    if info is None or not info.end_is_unknown or any(agent.alive for agent in agents):
         return incident
     return left_open(incident, info)
 
@@ -276,7 +279,11 @@ def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
         if of_run:
             info = read_info(path.parent)
             agent = info.agent if info is not None else ""
-            found = [one for one in found if agent and known.isdisjoint((one.id, qualified(agent, one)))]
+            found = [
+                incident
+                for incident in found
+                if agent and known.isdisjoint((incident.id, qualified(agent, incident)))
+            ]
         of_agents += folded(found)
     every = [*of_run, *last_states(of_agents)]
     merged = {alias for incident in every for alias in incident.aliases}
@@ -319,7 +326,7 @@ def final_diagnosis(*folders: Path) -> _Ended:
         with contextlib.suppress(OSError, *NOT_JSON), open_regular(folder / "diagnosis.json") as file:
             found.append(from_json(file.read(), _Ended))
     failed = ("failed", "unknown-failure")
-    return max(found, key=lambda one: (one.verdict in failed, one.primary is not None), default=_Ended())
+    return max(found, key=lambda end: (end.verdict in failed, end.primary is not None), default=_Ended())
 
 
 _lock = threading.Lock()

@@ -128,17 +128,17 @@ class MetricStore:
         is repeated at the last scrape that showed it, so that a plateau extends to the current time.
         """
         with self._lock:
-            family = sorted(
-                self._series.get((run, metric), {}).values(), key=lambda one: series_order(one.key)
-            )
-            ends = of_rows([(one.id, one.seen, one.value) for one in family])
+            every = self._series.get((run, metric), {})
+            family = [every[key] for key in sorted(every, key=series_order)]
+            ends = of_rows([(series.id, series.seen, series.value) for series in family])
         most = max(points, min(_MOST_POINTS, points * len(family) // 4))
         if points > POINTS:
             most = max(most, EACH_POINTS * len(family))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
         known = place >= 0  # a series that was added during the query is shown next time
-        return series_frame([one.key for one in family], Points(place[known], found.t[known], found.v[known]))
+        shown = Points(place[known], found.t[known], found.v[known])
+        return series_frame([series.key for series in family], shown)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         with self._lock:
@@ -246,7 +246,7 @@ class MetricStore:
         try:
             cursor.execute("BEGIN")
             if fresh:
-                rows = [(one.id, *one.name, *one.key) for one in fresh]
+                rows = [(series.id, *series.name, *series.key) for series in fresh]
                 cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?, ?)", rows)
             batch = pd.DataFrame(points, columns=["series", "t", "v"])
             cursor.register("batch", batch)

@@ -216,12 +216,12 @@ def _deliveries(incident: Incident) -> None:
     st.markdown(f"#### {say('deliveries')}")
     st.dataframe(
         {
-            say("chat"): [cell(one.name) for one in found],
-            say("state"): [say_or(f"delivery_{one.state}", one.state) for one in found],
-            say("sent"): [clock(one.sent_at) for one in found],
-            say("attempts"): [one.attempts for one in found],
-            say("reason"): [cell(one.reason) for one in found],
-            say("rule_title"): [cell(one.title) for one in found],
+            say("chat"): [cell(delivery.name) for delivery in found],
+            say("state"): [say_or(f"delivery_{delivery.state}", delivery.state) for delivery in found],
+            say("sent"): [clock(delivery.sent_at) for delivery in found],
+            say("attempts"): [delivery.attempts for delivery in found],
+            say("reason"): [cell(delivery.reason) for delivery in found],
+            say("rule_title"): [cell(delivery.title) for delivery in found],
         },
         hide_index=True,
     )
@@ -240,19 +240,19 @@ def draw_actions(incident: Incident) -> None:
         return
     now = shared().clock()
     with st.container(border=True):
-        who = _who()
+        person = _person()
         first, second = st.columns(2, gap="medium", vertical_alignment="bottom")
         with first:
-            _acknowledge(incident, who, now)
+            _acknowledge(incident, person, now)
         with second:
-            _silence(incident, who, now)
+            _silence(incident, person, now)
         with st.form("note", clear_on_submit=True, border=False):
             text = st.text_area(say("your_note"), max_chars=1000, key="note_text", height=80)
             if st.form_submit_button(say("add_note"), icon=":material/edit_note:") and text.strip():
-                _do(lambda: cases.note(incident.id, who, text.strip(), now))
+                _do(lambda: cases.note(incident.id, person, text.strip(), now))
 
 
-def _who() -> str:
+def _person() -> str:
     """Return the name of the person who acts: the login name or, without a login, a typed name."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
@@ -260,17 +260,17 @@ def _who() -> str:
     return st.text_input(say("your_name"), max_chars=80, key="person").strip()
 
 
-def _acknowledge(incident: Incident, who: str, now: float) -> None:
+def _acknowledge(incident: Incident, person: str, now: float) -> None:
     cases = shared().cases
     if cases.acknowledged(incident.id):
         st.caption(say("is_acknowledged"))
     elif (incident.status == "open" or incident.unwatched) and st.button(
         say("acknowledge"), icon=":material/check:", key="acknowledge"
     ):
-        _do(lambda: cases.acknowledge(incident.id, who, now))
+        _do(lambda: cases.acknowledge(incident.id, person, now))
 
 
-def _silence(incident: Incident, who: str, now: float) -> None:
+def _silence(incident: Incident, person: str, now: float) -> None:
     cases = shared().cases
     if found := cases.silences(incident, now):
         until = max(found, key=lambda silence: silence.ends_at)
@@ -286,7 +286,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
         key=f"silence_hours-{language()}",
     )
     if right.button(say("silence"), icon=":material/notifications_off:", key="silence"):
-        _do(lambda: cases.silence(incident, hours * 3600.0, who, now))
+        _do(lambda: cases.silence(incident, hours * 3600.0, person, now))
 
 
 def _do(act: Callable[[], object]) -> None:

@@ -169,7 +169,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=WIDE)):
         st.session_state["open_incident"] = clicked
         st.rerun()
-    missing = [say(one.title) for one in BOARD if one not in ready and one.key not in OPTIONAL]
+    missing = [say(chart.title) for chart in BOARD if chart not in ready and chart.key not in OPTIONAL]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 
@@ -266,8 +266,8 @@ def _live(run: str, known: int) -> None:
         if found.rebuilt:
             facts = [say("from_copies"), *(render(note) for note in found.notes)]
             if row.ended_at is None:
-                unread = (one for one in source.targets() if one.run == run and one.error)
-                facts += [say("metrics_unread", one.url, render(one.error or "")) for one in unread]
+                unread = (target for target in source.targets() if target.run == run and target.error)
+                facts += [say("metrics_unread", target.url, render(target.error or "")) for target in unread]
             st.caption(markdown(" ".join(facts)))
     with st.container():
         _charts(row, found, incidents, now)

@@ -151,9 +151,9 @@ def _width(column: Column, columns: Sequence[Column]) -> str:
     """Return the width of a column in CSS, which can depend on the width of the table."""
     if not column.widest:
         return f"{column.width}px"
-    names = [one.name for one in COLUMNS]
+    names = [column.name for column in COLUMNS]
     fitting = names[: names.index(_LAST_FITTING) + 1]
-    others = sum(one.width for one in columns if one.name in fitting and not one.widest)
+    others = sum(other.width for other in columns if other.name in fitting and not other.widest)
     return f"clamp({column.width}px, 100cqw - {others}px, {column.widest}px)"
 
 
@@ -213,7 +213,7 @@ def _shown_incidents(row: RunRow) -> Sequence[Incident]:
 
 def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
     """Return the titles of the shown incidents or, if there are none, the cause of the run's end."""
-    found = {title_of(one, pages.get(one.rule), reader) for one in _shown_incidents(row)}
+    found = {title_of(incident, pages.get(incident.rule), reader) for incident in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
     return "; ".join(sorted(found))
@@ -221,8 +221,9 @@ def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
 
 def _located(row: RunRow, reader: Reader) -> str:
     """Return a short text about the ranks that block the run and, if known, their position in the code."""
-    stalls = [one.stacks for one in _shown_incidents(row) if one.kind == "stall" and one.stacks is not None]
-    return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
+    stalls = [incident for incident in _shown_incidents(row) if incident.kind == "stall"]
+    texts = [reader.render(located(stall.stacks)) for stall in stalls if stall.stacks is not None]
+    return "; ".join(filter(None, texts))
 
 
 def _state(row: RunRow, say: Say) -> str:
