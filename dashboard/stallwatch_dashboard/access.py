@@ -1,4 +1,4 @@
-"""Control access by two roles, which depend on the claims of an OpenID Connect provider about the person."""
+"""Give people one of two roles, according to the claims of an OpenID Connect provider about them."""
 
 from __future__ import annotations
 

@@ -36,15 +36,12 @@ def serve(settings: DashboardSettings) -> int:
     if settings.port == 0:
         settings = replace(settings, port=_free_port(settings.host) or 0)
     with _child(settings) as child, _forwarded_signals(child) as end_signals:
-        if not _answers(child, settings):
+        url = own_address(settings.host, settings.port)
+        if not _answers(child, url):
             return _exit_code(child, end_signals) if end_signals else 1
-        print_notice(f"dashboard on {url(settings)} (Ctrl-C ends it)")
+        print_notice(f"dashboard on {url} (Ctrl-C ends it)")
         child.wait()
         return _exit_code(child, end_signals)
-
-
-def url(settings: DashboardSettings) -> str:
-    return own_address(settings.host, settings.port)
 
 
 def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
@@ -162,14 +159,11 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> bool:
+def _answers(child: subprocess.Popen[bytes], url: str) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + _START_SECONDS
     while child.poll() is None and time.monotonic() < deadline:
-        with (
-            contextlib.suppress(OSError),
-            opener.open(f"{url(settings)}/_stcore/health", timeout=1) as answer,
-        ):
+        with contextlib.suppress(OSError), opener.open(f"{url}/_stcore/health", timeout=1) as answer:
             if answer.status == 200:
                 return True
         time.sleep(0.1)

@@ -78,7 +78,7 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the texts of the page's fixes, those for certain versions with and without their condition."""
+    """Return the page's fixes. A fix for certain versions is included with and without its condition."""
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
@@ -111,7 +111,7 @@ def _seen(text: str) -> str:
 
 
 def _edged(part: str) -> str:
-    """Return `part` with its text escaped, and with a space where it begins or ends with spaces."""
+    """Return the escaped text. One space remains at each end where `part` has spaces."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

@@ -133,7 +133,8 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         grad_norm=_without_plateau(_columns(get("grad_norm")), last_step_at),
         learning_rate=_without_plateau(_columns(get("learning_rate")), last_step_at),
         step_seconds=durations(
-            _speaker(get("step_duration_seconds_sum")), _speaker(get("step_duration_seconds_count"))
+            _of_first_agent(get("step_duration_seconds_sum")),
+            _of_first_agent(get("step_duration_seconds_count")),
         ),
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
         memory=memory if kind == "host_rss" else _without_plateau(_columns(memory), last_step_at),
@@ -143,13 +144,13 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         rank_steps=_columns(rank_steps),
         hosts=hosts_of(rank_steps),
         seen_at=store.hosts(run),
-        phases=phases(_speaker(get("phase"))),
+        phases=phases(_of_first_agent(get("phase"))),
         last_step_at=last_step_at,
     )
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """Return the frames `late`, and before them the part of `early` from before scraping began, at `at`."""
+    """Return the frames `late`, preceded by the rows of `early` from before `at`, when scraping began."""
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -165,7 +166,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
 
 
 def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    """Return the start time and name of each phase. The series of a phase is 1 while the phase lasts."""
+    """Return the start time and name of each phase. In `frame`, the series of a phase is 1 while it lasts."""
     on = frame[frame["v"] == 1].sort_values("t", kind="stable")
     found: list[tuple[float, str]] = []
     for time, labels in zip(on["t"], on["labels"], strict=True):
@@ -256,8 +257,8 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
     return {int(rank): host_of(agent) for rank, agent in zip(last["rank"], last["agent"], strict=True)}
 
 
-def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first agent that is not silent, for values that describe the entire run."""
+def _of_first_agent(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the agent that represents the run: the first that is not silent."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()
@@ -295,7 +296,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if frame["agent"].nunique() > 1:
         whole = frame["rank"].isna()
-        frame = pd.concat([frame[~whole], _speaker(frame[whole])])
+        frame = pd.concat([frame[~whole], _of_first_agent(frame[whole])])
         frame = frame.sort_values(["rank", "t"], kind="stable")
     return frame[list(COLUMNS)].reset_index(drop=True)
 

@@ -356,7 +356,8 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
     """Return the incident about the end of a run, or else an incident that was not resolved before the end.
 
-    If the end of the run is unknown, an incident that was closed because no agent was left is unresolved.
+    If the end of the run is unknown, an incident that was closed because no agent was left also counts as not
+    resolved.
     """
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted or (is_unknown_end and i.unwatched)]
@@ -369,7 +370,7 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the seconds that the problem lasted until now; None if the incident only reports a run's end."""
+    """Return how many seconds the problem lasted; None if the incident only reports the end of a run."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now

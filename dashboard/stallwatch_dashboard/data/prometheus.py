@@ -250,9 +250,9 @@ class PrometheusStore:
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the current numbers and the trends of runs, with at most one query for trends per minute.
+        """Return the current numbers and the trends of runs. Trends are updated once a minute.
 
-        If there is only one run, the queries are restricted to it.
+        For a single run, query only that run.
         """
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""

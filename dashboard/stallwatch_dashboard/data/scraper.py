@@ -88,7 +88,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint that has no pending query, and wait for the responses of fast endpoints."""
+        """Query every endpoint that has no pending query. Wait for responses, but not for slow endpoints."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -135,7 +135,7 @@ class Scraper:
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """Scrape an endpoint. `host` is set if only the agent's own host can reach it."""
+        """Scrape an endpoint. `host` names the agent's host if only that host can reach the agent."""
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)

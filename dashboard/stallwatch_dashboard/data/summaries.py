@@ -75,7 +75,7 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a complete history. `steps` are successive values for `Trend.steps`."""
+    """Return the trends of a complete history. `steps` are the arguments of successive `Trend.steps`."""
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -86,7 +86,7 @@ def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> N
 
 Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
 
-#: Memory of the accelerators. A run has the metrics that its trainer reports; the first is the most exact.
+#: Metrics of the accelerators' memory. A row shows the first that its run has.
 MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
 #: All metrics that are part of a row.
 METRICS = (

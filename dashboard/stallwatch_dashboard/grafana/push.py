@@ -19,7 +19,7 @@ from stallwatch_dashboard.grafana.boards import RUN, TAG
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import render
 
-FOLDER = "stallwatch"
+FOLDER, _TITLE = "stallwatch", "Stallwatch"
 SOURCE = "stallwatch-prometheus"
 TIMEOUT_SECONDS = 10.0
 
@@ -46,14 +46,15 @@ class Grafana:
         self._url = url
         self._api = GrafanaApi.from_url(url, credential=token, timeout=TIMEOUT_SECONDS)
 
-    def folder(self, title: str = "Stallwatch") -> Done:
+    def folder(self) -> Done:
         if self._got(lambda: self._api.folder.get_folder(FOLDER)) is not None:
-            return Done("folder", title, "kept")
-        self._answer_of(lambda: self._api.folder.create_folder(title, FOLDER))
-        return Done("folder", title, "created")
+            return Done("folder", _TITLE, "kept")
+        self._answer_of(lambda: self._api.folder.create_folder(_TITLE, FOLDER))
+        return Done("folder", _TITLE, "created")
 
-    def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source, a Prometheus whose URL Grafana must be able to reach."""
+    def source(self, prometheus: str) -> Done:
+        """Create or update the data source: a Prometheus at a URL that Grafana can reach."""
+        name = f"{_TITLE} Prometheus"
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:

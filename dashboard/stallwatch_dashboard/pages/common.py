@@ -139,7 +139,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` if there is none, as for a value of a later version."""
+    """Return the text of a key; `otherwise` if there is none. Later versions can have further keys."""
     try:
         return say(key)
     except KeyError:
@@ -151,7 +151,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the time zone of the user's browser; None, which means this host's, if it is unknown."""
+    """Return the time zone of the user's browser. If it is unknown, return None for that of this host."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):

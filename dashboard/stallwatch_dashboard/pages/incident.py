@@ -188,7 +188,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the icon of an incident, a check mark only if it was fixed or the run finished anyway."""
+    """Return the icon of an incident: a check mark only if it was fixed or the run finished anyway."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:

@@ -223,7 +223,7 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
 
 
 def _compared(answer: Answer) -> None:
-    """Show whether the run used for comparison is not healthy, and whether the run has no new lines."""
+    """Say so if the run used for comparison is not healthy, or if there are no new lines."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:

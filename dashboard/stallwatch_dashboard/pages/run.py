@@ -45,7 +45,7 @@ _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
 
 def _choose() -> str | None:
-    """Return the run that the user selected or the address names, or the newest run; None without runs."""
+    """Return the run to show: the selected run, the run in the address, or the newest; None without runs."""
     names = shared().run_names()
     state, in_address = st.session_state, _named()
     # If the address changed, the user followed a link or used the browser's back button.
@@ -118,7 +118,7 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """Draw a link to the newest attempt of the run, if there is a newer one than this."""
+    """Draw a link to the newest attempt of the run, unless it is this one."""
     if (newest := later_attempt(run, shared().run_names())) is not None:
         st.page_link(
             page("run"),

@@ -234,7 +234,7 @@ def _state(row: RunRow, say: Say) -> str:
 
 
 def _phase(row: RunRow, say: Say) -> str:
-    """Return the phase, translated unless it is a trainer's own phase, with a mark if the run is stalled."""
+    """Return the translated phase, or the name of a trainer's own phase. A stalled run is marked."""
     phase = say(f"phase_{row.phase}") if row.phase in COLOURS else cell(row.phase)
     if phase and row.state == "stalled":
         phase = say("phase_stalled", phase)

@@ -16,7 +16,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.redact import LineMasker
 
 _WIDEST = 400  # maximum number of characters of a line
-_EXAMINED = 4096  # bytes of a chunk among which a null byte indicates an encoding with several bytes
+_EXAMINED = 4096  # number of bytes of a chunk that are searched for null bytes
 
 
 def lines_around(

@@ -114,8 +114,8 @@ async function follow(chart) {
   }
 }
 
-// Place every chart, with its height, before any is drawn, so that Plotly finds the final widths (the last of an
-// odd number of charts takes a full row), and that the page below the frame does not move.
+// Place every chart, with its height, before the first is drawn. Plotly then finds the final widths (the last of
+// an odd number of charts takes a full row), and the page below the frame does not move.
 function arrange(charts, words, theme) {
   const look = document.documentElement.style;
   if (theme && theme.textColor) look.setProperty("--text", theme.textColor);
