@@ -1,7 +1,4 @@
-"""Control access by two roles, viewer and operator.
-
-A person's role depends on the claims that an OpenID Connect provider makes about the person.
-"""
+"""Give people one of two roles, according to the claims of an OpenID Connect provider about them."""
 
 from __future__ import annotations
 

@@ -32,10 +32,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept the connection.
-
-        If there are too many, close the one that has waited longest, even if it is this one.
-        """
+        """Accept the connection. If there are too many, close the one that has waited longest."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -45,20 +42,14 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def data_received(self, data: bytes) -> None:
-        """Handle received data, and record that the peer is active.
-
-        A partial head of a request does not count.
-        """
+        """Handle received data, and record that the peer is active, unless a request's head is incomplete."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._since = self.clock()
 
     def watch(self) -> None:
-        """Close the connection if the peer is overdue, otherwise check again later.
-
-        A WebSocket is never closed.
-        """
-        if self not in self.connections:
+        """Close the connection if the peer is overdue, otherwise check again later."""
+        if self not in self.connections:  # closed, or now a WebSocket
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent or not self._is_waiting():
@@ -69,10 +60,7 @@ class BoundedProtocol(H11Protocol):
             self.loop.call_later(self.seconds / 10, self.watch)
 
     def _is_waiting(self) -> bool:
-        """Return whether the server waits for the peer.
-
-        The peer must send a head or part of a body, or read part of a response.
-        """
+        """Return whether the server waits for the peer to send a request or to read a response."""
         if self.cycle is None or self.cycle.response_complete or self.transport.get_write_buffer_size():
             return True
         return self.cycle.more_body and not self.flow.read_paused
@@ -83,10 +71,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def bound() -> None:
-    """Apply the limits to all servers that this process starts later.
-
-    Streamlit's configuration has no effect.
-    """
+    """Apply the limits to all servers that this process starts later. Streamlit cannot configure them."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 

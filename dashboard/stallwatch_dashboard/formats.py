@@ -16,10 +16,7 @@ def integer(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format a number with four significant digits.
-
-    NaN and infinity are shown, because they matter for a loss.
-    """
+    """Format a number with four significant digits. A loss can also be NaN or infinite."""
     if value is None:
         return NOTHING
     if math.isnan(value):

@@ -38,7 +38,7 @@ def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the pages' packages; omit packages that are not installed."""
+    """Return the versions of Python and of the installed packages that the pages use."""
     found = {"python": platform.python_version(), "stallwatch": __version__}
     for name in _PACKAGES:
         try:
@@ -49,9 +49,9 @@ def versions() -> dict[str, str]:
 
 
 def disk(home: Path) -> tuple[int, int] | None:
-    """Return two numbers of bytes: the size of the stored numbers, and the free space of the disk.
+    """Return the size of the stored numbers and the free space of the disk, in bytes.
 
-    Return ``None`` if there is no state folder.
+    Return None if there is no state folder.
     """
     try:
         free = shutil.disk_usage(home).free

@@ -36,15 +36,12 @@ def serve(settings: DashboardSettings) -> int:
     if settings.port == 0:
         settings = replace(settings, port=_free_port(settings.host) or 0)
     with _child(settings) as child, _forwarded_signals(child) as end_signals:
-        if not _answers(child, settings):
+        url = own_address(settings.host, settings.port)
+        if not _answers(child, url):
             return _exit_code(child, end_signals) if end_signals else 1
-        print_notice(f"dashboard on {url(settings)} (Ctrl-C ends it)")
+        print_notice(f"dashboard on {url} (Ctrl-C ends it)")
         child.wait()
         return _exit_code(child, end_signals)
-
-
-def url(settings: DashboardSettings) -> str:
-    return own_address(settings.host, settings.port)
 
 
 def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
@@ -100,10 +97,7 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server process in a separate session.
-
-    The process ends when the block ends or this process dies.
-    """
+    """Run the server process in a separate session, until the block ends or this process dies."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -137,10 +131,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP, even if the child hangs.
-
-    Yield a list that contains the signals received so far.
-    """
+    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP. Yield the signals that arrived."""
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True
@@ -168,14 +159,11 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> bool:
+def _answers(child: subprocess.Popen[bytes], url: str) -> bool:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + _START_SECONDS
     while child.poll() is None and time.monotonic() < deadline:
-        with (
-            contextlib.suppress(OSError),
-            opener.open(f"{url(settings)}/_stcore/health", timeout=1) as answer,
-        ):
+        with contextlib.suppress(OSError), opener.open(f"{url}/_stcore/health", timeout=1) as answer:
             if answer.status == 200:
                 return True
         time.sleep(0.1)
@@ -185,9 +173,6 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
 
 
 def _exit_code(child: subprocess.Popen[bytes], end_signals: list[int]) -> int:
-    """Return the exit code for the shell.
-
-    It is 0 after Ctrl-C or SIGTERM, because these end a dashboard normally.
-    """
+    """Return the exit code for the shell: 0 after a signal, because signals end a dashboard normally."""
     code = child.poll()
     return 0 if end_signals or code is None else (code if code >= 0 else 128 - code)

@@ -1,7 +1,4 @@
-"""Wrap Streamlit in ASGI middleware.
-
-The middleware checks host names, redirects guessed addresses, and controls how browsers cache files.
-"""
+"""Define the ASGI middleware that checks host names, redirects guessed addresses, and controls caching."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2call
 
 
 def redirect_target(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to.
-
-    Return None if the path is that of a page, or if no person typed it.
-    """
+    """Return the address to redirect to; None if the path is that of a page, or if no person typed it."""
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None
@@ -120,11 +114,11 @@ class Redirects:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        there = None
+        target = None
         navigates = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if navigates and "text/html" in Headers(scope=scope).get("accept", ""):
-            there = redirect_target(scope["path"], scope.get("query_string", b"").decode("latin-1"))
-        answer = self._app if there is None else RedirectResponse(there)
+            target = redirect_target(scope["path"], scope.get("query_string", b"").decode("latin-1"))
+        answer = self._app if target is None else RedirectResponse(target)
         await answer(scope, receive, send)
 
 

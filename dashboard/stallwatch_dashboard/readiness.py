@@ -40,8 +40,8 @@ def begin() -> None:
 def freeze_loaded_objects() -> None:
     """Exempt all current objects from later collections, if modules were imported since the last call.
 
-    Existing garbage is collected first. A current object that later becomes garbage in a reference cycle is
-    never freed. This affects few objects, because this function does its work only a few times per process.
+    An object that later becomes garbage in a reference cycle is never freed. These are few objects, because
+    this function collects existing garbage first and has an effect only a few times per process.
     """
     global _settled_modules
     if len(sys.modules) - _settled_modules < _MANY or not _lock.acquire(blocking=False):

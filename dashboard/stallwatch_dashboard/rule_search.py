@@ -46,28 +46,22 @@ def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[
     fired = {rule for _, rule, _ in matcher.match_text(query)}
     words = query.casefold().split()
     ranked = [(0 if page.id in fired else _rank(page, words), page.id, page) for page in pages]
-    return [page for _, _, page in sorted(one for one in ranked if one[0] < _NOWHERE)]
+    return [page for rank, _, page in sorted(ranked) if rank < _NOWHERE]
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """Return the rank of a page: 1 if its id, titles and family contain all words, 2 if its text does.
-
-    Return ``_NOWHERE`` if the page lacks a word.
-    """
+    """Return 1 if the id, titles and family contain all words, 2 if the page does, otherwise `_NOWHERE`."""
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1
-    own = page.sections
-    body = (own.what, own.why, own.harmless, own.zh_what, own.zh_why, *own.fixes, *own.zh_fixes)
+    text = page.sections
+    body = (text.what, text.why, text.harmless, text.zh_what, text.zh_why, *text.fixes, *text.zh_fixes)
     whole = "\n".join((head, *body, *page.patterns, *page.fires)).casefold()
     return 2 if all(word in whole for word in words) else _NOWHERE
 
 
 def try_pattern(pattern: str, text: str) -> Trial:
-    """Return the lines of `text` that the pattern matches.
-
-    Each line is tested separately, as in a diagnosis.
-    """
+    """Return the lines of `text` that the pattern matches. As in a diagnosis, each line is tested alone."""
     if fault := pattern_fault(pattern):
         return Trial(fault)
     expression, lines = compile_re2(pattern, encoded=False), lines_of(text)

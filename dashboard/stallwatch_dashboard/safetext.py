@@ -19,7 +19,7 @@ _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM links bare addresses after it resolves escapes; a word joiner inside prevents that.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
-_CODE_WHOLE = re.compile(r"(`[^`\n]+`)")
+_CODE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
 # Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which are
 # fetched.
@@ -28,7 +28,6 @@ _MOST_WORDS = 4000  #: maximum number of characters of one inline text
 _MOST_CELL = 500  #: maximum number of characters of a table cell
 _MOST_LINE = 2000  #: maximum number of characters of a line of verbatim text
 _MOST_LINES = 2000
-_CODE = re.compile(r"`([^`\n]+)`")
 
 
 def plain(text: str, most: int = _MOST_WORDS) -> str:
@@ -59,7 +58,9 @@ def markdown(text: str) -> str:
 def advice(text: str) -> str:
     """Return Markdown like `markdown`, but keep backticked spans, such as keys and files, as code."""
     parts = _CODE.split(text)
-    return "".join(f"`{plain(part)}`" if index % 2 else _edged(part) for index, part in enumerate(parts))
+    return "".join(
+        f"`{plain(part[1:-1])}`" if index % 2 else _edged(part) for index, part in enumerate(parts)
+    )
 
 
 def prose(text: str, page: RulePage | None) -> str:
@@ -69,18 +70,15 @@ def prose(text: str, page: RulePage | None) -> str:
     files; a diagnosis can come from any source.
     """
     if page is not None:
-        own, written = page.sections, text.strip()
-        sentences = (own.what, own.why, own.harmless, own.zh_what, own.zh_why)
-        if written in sentences or written in _fixes_of(page):
-            return escaped_page(written)
+        sections, text_alone = page.sections, text.strip()
+        sentences = (sections.what, sections.why, sections.harmless, sections.zh_what, sections.zh_why)
+        if text_alone in sentences or text_alone in _fixes_of(page):
+            return escaped_page(text_alone)
     return advice(text)
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the texts of the page's fixes.
-
-    A fix for certain versions is contained with and without its condition.
-    """
+    """Return the page's fixes. A fix for certain versions is included with and without its condition."""
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
@@ -93,12 +91,9 @@ def escaped_page(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a fix, which is the action without its details.
-
-    Periods in code do not count.
-    """
+    """Return the first sentence of a fix, which is the action without its details."""
     position = 0
-    for index, part in enumerate(_CODE_WHOLE.split(text)):
+    for index, part in enumerate(_CODE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):
             return text[: position + end.end()].strip()
         position += len(part)
@@ -110,15 +105,13 @@ def _cut(text: str, most: int) -> str:
 
 
 def _seen(text: str) -> str:
-    """Return the text without colors, control and direction characters.
-
-    Lone surrogates are replaced, because they cannot be sent.
-    """
+    """Return the text without colors, control and direction characters."""
+    # Lone surrogates are replaced, because they cannot be sent.
     return without_controls(TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def _edged(part: str) -> str:
-    """Return `part` with its text escaped. Leading and trailing spaces are unchanged."""
+    """Return the escaped text. One space remains at each end where `part` has spaces."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

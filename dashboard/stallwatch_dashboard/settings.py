@@ -69,8 +69,4 @@ def from_environment() -> DashboardSettings:
     given = os.environ.get(_VARIABLE)
     if not given:
         return DashboardSettings()
-    return from_json(given, DashboardSettings, dec_hook=_path)
-
-
-def _path(_kind: type, text: str) -> Path:
-    return Path(text)
+    return from_json(given, DashboardSettings, dec_hook=lambda _kind, text: Path(text))

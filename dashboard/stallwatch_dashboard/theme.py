@@ -66,7 +66,7 @@ def streamlit_options() -> dict[str, str]:
             "BORDER": look.line,
             "LINK": look.blue,
         }
-        options |= {f"STREAMLIT_THEME_{name}_{one}_COLOR": colour for one, colour in colours.items()}
+        options |= {f"STREAMLIT_THEME_{name}_{part}_COLOR": colour for part, colour in colours.items()}
     return options
 
 
@@ -75,10 +75,7 @@ STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='ut
 
 
 def uploader(button: str, most: str) -> str:
-    """Return a CSS style that translates the file uploader, because Streamlit 1.67 shows it in English only.
-
-    If a later Streamlit version builds the uploader differently, the text remains English.
-    """
+    """Return a CSS style that translates the file uploader, which Streamlit 1.67 shows in English only."""
     box = '[data-testid="stFileUploaderDropzone"]'
     words = {
         f'{box} button [data-testid="stMarkdownContainer"] p': button,

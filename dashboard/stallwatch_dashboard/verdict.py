@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,7 +35,6 @@ class Verdict:
     headline: str
     facts: tuple[str, ...] = ()
     cause: str = ""  #: the rule's title, or an exception; empty if the cause is unknown
-    rule: str = ""
     why: str = ""
     place: str = ""  #: one sentence about the ranks' positions in the code
     note: str = ""  #: the impact of the problem on this run
@@ -51,14 +50,15 @@ def of_run(
     reader: Reader,
     last_step_at: float | None,
 ) -> Verdict:
-    incident = row.incident
-    headline, level = _headline(row, incident, pages, reader, last_step_at)
-    if incident is None:
-        facts = _exit(row, reader) + _alarm(row, reader)
-        if row.ended_early:
-            facts += (reader.say("is_finished_early_why"),)
-        return Verdict(level, headline, facts)
-    return _with_incident(level, headline, row, incident, pages, reader)
+    headline, level = _headline(row, pages, reader, last_step_at)
+    if row.incident is not None:
+        return _with_incident(level, headline, row, row.incident, pages, reader)
+    facts = _exit(row, reader)
+    if row.state == "waiting" and row.alarm_at is not None:
+        facts.append(reader.say("is_waiting_why", reader.clock(row.alarm_at)))
+    if row.ended_early:
+        facts.append(reader.say("is_finished_early_why"))
+    return Verdict(level, headline, tuple(facts))
 
 
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
@@ -99,7 +99,6 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
         headline=headline,
         facts=(*facts, where(found, reader.language)),
         cause=reader.render(primary.title),
-        rule=primary.rule,
         why=reader.render(primary.why),
         note=reader.render(primary_note(found)),
         fixes=tuple(map(reader.render, primary.fixes)),
@@ -135,17 +134,14 @@ def describe_state(incident: Incident, reader: Reader) -> str:
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
     """Return the title of the incident's cause, with the rank and place.
 
-    If the cause is unknown, return the exception, or a phrase that says so.
+    If the cause is unknown, return the exception or, without one, a phrase that says so.
     """
     title = reader.render(cause_of(incident, page).title)
     return title or rule_name(incident.rule, reader.say, incident.exception)
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the id of the rule.
-
-    If no rule explains a failure, return the exception, or a phrase that says so.
-    """
+    """Return the id of the rule; if no rule explains the failure, the exception or a phrase that says so."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
@@ -159,13 +155,9 @@ _OVER: Mapping[str, Level] = {
 
 
 def _headline(
-    row: RunRow,
-    incident: Incident | None,
-    pages: Mapping[str, RulePage],
-    reader: Reader,
-    last_step_at: float | None,
+    row: RunRow, pages: Mapping[str, RulePage], reader: Reader, last_step_at: float | None
 ) -> tuple[str, Level]:
-    say, now = reader.say, reader.now
+    incident, say, now = row.incident, reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
     if row.state == "stale":
         if incident is not None and incident.kind == "stall" and row.seen:
@@ -207,10 +199,7 @@ def _finished_early(step: float | None, total: float | None, say: Say) -> str:
 
 
 def _with_doubt(headline: str, incident: Incident, say: Say) -> str:
-    """Return the headline of a failure.
-
-    If the cause is unknown or has a low confidence, the headline says so.
-    """
+    """Return the headline of a failure. If its cause is unknown or uncertain, the headline says so."""
     primary = primary_of(incident)
     if incident.rule == UNKNOWN_FAILURE:
         return say("cause_uncertain" if incident.exception else "cause_unknown", headline)
@@ -246,7 +235,7 @@ def _with_incident(
             title, place = reader.render(bare_title(cause.title)), ""
     if stacks is not None and stacks.file:
         fixes.append(message("diagnosis.all-stacks", file=stacks.file))
-    facts = list(_exit(row, reader))
+    facts = _exit(row, reader)
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
         duration = say(
@@ -270,7 +259,6 @@ def _with_incident(
         headline=headline,
         facts=tuple(facts),
         cause="" if unknown and not incident.exception else title,
-        rule=incident.rule,
         why=reader.render(cause.why),
         place=reader.render(place),
         note=reader.render(note),
@@ -282,10 +270,7 @@ def _with_incident(
 
 
 def _note(incident: Incident, reader: Reader) -> Text:
-    """Return the incident's impact on this run.
-
-    For a stall, the text includes how long the stall has lasted.
-    """
+    """Return the incident's impact on this run and, for a stall, how long it has lasted."""
     if incident.kind != "stall":
         return incident.note
     values = {"silence": reader.seconds((incident.resolved_at or reader.now) - incident.quiet_since)}
@@ -305,34 +290,25 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
     every = len({*answered, *silent})
     facts = [say("hosts_answered", every - len(silent), every)]
     if silent:
-        more, written = len(silent) - _FEW_HOSTS, say("list_comma").join(silent[:_FEW_HOSTS])
-        facts.append(say("hosts_silent_more", written, more) if more > 0 else say("hosts_silent", written))
+        facts.append(name_hosts("hosts_silent", silent, say))
     if stacks.odd and stacks.confidence:
         facts.append(say("blame_confidence", f"{stacks.confidence:.0%}"))
     elif stacks.candidates:
         ranks = fold_ranks(stacks.candidates)
-        short = len(ranks) <= _LONGEST_RANKS
-        facts.append(
-            say(
-                "blame_candidates",
-                say("ranks_named", ranks) if short else say("many_ranks", len(stacks.candidates)),
-            )
-        )
+        is_short = len(ranks) <= _LONGEST_RANKS
+        named = say("ranks_named", ranks) if is_short else say("many_ranks", len(stacks.candidates))
+        facts.append(say("blame_candidates", named))
     return facts
 
 
-def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
+def name_hosts(key: str, hosts: Sequence[str], say: Say) -> str:
+    """Return the text of `key` with the names of the hosts. Of many hosts, only the first are named."""
+    more, names = len(hosts) - _FEW_HOSTS, say("list_comma").join(hosts[:_FEW_HOSTS])
+    return say(f"{key}_more", names, more) if more > 0 else say(key, names)
+
+
+def _exit(row: RunRow, reader: Reader) -> list[str]:
     if row.state == "stale":
-        return (reader.say("is_stale_why"),)
+        return [reader.say("is_stale_why")]
     detail = reader.render(row.ending.detail) if row.ending is not None else ""
-    return (detail,) if detail else ()
-
-
-def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
-    """Return a text with the time at which the current silence will be reported as a stall, in a tuple.
-
-    The tuple is empty if the run is not waiting.
-    """
-    if row.state != "waiting" or row.alarm_at is None:
-        return ()
-    return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)
+    return [detail] if detail else []

@@ -11,7 +11,7 @@ from stallwatch_rules import locale
 from stallwatch_rules.messages import Text
 
 AREA = "dashboard"
-LANGUAGES = {one: locale.templates(one, AREA)["language_name"] for one in locale.LANGUAGES}
+LANGUAGES = {name: locale.templates(name, AREA)["language_name"] for name in locale.LANGUAGES}
 
 Say = Callable[..., str]
 

@@ -110,7 +110,7 @@ def test_run_over_hosts_has_the_same_step_and_cause_on_both_pages(
     assert (row.step, whole.step, row.total_steps, row.hosts) == (62, 62, 900, ("n1", "n2"))
     (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "nccl-collective-timeout" in shown["cells"]
-    assert of_run(whole, {}, Reader(now=NOW), None).rule == "nccl-collective-timeout"
+    assert of_run(whole, {}, Reader(now=NOW), None).cause == "nccl-collective-timeout"
 
 
 def test_unmerged_incidents_are_shown_with_merged_ones(

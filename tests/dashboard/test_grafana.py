@@ -21,12 +21,17 @@ import pytest
 
 pytest.importorskip("grafana_foundation_sdk")
 pytest.importorskip("grafana_client")
-from stallwatch_dashboard.grafana.boards import RUN, RUNS, TAG, boards, queries
+from stallwatch_dashboard.grafana.boards import RUN, RUNS, TAG, boards
 from stallwatch_dashboard.grafana.push import FOLDER, SOURCE, Grafana, PushError, push
 from stallwatch_exporter.incident import Incident
 
 TOKEN = "glsa_n0tArealT0ken"
-ALL = [(uid, query) for uid, board in boards().items() for query in queries(board)]
+ALL = [
+    (uid, target["expr"])
+    for uid, board in boards().items()
+    for panel in board["panels"]
+    for target in panel.get("targets", [])
+]
 
 
 class FakeGrafana:
@@ -131,6 +136,11 @@ def test_wrong_token_is_reported_without_the_token(grafana: FakeGrafana) -> None
 def test_unreachable_grafana_is_reported() -> None:
     with pytest.raises(PushError, match="does not answer"):
         list(push(Grafana("http://127.0.0.1:9", TOKEN), boards()))
+
+
+def test_server_without_grafanas_paths_is_reported(grafana: FakeGrafana) -> None:
+    with pytest.raises(PushError, match="404"):
+        list(push(Grafana(f"{grafana.url}/elsewhere", TOKEN), boards()))
 
 
 def test_address_without_a_scheme_is_reported() -> None:

@@ -17,7 +17,7 @@ import pytest
 from ports import free_port
 from processes import connections, runs
 
-from stallwatch_dashboard.launch import serve, streamlit_options, url
+from stallwatch_dashboard.launch import serve, streamlit_options
 from stallwatch_dashboard.settings import DashboardSettings
 
 _STARTER = """
@@ -128,9 +128,9 @@ def test_streamlit_knows_every_option(home: Path) -> None:
 
 
 def test_printed_url_can_be_opened(home: Path) -> None:
-    assert url(DashboardSettings(home=home)) == "http://127.0.0.1:8501"
-    assert url(DashboardSettings(home=home, host="::1")) == "http://[::1]:8501"
-    assert url(DashboardSettings(home=home, host="0.0.0.0")) == "http://127.0.0.1:8501"
+    assert DashboardSettings(home=home).address == "http://127.0.0.1:8501"
+    assert DashboardSettings(home=home, host="::1").address == "http://[::1]:8501"
+    assert DashboardSettings(home=home, host="0.0.0.0").address == "http://127.0.0.1:8501"
 
 
 def test_only_pages_import_streamlit() -> None:

@@ -331,7 +331,7 @@ def test_lost_agent_has_precedence_over_its_reports(make_incident: Callable[...,
     assert found.headline.startswith("Agent gone since ")
     assert found.headline.endswith(": the run was stalled when last seen")
     assert found.facts[0].startswith("The numbers below are from the last report.") and found.fixes
-    assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
+    assert (found.level, found.page.id) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 
 def test_advice_about_a_process_names_its_host(
@@ -412,13 +412,13 @@ def test_failed_run_is_explained_by_its_final_incident(make_incident: Callable[.
         kind="ended", rule="cuda-oom", opened_at=NOW - 5, primary=primary(title="Out of memory")
     )
     found = judged(row("failed", ended_at=NOW, ending=Ending("failed", 1, detail="exit code 1")), stall, end)
-    assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
+    assert found.page.id == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
 def test_finished_run_reports_unfixed_findings(make_incident: Callable[..., Incident]) -> None:
     broken = make_incident(kind="finding", rule=RULE, status="resolved", resolution="unmended")
     found = judged(row("finished", ended_at=NOW), broken)
-    assert (found.level, found.rule) == ("warning", RULE)
+    assert (found.level, found.page.id) == ("warning", RULE)
 
 
 def test_finished_run_ignores_recovered_stalls(make_incident: Callable[..., Incident]) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from stallwatch_dashboard import theme
-from stallwatch_dashboard.data.frames import limit_ranks
+from stallwatch_dashboard.data.frames import RunFrames, limit_ranks
 from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.theme import Look
@@ -35,9 +35,8 @@ Json = dict[str, Any]
 class Drawing:
     """A chart as plain dicts, which are Plotly's ``data`` and ``layout``.
 
-    The numbers of traces are arrays, which are sent as bytes. Plotly's graph objects validate every key on
-    every assignment, which takes tens of milliseconds per chart. Instead, the tests validate the charts
-    against Plotly's schema.
+    Plotly's graph objects would take tens of milliseconds per chart, because they validate every assignment.
+    Instead, the tests validate the charts against Plotly's schema.
     """
 
     data: list[Json] = field(default_factory=list)
@@ -51,10 +50,7 @@ class Drawing:
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
-        """Return the chart as JSON for Plotly's function ``Plotly.react``.
-
-        Infinity and NaN are written as null, except in arrays, which are encoded as bytes.
-        """
+        """Return the chart as JSON for ``Plotly.react``. Arrays are encoded as bytes, which preserves NaN."""
         return msgspec.json.encode({"data": self.data, "layout": self.layout}, enc_hook=_bytes).decode()
 
 
@@ -82,6 +78,17 @@ class Span:
     def seen(self) -> float:
         """Time of the newest data of the run."""
         return self.end if self.seen_at is None else self.seen_at
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The run that a chart shows, and the settings of the page that shows it."""
+
+    found: RunFrames
+    incidents: Sequence[Incident]
+    span: Span
+    look: Look
+    say: Say
 
 
 T = TypeVar("T", float, NDArray[np.float64])
@@ -149,10 +156,7 @@ def band(incident: Incident, span: Span) -> Json:
 
 
 def _silence(look: Look, span: Span) -> list[Json]:
-    """Return a gray area from the run's last sign of life to the end of the chart.
-
-    No data exist for this time.
-    """
+    """Return a gray area for the time after the run's last sign of life, for which there is no data."""
     if span.seen_at is None or span.seen_at >= span.end:
         return []
     return [rectangle(span.seen_at, span.end, look.grey, 0.18, 0)]
@@ -202,10 +206,7 @@ def note(text: str, colour: str, **place: Any) -> Json:
 
 
 def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
-    """Draw one line for each rank.
-
-    Of many ranks, draw those with the lowest, median and highest last value.
-    """
+    """Draw a line for each rank that `limit_ranks` selects, and a line for the numbers without a rank."""
     shown = limit_ranks(frame)
     ranks = sorted(shown["rank"].dropna().unique())
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]

@@ -1,7 +1,4 @@
-"""Draw charts whose horizontal axis shows steps.
-
-They compare two runs, or show an ended run from its diagnosis.
-"""
+"""Draw charts over steps, to compare two runs or to show an ended run from its diagnosis."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
-#: names of the frames that the comparison of two runs shows
+#: Names of the frames that the comparison of two runs shows.
 _COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
 #: Series that a diagnosis contains.
 _IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
@@ -27,10 +24,7 @@ def _title(name: str, say: Say) -> str:
 def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) for each number that both runs have.
-
-    The line of the second run is dashed.
-    """
+    """Return (key, title, figure) for each number that both runs have. The other run's line is dashed."""
     drawn = []
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""
@@ -67,7 +61,7 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
     mark = found.primary.step if found.primary is not None else None
     drawn = []
     for name in _IN_DIAGNOSES:
-        lines = [one for one in found.series if one.name == name]
+        lines = [series for series in found.series if series.name == name]
         if lines:
             drawn.append((name, _title(name, say), _line_chart(lines, mark, look, say)))
     return drawn

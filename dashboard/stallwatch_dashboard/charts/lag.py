@@ -11,20 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from stallwatch_dashboard.charts.base import (
-    HEIGHT,
-    Drawing,
-    Json,
-    Span,
-    band,
-    figure,
-    milliseconds,
-    rectangle,
-)
+from stallwatch_dashboard.charts.base import HEIGHT, Drawing, Json, Scene, Span, band, milliseconds, rectangle
 from stallwatch_dashboard.data.frames import SILENT_SECONDS, RunFrames
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.theme import Look
-from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 _MOMENTS = 120
@@ -65,20 +55,17 @@ def is_folded(hosts: Mapping[int, str]) -> bool:
     return len(set(hosts.values())) > 1
 
 
-def folded_rows(found: RunFrames) -> list[Row]:
-    """Return the rows of the heat map: one per host, in the order of their ranks, or one per rank.
+def _rows(found: RunFrames, host: str) -> list[Row]:
+    """Return a row for each rank of `host`.
 
-    A run on a single host has one row per rank.
+    If `host` is empty, return a row for each host of the run, or for each rank of a run on a single host.
     """
+    if host:
+        return [Row(host, rank) for rank in sorted(found.hosts) if found.hosts[rank] == host]
     ranks = sorted({int(rank) for rank in found.rank_steps["rank"].dropna()})
     if not is_folded(found.hosts):
         return [Row("", rank) for rank in ranks]
     return [Row(host) for host in dict.fromkeys(found.hosts.get(rank, "") for rank in ranks)]
-
-
-def rows_of_host(found: RunFrames, host: str) -> list[Row]:
-    """Return a row for each rank of a host."""
-    return [Row(host, rank) for rank in sorted(found.hosts) if found.hosts[rank] == host]
 
 
 def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
@@ -108,17 +95,15 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
     return [host for host in hosts if host in named or found.seen_at.get(host, last) < last - SILENT_SECONDS]
 
 
-def draw_lag(
-    found: RunFrames, rows: Sequence[Row], incidents: Sequence[Incident], span: Span, look: Look, say: Say
-) -> Drawing:
-    """Draw the heat map.
+def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
+    """Draw the heat map of the run, or of the ranks of `host`.
 
     Dark cells show that a rank lags, so a rank that stays behind appears as a dark stripe.
     """
-    chart = figure(look, span, incidents, say)
-    behind = lag(found.rank_steps)
+    found, incidents, span, look, say = scene.found, scene.incidents, scene.span, scene.look, scene.say
+    behind, rows = lag(found.rank_steps), _rows(found, host)
     if behind.empty or not rows:
-        return chart
+        return
     values = _values(behind, rows, found.hosts)
     named = [say("rank", row.rank) if row.rank is not None else label(row.host, _LONGEST) for row in rows]
     chart.add(
@@ -140,7 +125,7 @@ def draw_lag(
         hovertemplate="%{customdata}<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
         hoverongaps=False,
     )
-    marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
+    marks = [(number, incident) for incident in incidents for number in _blamed(incident, rows, found.hosts)]
     blamed = {number for number, _ in marks}
     for shape in chart.layout["shapes"]:  # the map would hide the bands, and uses the same color
         if shape["line"]["width"]:
@@ -148,10 +133,7 @@ def draw_lag(
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
     silences = _silences(rows, found.seen_at, span, look)
     silent = {int(shape["y0"] + 0.5) for shape in silences}
-    chart.layout["shapes"] += [
-        *silences,
-        *(_frame(number, incident, span) for number, incident in marks),
-    ]
+    chart.layout["shapes"] += [*silences, *(_frame(number, incident, span) for number, incident in marks)]
     height = min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * len(rows)))
     chart.layout |= {"height": height, "hovermode": "closest", "showlegend": False}
     shown = _named_rows(len(rows), blamed | silent)
@@ -166,7 +148,6 @@ def draw_lag(
         automargin=True,
         title={"text": ""},
     )
-    return chart
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:

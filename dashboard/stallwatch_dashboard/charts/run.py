@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.base import (
     Drawing,
+    Scene,
     Span,
     figure,
     line,
@@ -18,14 +20,12 @@ from stallwatch_dashboard.charts.base import (
     number_axis,
     per_rank,
 )
-from stallwatch_dashboard.charts.lag import draw_lag, folded_rows, rows_of_host
+from stallwatch_dashboard.charts.lag import draw_lag
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say, Seconds
 from stallwatch_exporter.incident import Incident
-
-Fill = Callable[[Drawing, RunFrames, Span, Look, Say], None]
 
 _GIB, _MIB = 1024**3, 1024**2
 _SECONDS = "%{y:.3g} s"
@@ -47,7 +47,7 @@ class Chart:
     key: str
     title: str  #: key of the title's text
     needs: tuple[str, ...]  #: names of frames; at least one must have rows
-    fill: Fill = lambda *_: None
+    fill: Callable[[Drawing, Scene], None]
 
     def drawable(self, found: RunFrames) -> bool:
         return any(len(getattr(found, name)) for name in self.needs)
@@ -56,29 +56,17 @@ class Chart:
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
     ) -> Drawing:
         chart = figure(look, span, incidents, say)
-        self.fill(chart, found, span, look, say)
+        self.fill(chart, Scene(found, incidents, span, look, say))
         return chart
 
 
-@dataclass(frozen=True)
-class LagChart(Chart):
-    """The heat map of lagging ranks. In a multi-host run, it has a row per host, otherwise a row per rank."""
-
-    host: str = ""  #: in a multi-host run, the host whose ranks have rows
-
-    def draw(
-        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
-    ) -> Drawing:
-        rows = rows_of_host(found, self.host) if self.host else folded_rows(found)
-        return draw_lag(found, rows, incidents, span, look, say)
-
-
-def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Draw steps and trace-cache invalidations in one chart.
+def _progress(chart: Drawing, scene: Scene) -> None:
+    """Draw the steps and the trace-cache invalidations in one chart.
 
     During a stall, invalidations can rise although the steps have stopped. Steps are on the left axis,
     invalidations on the right, distinguished by color and by dashes.
     """
+    found, look, say = scene.found, scene.look, scene.say
     line(chart, found.steps, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
     name = say("invalidations_so_far")
     line(chart, found.invalidations, name, look.red, "%{y:,}", stepped=True, dash="dot", axis="y2")
@@ -89,7 +77,7 @@ def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
         "ticks": "",
         "zeroline": False,
         # The additional headroom keeps the two lines apart when both are flat.
-        "range": [0, 1.35 * _highest(found)],
+        "range": [0, 1.35 * (float(found.invalidations["v"].max()) or 1.0)],
         "nticks": 5,
         "tickmode": "auto",
         "automargin": False,
@@ -100,20 +88,17 @@ def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
     chart.set("yaxis2", **right, **_in(look.red, say("invalidations"), 15))
 
 
-def _highest(found: RunFrames) -> float:
-    return 1.0 if found.invalidations.empty else float(found.invalidations["v"].max()) or 1.0
-
-
 def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
     named = {"text": title, "font": {"color": colour}, "standoff": standoff}
     return {"title": named, "tickfont": {"color": colour}}
 
 
-def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Say) -> None:
+def _step_time(chart: Drawing, scene: Scene) -> None:
     """Draw the duration of each step and the stall threshold.
 
     For a live run, also draw the time since the last step.
     """
+    found, span, look, say = scene.found, scene.span, scene.look, scene.say
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
@@ -152,61 +137,48 @@ def _waited(found: RunFrames, span: Span) -> float:
 def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
     """Return the chart of a number that each rank can report. A NaN leaves a gap in the rank's line."""
 
-    def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-        per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
+    def fill(chart: Drawing, scene: Scene) -> None:
+        frame = getattr(scene.found, name)
+        per_rank(chart, frame, scene.look, scene.say, hover, name=scene.say(name))
         number_axis(chart, from_zero=from_zero)
 
     return Chart(name, name, (name,), fill)
 
 
-def _memory(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+def _memory(chart: Drawing, scene: Scene) -> None:
     """Draw the accelerator memory of each rank, or the memory of all processes if it is unknown."""
+    found, say = scene.found, scene.say
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
-    per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))
+    name = say(found.memory_kind or "allocated")
+    per_rank(chart, scaled, scene.look, say, f"%{{y:.3g}} {unit}", name=name)
     chart.set("yaxis", ticksuffix=f" {unit}")
 
 
-def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    line(chart, found.warnings, say("warnings_so_far"), look.cycle[1], "%{y:,}", stepped=True)
+def _warnings(chart: Drawing, scene: Scene) -> None:
+    name = scene.say("warnings_so_far")
+    line(chart, scene.found.warnings, name, scene.look.cycle[1], "%{y:,}", stepped=True)
 
 
-@dataclass(frozen=True)
-class PhaseChart(Chart):
-    """The band that shows the run's phases.
-
-    Stalls are drawn over it, because no phase continues during a stall.
-    """
-
-    def draw(
-        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
-    ) -> Drawing:
-        chart = figure(look, span, incidents, say)
-        _phases(chart, found, span, say)
-        stalls = [one for one in incidents if one.kind == "stall"]
-        spans = [(began(one), one.resolved_at or max(span.seen, began(one))) for one in stalls]
-        _bars(chart, spans, say("stalled"), theme.VERMILLION)
-        return chart
-
-
-def _phases(chart: Drawing, found: RunFrames, span: Span, say: Say) -> None:
-    """Draw the band of phases.
-
-    Each phase ends when the next begins; the last phase ends with the newest data.
-    """
-    if not found.phases:
+def _phases(chart: Drawing, scene: Scene) -> None:
+    """Draw the band of phases. Stalls are drawn over it, because no phase continues during a stall."""
+    phases, span, say = scene.found.phases, scene.span, scene.say
+    if not phases:
         return
-    ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]
+    ends = [time for time, _ in phases[1:]] + [max(span.seen, phases[-1][0])]
     for phase, colour in COLOURS.items():
         spans = [
             (begin, end)
-            for (begin, name), end in zip(found.phases, ends, strict=True)
+            for (begin, name), end in zip(phases, ends, strict=True)
             if name == phase and end > begin
         ]
         _bars(chart, spans, say(f"phase_{phase}"), colour)
     chart.layout |= {"height": _BAND_PIXELS, "barmode": "overlay", "bargap": 0, "hovermode": "closest"}
     chart.layout["legend"] |= {"y": 1.4}  # above the names of the incidents, in this low chart
     chart.set("yaxis", visible=False, range=[-0.5, 0.5])
+    stalls = [incident for incident in scene.incidents if incident.kind == "stall"]
+    spans = [(began(stall), stall.resolved_at or max(span.seen, began(stall))) for stall in stalls]
+    _bars(chart, spans, say("stalled"), theme.VERMILLION)
 
 
 def _bars(chart: Drawing, spans: Sequence[tuple[float, float]], name: str, colour: str) -> None:
@@ -234,8 +206,8 @@ BOARD = (
     _of_ranks("learning_rate", "%{y:.3e}"),
     Chart("memory", "memory", ("memory",), _memory),
     Chart("warnings", "warnings", ("warnings",), _warnings),
-    PhaseChart("phases", "phases", ("phases",)),
-    LagChart("lag", "chart_lag", ("rank_steps",)),
+    Chart("phases", "phases", ("phases",), _phases),
+    Chart("lag", "chart_lag", ("rank_steps",), draw_lag),
 )
 WIDE = ("phases", "lag", "lag_ranks")  #: charts that use the full width of the page
 #: Charts that need a probe in the ranks, or DeepSpeed, so the page does not list them as missing.
@@ -243,8 +215,5 @@ OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the heat map of the ranks of the host that the user selected.
-
-    The page shows it below the heat map of hosts.
-    """
-    return LagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",), host=host)
+    """Return the heat map of the ranks of one host, which the page shows below the heat map of hosts."""
+    return Chart("lag_ranks", "chart_lag_ranks", ("rank_steps",), partial(draw_lag, host=host))

@@ -57,7 +57,7 @@ def in_order(points: Points) -> Points:
 def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
     """Return the points as a frame with columns ``rank, labels, agent, t, v``.
 
-    The number of a series is its position in `order`.
+    The series number of a point is the position of its series in `order`.
     """
     points = in_order(points)
     ranks = np.array([-1 if rank is None else rank for rank, _, _ in order], "int64")[points.series]
@@ -68,9 +68,9 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Thin the points to about `most` points, and at least half as many.
+    """Return about `most` of the points, which must be in order, and at least half as many.
 
-    `points` must be in order. The lowest and highest value of each time span are kept.
+    The lowest and highest value of each time span are kept.
     """
     if not len(points):
         return points
@@ -106,11 +106,6 @@ EACH_POINTS, _MOST_LOADED = 120, 240_000
 _MOST_FRESH = 16_000  #: maximum number of points of a metric that are stored as tuples until it is read
 
 
-def _enough(series: int) -> int:
-    """Return the maximum number of points to cache for a metric with this number of series."""
-    return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
-
-
 @dataclass
 class _Metric:
     """The cached points of one metric of a run, and the number of points that the file has for the metric."""
@@ -126,7 +121,8 @@ class _Metric:
             self.points = in_order(joined(self.points, of_rows(self.fresh)))
             self.fresh = []
             if len(self.points) > 2 * _LOADED_POINTS:
-                most = _enough(len(np.unique(self.points.series)))
+                series = len(np.unique(self.points.series))
+                most = max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
                 if len(self.points) > 2 * most:
                     self.points = thinned(self.points, most)
 
@@ -147,10 +143,7 @@ class _Run:
 
 
 class PointCache:
-    """A thread-safe cache of points.
-
-    `cursor` is a function that returns a new cursor on the database file.
-    """
+    """A thread-safe cache of points. `cursor` returns a new cursor on the database file."""
 
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._cursor = cursor
@@ -183,8 +176,8 @@ class PointCache:
             with self._lock:
                 if not kept.read:  # another thread may have read the run
                     for name, (points, many) in found.items():
-                        own = kept.metrics.setdefault(name, _Metric())
-                        own.points, own.many = points, many
+                        metric_cache = kept.metrics.setdefault(name, _Metric())
+                        metric_cache.points, metric_cache.many = points, many
                     kept.read = True
         with self._lock:
             return kept.metrics[metric].at_most(most) if metric in kept.metrics else of_rows(())
@@ -198,10 +191,10 @@ class PointCache:
             cursor.close()
         return {
             str(metric): (
-                in_order(Points(*(own[name].to_numpy(kind) for name, kind in _COLUMNS.items()))),
-                int(own["many"].iloc[0]),
+                in_order(Points(*(found[name].to_numpy(kind) for name, kind in _COLUMNS.items()))),
+                int(found["many"].iloc[0]),
             )
-            for metric, own in rows.groupby("metric")
+            for metric, found in rows.groupby("metric")
         }
 
 

@@ -1,7 +1,4 @@
-"""Return the numbers of one run as pandas frames.
-
-The frames have the same form for scraped numbers and for numbers from log copies.
-"""
+"""Return the numbers of one run as pandas frames, in the same form for scraped numbers and for log copies."""
 
 from __future__ import annotations
 
@@ -56,10 +53,9 @@ class RunFrames:
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> tuple[float, float] | None:
-        """Return the highest memory use of any rank before the last step ended, as time and bytes.
+        """Return the highest memory use of any rank at the end of the last step, as time and bytes.
 
-        Only the last value of each rank before that time counts. If there is no such value, use the newest
-        values.
+        If there are no values from before that time, use the newest value of each rank.
         """
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
@@ -93,16 +89,10 @@ class NumberStore(Protocol):
         """Reason why numbers are missing, which the page shows; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """Return a metric of a run as a frame with columns ``rank, labels, agent, t, v``.
-
-        The frame has at most about `points` rows.
-        """
+        """Return about `points` values of a metric, as a frame with columns ``rank, labels, agent, t, v``."""
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest value for each rank and each combination of other labels.
-
-        `fold` combines the values of several agents.
-        """
+        """Return the newest value of each series of a metric, combined from all agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """Return, for each run, the numbers of its row in the table of runs."""
@@ -111,10 +101,7 @@ class NumberStore(Protocol):
         """Return the time of each run's last sign of life."""
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the time of the last sign of life of each host.
-
-        The result is empty for a run on one host.
-        """
+        """Return the time of the last sign of life of each host; empty for a run on one host."""
 
     def first_seen(self, run: str) -> float | None:
         """Return the time of the run's oldest number."""
@@ -146,7 +133,8 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         grad_norm=_without_plateau(_columns(get("grad_norm")), last_step_at),
         learning_rate=_without_plateau(_columns(get("learning_rate")), last_step_at),
         step_seconds=durations(
-            _speaker(get("step_duration_seconds_sum")), _speaker(get("step_duration_seconds_count"))
+            _of_first_agent(get("step_duration_seconds_sum")),
+            _of_first_agent(get("step_duration_seconds_count")),
         ),
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
         memory=memory if kind == "host_rss" else _without_plateau(_columns(memory), last_step_at),
@@ -156,16 +144,13 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         rank_steps=_columns(rank_steps),
         hosts=hosts_of(rank_steps),
         seen_at=store.hosts(run),
-        phases=phases(_speaker(get("phase"))),
+        phases=phases(_of_first_agent(get("phase"))),
         last_step_at=last_step_at,
     )
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """Return the frames `late`, and before them the part of `early` that is older than `at`.
-
-    `at` is the time at which scraping began.
-    """
+    """Return the frames `late`, preceded by the rows of `early` from before `at`, when scraping began."""
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -181,10 +166,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
 
 
 def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    """Return the start time and name of each phase.
-
-    In `frame`, each phase is a series whose value is 1 while the run is in the phase.
-    """
+    """Return the start time and name of each phase. In `frame`, the series of a phase is 1 while it lasts."""
     on = frame[frame["v"] == 1].sort_values("t", kind="stable")
     found: list[tuple[float, str]] = []
     for time, labels in zip(on["t"], on["labels"], strict=True):
@@ -209,10 +191,7 @@ def host_of(agent: str) -> str:
 
 
 def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
-    """Return the sort key of a series.
-
-    Series are sorted by rank, then by other labels; those without a rank are last.
-    """
+    """Return a key that sorts series by rank, then by other labels. Series without a rank are last."""
     rank, *rest = key
     return (rank is None, rank or 0, tuple(rest))
 
@@ -239,11 +218,11 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     """Return the mean seconds per step, between consecutive times at which steps were counted."""
     every, found = _lines(counts), []
-    for key, own in _lines(sums).items():
+    for key, summed in _lines(sums).items():
         if (counted := every.get(key)) is None:
             continue
-        times = np.union1d(own[0], counted[0])
-        seconds, steps = _held(own, times), _held(counted, times)
+        times = np.union1d(summed[0], counted[0])
+        seconds, steps = _held(summed, times), _held(counted, times)
         # A repeated point closes each plateau, so only points at which a step was counted give a duration.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
@@ -255,7 +234,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the ranks to draw.
 
-    Of more than `MOST_RANKS` ranks, keep three: those with the lowest, median, and highest last value.
+    If there are more than `MOST_RANKS`, these are the ranks with the lowest, median, and highest last value.
     """
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
@@ -278,11 +257,8 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
     return {int(rank): host_of(agent) for rank, agent in zip(last["rank"], last["agent"], strict=True)}
 
 
-def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of one agent, for values that describe the entire run.
-
-    This is the first agent, in the order of the rows, that is not silent.
-    """
+def _of_first_agent(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the agent that represents the run: the first that is not silent."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()
@@ -320,7 +296,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if frame["agent"].nunique() > 1:
         whole = frame["rank"].isna()
-        frame = pd.concat([frame[~whole], _speaker(frame[whole])])
+        frame = pd.concat([frame[~whole], _of_first_agent(frame[whole])])
         frame = frame.sort_values(["rank", "t"], kind="stable")
     return frame[list(COLUMNS)].reset_index(drop=True)
 
@@ -346,5 +322,5 @@ def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.Data
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:
-    own = frame[frame["labels"].str.contains(f'"{phase}"', regex=False)]
-    return highest(own if not own.empty else frame)
+    of_phase = frame[frame["labels"].str.contains(f'"{phase}"', regex=False)]
+    return highest(of_phase if not of_phase.empty else frame)

@@ -47,13 +47,10 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first.
-
-        Single-host incidents that were merged into an incident of several hosts are omitted.
-        """
+        """Return incidents, newest first. Omit those that were merged into an incident of several hosts."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
-        merged = {alias for one in found for alias in one.aliases}
-        return [one for one in found if one.id not in merged]
+        merged = {alias for incident in found for alias in incident.aliases}
+        return [incident for incident in found if incident.id not in merged]
 
     def unreadable(self) -> str | None:
         """Return the reason why incidents cannot be read, without secrets; None if they can be read."""
@@ -76,7 +73,9 @@ class LazyIncidentStore:
         found: list[Delivery] = self._read(
             lambda store: Outbox(store.engine).deliveries(incident.run, 200), []
         )
-        return [one for one in reversed(found) if incident.opened_at - 1 <= one.created_at <= until]
+        return [
+            delivery for delivery in reversed(found) if incident.opened_at - 1 <= delivery.created_at <= until
+        ]
 
     def acknowledged(self, key: str) -> bool:
         return self._read(lambda store: OperatorActions(store.engine).is_acknowledged(key), False)
@@ -84,7 +83,7 @@ class LazyIncidentStore:
     def silences(self, incident: Incident, now: float) -> list[Silence]:
         """Return the silences that apply to the incident at `now`."""
         found: list[Silence] = self._read(lambda store: OperatorActions(store.engine).silences(now), [])
-        return [one for one in found if one.quiets(incident, now)]
+        return [silence for silence in found if silence.quiets(incident, now)]
 
     def acknowledge(self, key: str, who: str, now: float) -> None:
         self._write(lambda store: OperatorActions(store.engine).acknowledge(key, who, now))
@@ -98,10 +97,9 @@ class LazyIncidentStore:
         self._write(lambda store: OperatorActions(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
-        # Another person may already have ended a silence, which is harmless.
         def act(store: IncidentStore) -> None:
             for silence in silences:
-                OperatorActions(store.engine).expire(silence.id, now)
+                OperatorActions(store.engine).expire(silence.id, now)  # another person may have ended it
 
         self._write(act)
 
@@ -128,9 +126,6 @@ class LazyIncidentStore:
 
 
 def _plain(error: Exception) -> str:
-    """Return the first line of the database driver's error.
-
-    SQLAlchemy's error texts contain SQL statements, values and addresses.
-    """
-    own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
-    return redact((str(own).splitlines() or [type(error).__name__])[0][:200])
+    """Return the first line of the driver's error. SQLAlchemy's texts contain SQL, values and addresses."""
+    of_driver = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
+    return redact((str(of_driver).splitlines() or [type(error).__name__])[0][:200])

@@ -35,10 +35,7 @@ class LogCopy:
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Path, size, and modification time (in nanoseconds) of the file.
-
-        The numbers are 0 if the file is gone.
-        """
+        """Path, size, and modification time in nanoseconds. The numbers are 0 if the file is gone."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -72,10 +69,7 @@ def _end_of(path: Path) -> bytes:
 
 
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
-    """Return the last lines of one copy, each with its time of day. Secrets are masked.
-
-    A progress bar redraws one line; only its last state is shown.
-    """
+    """Return the last lines of one copy, each with its time of day, and with secrets masked."""
     shown = [
         f"{datetime.fromtimestamp(last, zone):%H:%M:%S}  {text}" if whole else f"{'…':>8}  {text}"
         for _, last, whole, text in _assembled(_end_of(path))
@@ -118,18 +112,19 @@ class Line:
 
 
 def lines_around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOST_BYTES) -> list[Line]:
-    """Return the lines of these copies from `at - seconds` to `at + seconds`, in order of time.
+    """Return the lines from `at - seconds` to `at + seconds`, in order of time.
 
-    Read at most `most` bytes of each copy, near the time `at`, and at most `MOST_COPIES` copies.
+    At most `MOST_COPIES` copies are read, and at most `most` bytes of each, near the time `at`.
     """
     found: list[Line] = []
     for copy in copies[:MOST_COPIES]:
         try:
             with open_regular(copy.path) as lines:
-                begin = max(_offset(lines, at - seconds), _offset(lines, at) - most // 2)
-                found += _read(lines, begin, at + seconds, most, copy.rank)
+                lines.seek(max(_offset(lines, at - seconds), _offset(lines, at) - most // 2))
+                whole = lines.read(most).rpartition(b"\n")[0]
         except OSError:
             continue
+        found += [Line(first, (copy.rank,), text) for first, _, _, text in _assembled(whole, at + seconds)]
     return sorted(found, key=lambda line: line.time)
 
 
@@ -169,23 +164,17 @@ def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -
     texts = []
     for number, line in enumerate(lines[first : first + MOST_LINES], first):
         known = [rank for rank in line.ranks if rank is not None]
-        who = fold_ranks(known) if known else unknown
+        ranks = fold_ranks(known) if known else unknown
         mark = "▶" if number == before else " "
         clock = f"{datetime.fromtimestamp(line.time, zone):%H:%M:%S.%f}"[:-3]
-        texts.append(f"{mark} {clock}  {who:>7}  {line.text}")
+        texts.append(f"{mark} {clock}  {ranks:>7}  {line.text}")
     return "\n".join(texts)
-
-
-def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None) -> list[Line]:
-    lines.seek(begin)
-    whole = lines.read(most).rpartition(b"\n")[0]
-    return [Line(first, (rank,), text) for first, _, _, text in _assembled(whole, until)]
 
 
 def _offset(lines: BinaryIO, time: float) -> int:
     """Return the byte offset of the first record whose time is not before `time`.
 
-    The records are nearly in order of time.
+    The search is binary, because the records are nearly in order of time.
     """
     blocks = range(0, lines.seek(0, 2), 4096)
     later = bisect_left(blocks, time, key=lambda block: _time_after(lines, block))

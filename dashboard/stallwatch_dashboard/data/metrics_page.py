@@ -1,6 +1,6 @@
 """Fetch and parse the metrics page of an agent.
 
-Sizes and times are limited, because any program could use the agent's port.
+Sizes and times are limited, because any program could listen on the agent's port.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
     except Exception as error:  # the parser raises ValueError, IndexError or KeyError on broken tokens
         raise ScrapeError("source_not_metrics", error=type(error).__name__) from error
     if agents:
-        return [one._replace(agent=agents.get(one.run, "")) for one in readings]
+        return [reading._replace(agent=agents.get(reading.run, "")) for reading in readings]
     return readings
 
 
@@ -76,10 +76,7 @@ def agent_of(labels: Mapping[str, str], port: int | str) -> str:
 
 
 def series_of(labels: Mapping[str, str]) -> tuple[int | None, str]:
-    """Return the rank and the other labels of a series.
-
-    The labels are sorted JSON, or "" if there are none.
-    """
+    """Return the rank and the other labels of a series, in the form of `Reading.labels`."""
     rank = labels.get("rank", "")
     rest = {name: text for name, text in labels.items() if name not in _NOT_IN_SERIES}
     written = json.dumps(rest, sort_keys=True, ensure_ascii=False) if rest else ""

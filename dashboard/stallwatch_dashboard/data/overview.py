@@ -177,6 +177,11 @@ class Agent:
         return self.info.ended_at is None and agent_alive(self.info)
 
     @property
+    def order(self) -> tuple[bool, int]:
+        """Key that sorts agents by node; those without a node are last."""
+        return self.info.node is None, self.info.node or 0
+
+    @property
     def failed(self) -> bool:
         ending = self.info.ending
         return ending is not None and ending.kind not in ENDINGS
@@ -184,11 +189,11 @@ class Agent:
 
 def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
     """Return the agents of the newest attempt of a job. Several attempts can have the same run name."""
-    if len(agents) < 2 or not all(one.info.key for one in agents):
+    if len(agents) < 2 or not all(agent.info.key for agent in agents):
         return agents
-    kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
+    kept = sorted(((agent.folder, agent.info) for agent in agents), key=lambda each: -each[1].started_at)
     newest = {folder for folder, _ in by_run(kept)[0]}
-    return [one for one in agents if one.folder in newest]
+    return [agent for agent in agents if agent.folder in newest]
 
 
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
@@ -200,17 +205,17 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     if not agents:
         return None
     agents = newest_start(agents)
-    agents = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.started_at))
-    infos = [one.info for one in agents]
-    ends = [one for one in agents if one.info.ended_at is not None]
-    last = max(ends, key=lambda one: (one.failed, one.info.ended_at), default=None)
-    over = last is not None and (last.failed or not any(one.alive for one in agents))
-    stalled = any(one.info.state == "stalled" and one.alive for one in agents)
+    agents = sorted(agents, key=lambda agent: (agent.order, agent.info.started_at))
+    infos = [agent.info for agent in agents]
+    ends = [agent for agent in agents if agent.info.ended_at is not None]
+    last = max(ends, key=lambda agent: (agent.failed, agent.info.ended_at), default=None)
+    over = last is not None and (last.failed or not any(agent.alive for agent in agents))
+    stalled = any(agent.info.state == "stalled" and agent.alive for agent in agents)
     return msgspec.structs.replace(
         infos[0],
         started_at=min(info.started_at for info in infos),
         updated_at=max(info.updated_at for info in infos),
-        ended_at=max(one.info.ended_at or 0.0 for one in ends) if over else None,
+        ended_at=max(agent.info.ended_at or 0.0 for agent in ends) if over else None,
         step=max((info.step for info in infos if info.step is not None), default=None),
         total_steps=max((info.total_steps for info in infos if info.total_steps), default=None),
         loss=next((info.loss for info in infos if info.loss is not None), None),
@@ -221,10 +226,8 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
     """Return the hosts of a multi-host run, in the order of their nodes; empty for a run on one host."""
-    ordered = sorted(
-        agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host_in_run)
-    )
-    hosts = tuple(dict.fromkeys(one.info.host_in_run for one in ordered))
+    ordered = sorted(agents, key=lambda agent: (agent.order, agent.info.host_in_run))
+    hosts = tuple(dict.fromkeys(agent.info.host_in_run for agent in ordered))
     return hosts if len(hosts) > 1 else ()
 
 
@@ -272,8 +275,10 @@ def make_row(
         step=numbers.step,
         loss=numbers.loss,
     )
-    if info is None:
-        state = _state_from_numbers(state, numbers)
+    if info is None and numbers.ended_at is not None:
+        state = ENDINGS.get(numbers.ended_as, "failed")
+    elif info is None and numbers.overdue and state in ("training", "degraded"):
+        state = "stalled"
     started_at = info.started_at if info else numbers.started_at
     if state == "training" and _waits(numbers, started_at, now):
         state = "waiting"
@@ -317,11 +322,7 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has been unusually long without progress.
 
     Its silence must be longer than all its steps took in total, because the first few steps do not establish
-    a regular interval, and a stall among them is reported only after half an hour.
-
-    If a log has few lines, the silence must also be longer than the time between two lines. If no step has a
-    measured duration, as in a complete log that is read later, the time until the last step replaces the
-    duration of all steps.
+    a regular interval. If no step has a measured duration, the time until the last step counts instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -336,8 +337,8 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
     """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
-    `cause` is true if the diagnosis names a cause. For an interrupted run, this means that the system stopped
-    it, not its user.
+    `cause` is true if the diagnosis names a cause. The system, not a user, stopped an interrupted run with a
+    cause.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -346,27 +347,17 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
     return "finished" if progress.finished else "unwatched"
 
 
-def _state_from_numbers(state: State, numbers: Numbers) -> State:
-    """Return the state of a run from its numbers alone. This is for runs without a folder on this host."""
-    if numbers.ended_at is not None:
-        return ENDINGS.get(numbers.ended_as, "failed")
-    return "stalled" if numbers.overdue and state in ("training", "degraded") else state
-
-
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first; None if there is none.
-
-    Stalls come before other incidents, then severe ones, then new ones.
-    """
+    """Return the open incident to show first: a stall, or else the newest of the most severe incidents."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
-    """Return the incident about the end of a run.
+    """Return the incident about the end of a run, or else an incident that was not resolved before the end.
 
-    If there is none, return an incident that was not resolved before the run ended, otherwise None. If the
-    end of the run is unknown, an incident counts as unresolved if it was closed because no agent was left.
+    If the end of the run is unknown, an incident that was closed because no agent was left also counts as not
+    resolved.
     """
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted or (is_unknown_end and i.unwatched)]
@@ -379,10 +370,7 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the seconds from the beginning of the problem to its end, or to `now` if it has not ended.
-
-    Return None if the incident is only about the end of a run.
-    """
+    """Return how many seconds the problem lasted; None if the incident only reports the end of a run."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
@@ -404,8 +392,7 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
     """Sort the runs: those that need attention first and, within a state, the newest first.
 
-    Among ended runs, failed runs are first. Runs that finished and runs that a user stopped are sorted only
-    by time.
+    Among ended runs, only failures come first. All others are sorted by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

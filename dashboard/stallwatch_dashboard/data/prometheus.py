@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import defaultdict
@@ -29,7 +28,7 @@ from stallwatch_dashboard.data.promql import (
     portions,
     selector,
 )
-from stallwatch_dashboard.data.summaries import METRICS, MOST_LOSSES, Latest, summary_of, trend_of
+from stallwatch_dashboard.data.summaries import MEMORY, METRICS, MOST_LOSSES, Latest, summary_of, trend_of
 from stallwatch_rules.messages import Text
 
 Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and metric
@@ -105,12 +104,12 @@ class Departed:
             query = f"group by (run) (last_over_time({PRESENT}[1d]))"
             day = self._questions.executor.submit(self._questions.instant, query)
         now = {
-            one["metric"].get("run", ""): float(one["value"][1])
-            for one in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
+            sample["metric"].get("run", ""): float(sample["value"][1])
+            for sample in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
         }
         seen = self._seen
         if day is not None and (found := day.result()):
-            names = self._day.keep("", {one["metric"].get("run", "") for one in found})
+            names = self._day.keep("", {sample["metric"].get("run", "") for sample in found})
             gone = self._when_gone(sorted(names - now.keys() - {""}))
             seen = {run: at for run, at in seen.items() if run in names}
             seen |= {run: max(at, seen.get(run, at)) for run, at in gone.items()}
@@ -118,10 +117,7 @@ class Departed:
         return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
-        """Return the last known numbers of runs that are no longer scraped.
-
-        These are the `runs` that are not in `there`.
-        """
+        """Return the last known numbers of `runs`. Those in `there` are omitted: they are still scraped."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
             key: latest
@@ -164,8 +160,7 @@ _MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the larges
 _SAME_SECONDS = 0.5  #: queries of a page within this time share a result
 _TREND_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: number of times in a chart, and in a chart with a series per rank
-_MEMORY = tuple(name for name in METRICS if re.fullmatch(r"memory_\w+_bytes", name))
-_NOW = tuple(name for name in METRICS if name not in _MEMORY)
+_NOW = tuple(name for name in METRICS if name not in MEMORY)
 #: Metrics that a Run page draws without a line per rank, read with one query.
 _TOGETHER = (
     "step",
@@ -180,15 +175,12 @@ _TOGETHER = (
     "warnings_total",
     "phase",
 )
-_OF_RANKS = (*_MEMORY, "rank_step")
+_OF_RANKS = (*MEMORY, "rank_step")
 _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps")
 
 
 class PrometheusStore:
-    """Reads numbers from a Prometheus, and caches past values.
-
-    If the server does not respond, the page says so.
-    """
+    """Reads numbers from a Prometheus, and caches past values."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -229,8 +221,8 @@ class PrometheusStore:
         return frame(found)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest value of every series of one metric, even if the run is no longer scraped."""
         found = self._now(run, metric)
+        # Without a newest value, the run is no longer scraped.
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
         values: dict[Which, list[float]] = defaultdict(list)
         for sample in found:
@@ -238,7 +230,6 @@ class PrometheusStore:
         return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the time of the last sign of life of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
         query = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
         for sample in self._questions.instant(query) if query else ():
@@ -278,10 +269,7 @@ class PrometheusStore:
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
-        """Return the time of the run's first number.
-
-        Three increasingly fine queries find it, and it is cached.
-        """
+        """Return the time of the run's first number, which three increasingly fine queries find."""
         with self._lock:
             if run in self._first:
                 return self._first[run]
@@ -289,7 +277,7 @@ class PrometheusStore:
         start, span, found = now - _LOOK_BACK, _LOOK_BACK, None
         for _ in range(3):
             answer = self._questions.span(f"{PRESENT}{{{is_run(run)}}}", start, min(now, start + span), 1000)
-            times = [float(one["values"][0][0]) for one in answer if one["values"]]
+            times = [float(sample["values"][0][0]) for sample in answer if sample["values"]]
             if not times:
                 break
             found = min(times)
@@ -307,7 +295,7 @@ class PrometheusStore:
         """Return the newest values by run and metric. `wanted` selects a single run; "" selects all runs."""
         memory = None if wanted else self._memory.get("")
         pending = (
-            self._questions.executor.submit(self._questions.instant, newest(_MEMORY, wanted))
+            self._questions.executor.submit(self._questions.instant, newest(MEMORY, wanted))
             if memory is None
             else None
         )
@@ -346,4 +334,4 @@ class PrometheusStore:
         answer = self._moment.get(run)
         if answer is None:
             answer = self._moment.keep(run, self._questions.instant(selector(_LATEST, is_run(run))))
-        return [one for one in answer if one["metric"].get("__name__") == metric]
+        return [sample for sample in answer if sample["metric"].get("__name__") == metric]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stallwatch_alerts.prometheus.clients import NoAnswer, Prometheus
+from stallwatch_dashboard.data.frames import Floats
 from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Text, message
@@ -57,10 +57,7 @@ def portions(runs: list[str]) -> list[list[str]]:
 
 
 def _quoted(text: str) -> str:
-    """Quote a label's value for a query.
-
-    PromQL uses the escapes of Go, which are the same as those of JSON.
-    """
+    """Quote a label's value for a query. JSON's escapes are also valid in PromQL."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -69,9 +66,9 @@ _SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 
 
 class Questions:
-    """Sends queries to a Prometheus.
+    """Sends queries to a Prometheus. This class is thread-safe. Times are Unix seconds.
 
-    Thread-safe. Times are Unix seconds. If the server does not respond, results are empty or None.
+    If the server does not respond, the results are empty or None.
     """
 
     def __init__(self, server: Prometheus, clock: Callable[[], float]) -> None:
@@ -89,8 +86,7 @@ class Questions:
             self._failed = {
                 query: value for query, value in self._failed.items() if abs(now - value[0]) <= _SHOWN_SECONDS
             }
-            newest_first = sorted(self._failed.values(), key=lambda value: -value[0])
-        return newest_first[0][1] if newest_first else None
+            return max(self._failed.values(), key=lambda value: value[0], default=(now, None))[1]
 
     def close(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -100,8 +96,8 @@ class Questions:
 
     def by_run(self, query: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
         return {
-            one["metric"].get("run", ""): {float(at): float(value) for at, value in one["values"]}
-            for one in self.span(query, start, end, moments)
+            series["metric"].get("run", ""): {float(at): float(value) for at, value in series["values"]}
+            for series in self.span(query, start, end, moments)
         }
 
     def span(self, query: str, start: float, end: float, moments: int) -> list[Any]:
@@ -148,7 +144,6 @@ class Remembered(Generic[T]):
 
 
 Labels = tuple[tuple[str, str], ...]
-Floats = NDArray[np.float64]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
@@ -207,12 +202,9 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """Return the known points, with the points of a query's result appended.
-
-    The values in a result are text, which can be "NaN" or "+Inf".
-    """
+    """Return the known points, with the points of a query's result appended."""
     times = np.array([at for at, _ in values], "float64")
-    numbers = np.array([float(text) for _, text in values], "float64")
+    numbers = np.array([float(text) for _, text in values], "float64")  # texts such as "0.5", "NaN" or "+Inf"
     if points is None or not len(points[0]):
         return times, numbers
     return np.concatenate([points[0], times]), np.concatenate([points[1], numbers])

@@ -50,7 +50,7 @@ _reading = threading.Lock()
 
 @lru_cache(_KEPT_FRAMES)
 def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _version: object) -> RunFrames:
-    return rebuild(copies(*folders), [Path(one) for one in rules])
+    return rebuild(copies(*folders), [Path(folder) for folder in rules])
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
@@ -118,10 +118,7 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """Return about `points` of the rows.
-
-    The lowest and highest value of each time span is kept to preserve peaks.
-    """
+    """Return about `points` of the rows. Each time span keeps its lowest and highest value."""
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)

@@ -24,6 +24,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
+_END_SECONDS = 3.0  #: time for which an agent serves its numbers after the end of its run
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -39,10 +40,8 @@ class TargetStatus:
     error: Message | None = None  #: error of the last scrape; None after a success
 
     def lag(self, now: float) -> float | None:
-        """Return the seconds since the last response.
-
-        If the clock was set back, the value is wrong until the next response.
-        """
+        """Return the seconds since the last response."""
+        # If the clock was set back, this is wrong until the next response.
         return None if self.answered is None else abs(now - self.answered)
 
 
@@ -89,10 +88,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint that has no pending query.
-
-        Wait for the responses, but not for slow endpoints.
-        """
+        """Query every endpoint that has no pending query. Wait for responses, but not for slow endpoints."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -129,7 +125,8 @@ class Scraper:
                 self._status.setdefault((target, None), TargetStatus(target, None)).error = error.why
         # The newest run comes first: if two runs name the same port, the older run's agent is gone.
         for info in list_runs(self._home):
-            if info.endpoint and _wanted(info, self._clock()):
+            serves = info.ended_at is None or self._clock() - info.ended_at < _END_SECONDS
+            if info.endpoint and serves:
                 named = found.setdefault(info.endpoint, info)
                 older = self._status.get((info.endpoint, info.run))
                 # In a multi-host run, each agent can report 127.0.0.1 as its address.
@@ -138,10 +135,7 @@ class Scraper:
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """Scrape an endpoint.
-
-        `host` is the agent's host if only that host can reach the agent, otherwise "".
-        """
+        """Scrape an endpoint. `host` names the agent's host if only that host can reach the agent."""
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
@@ -157,10 +151,7 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Call `act`, and return whether it succeeded.
-
-        If the disk is full or the file is closed, show this on the page.
-        """
+        """Call `act`, and return whether it succeeded. The page shows an error, such as a full disk."""
         try:
             act()
         except duckdb.Error as error:
@@ -169,16 +160,11 @@ class Scraper:
         return True
 
 
-def _wanted(info: AgentInfo, now: float) -> bool:
-    """Return whether the agent can still serve numbers: its run is running, or ended a few seconds ago."""
-    return info.ended_at is None or now - info.ended_at < 3
-
-
 def _has_port(info: AgentInfo | None) -> bool:
-    """Return whether the endpoint is known to belong to an agent.
+    """Return whether the endpoint certainly belongs to an agent, so that the credentials can be sent to it.
 
-    It is a configured target, or the agent's process is alive on this host. Otherwise, the credentials must
-    not be sent: any account can listen on the port of a dead agent.
+    It is a configured target, or the agent's process is alive on this host. Any account could listen on the
+    port of a dead agent.
     """
     if info is None:
         return True
@@ -194,13 +180,10 @@ def _only_there(info: AgentInfo | None) -> str:
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """Return the readings of the expected run.
-
-    Raise `ScrapeError` if another run's agent uses the port now.
-    """
+    """Return the readings of the run; raise `ScrapeError` if another run's agent uses the port now."""
     if run is None:
         return [reading for reading in readings if reading.run]
-    own = [reading for reading in readings if reading.run == run]
-    if not own:
+    expected = [reading for reading in readings if reading.run == run]
+    if not expected:
         raise ScrapeError("source_other_run", run=run)
-    return own
+    return expected

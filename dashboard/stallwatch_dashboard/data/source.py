@@ -1,7 +1,4 @@
-"""Combine the runs, incidents and numbers in this host's state folder for the pages.
-
-The numbers can also come from a Prometheus.
-"""
+"""Combine the runs, incidents and numbers for the pages, from this host's state folder or a Prometheus."""
 
 from __future__ import annotations
 
@@ -110,8 +107,8 @@ class Source:
     def copies(self, run: str) -> list[LogCopy]:
         """Return the log copies of a run from all its hosts."""
         agents = self.agents(run)
-        hosts = [one.info.host_in_run for one in agents] if hosts_of(agents) else []
-        return copies(*(one.folder for one in agents), hosts=hosts)
+        hosts = [agent.info.host_in_run for agent in agents] if hosts_of(agents) else []
+        return copies(*(agent.folder for agent in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
         """Return the run's record, which `as_one` combines from the records of its agents."""
@@ -138,7 +135,9 @@ class Source:
         """Return one row per run; runs that need attention come first."""
         local = self._agents()
         seen = self.store.last_seen()
-        incidents = self._open_by_run()
+        incidents: dict[str, list[Incident]] = {}
+        for incident in self.cases.incidents(status="open", limit=5000):
+            incidents.setdefault(incident.run, []).append(incident)
         under_way = (local.keys() | seen.keys()) - self._ended.keys()
         numbers = self.store.summaries(under_way, self.clock())
         rows = list(self._ended.values())
@@ -146,8 +145,8 @@ class Source:
             agents = local.get(run, [])
             info = as_one(agents)
             if (numbers[run] if info is None else info).ended_at is None:
-                known = incidents.get(run) or journal(*(one.folder for one in newest_start(agents)))
-                known = [_as_left(one, agents) for one in known]
+                known = incidents.get(run) or journal(*(agent.folder for agent in newest_start(agents)))
+                known = [_as_left(incident, agents) for incident in known]
             else:
                 known = self.incidents(run)
             row = self._row(run, agents, seen.get(run), known, numbers[run])
@@ -167,7 +166,7 @@ class Source:
         """Return the scraped numbers of the run, or the numbers in its log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
-        folders, info = [one.folder for one in agents], as_one(agents)
+        folders, info = [agent.folder for agent in agents], as_one(agents)
         if info is None:
             return found
         if found.nothing:
@@ -181,13 +180,14 @@ class Source:
     def incidents(self, run: str) -> list[Incident]:
         """Return the run's incidents, newest first, from the database, or from the run's own journal."""
         agents = self.agents(run)
-        found = self.cases.incidents(run) or journal(*(one.folder for one in newest_start(agents)))
-        return [_as_left(one, agents) for one in found]
+        found = self.cases.incidents(run) or journal(*(agent.folder for agent in newest_start(agents)))
+        return [_as_left(incident, agents) for incident in found]
 
     def newest_incidents(self, limit: int) -> list[Incident]:
         """Return the newest incidents of all runs, newest first."""
         agents = self._agents()
-        return [_as_left(one, agents.get(one.run, ())) for one in self.cases.incidents(limit=limit)]
+        found = self.cases.incidents(limit=limit)
+        return [_as_left(incident, agents.get(incident.run, ())) for incident in found]
 
     def incident(self, key: str) -> Incident | None:
         """Return the incident with this id, or the incident into which it was merged; None if unknown."""
@@ -195,7 +195,9 @@ class Source:
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
             return None
-        return next((one for one in self.incidents(run) if key in (one.id, *one.aliases)), stored)
+        return next(
+            (incident for incident in self.incidents(run) if key in (incident.id, *incident.aliases)), stored
+        )
 
     def _row(
         self,
@@ -209,10 +211,9 @@ class Source:
     ) -> RunRow:
         """Return a run's row.
 
-        Without scraped numbers, the numbers come from the log copies if `whole` is set, otherwise from the
-        diagnosis.
+        If nothing was scraped, the numbers come from the log copies (`whole`) or, faster, from the diagnosis.
         """
-        info, folders = as_one(agents), [one.folder for one in agents]
+        info, folders = as_one(agents), [agent.folder for agent in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
         now = self.clock()
@@ -220,7 +221,7 @@ class Source:
         answers = scraped is not None and now - scraped <= self._late
         signs = [scraped, info.updated_at if info else None]
         seen = max((time for time in signs if time is not None), default=None)
-        alive = info is None or ended or any(one.alive for one in agents)
+        alive = info is None or ended or any(agent.alive for agent in agents)
         if numbers == Numbers() and folders:
             if whole:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
@@ -240,20 +241,11 @@ class Source:
             row = replace(row, cause=end.cause, exception=end.exception)
         return row
 
-    def _open_by_run(self) -> dict[str, list[Incident]]:
-        found: dict[str, list[Incident]] = {}
-        for incident in self.cases.incidents(status="open", limit=5000):
-            found.setdefault(incident.run, []).append(incident)
-        return found
-
 
 def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
-    """Return the incident, as closed if it is open although no agent watches its run.
-
-    The closing time is the time of the agent's last report.
-    """
+    """Return the incident. If it is open although no agent watches its run, return it as closed."""
     info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
-    if info is None or not info.end_is_unknown or any(one.alive for one in agents):
+    if info is None or not info.end_is_unknown or any(agent.alive for agent in agents):
         return incident
     return left_open(incident, info)
 
@@ -261,9 +253,8 @@ def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
 def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first.
 
-    The result is cached until a journal changes. For a multi-host run, return the merged incidents, and the
-    incidents that no coordinator has merged. The coordinator's folder may be on another host, or an agent may
-    have had no coordinator.
+    The result is cached until a journal changes. For a multi-host run, it contains the merged incidents, and
+    the incidents that no coordinator has merged, because an agent may have had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -284,15 +275,19 @@ def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     known = {name for incident in of_run for name in (incident.id, *incident.aliases)}
     of_agents: list[Incident] = []
     for path in (path for path in paths if path.name != RUN_INCIDENTS):
-        own = read(path)
+        found = read(path)
         if of_run:
             info = read_info(path.parent)
             agent = info.agent if info is not None else ""
-            own = [one for one in own if agent and known.isdisjoint((one.id, qualified(agent, one)))]
-        of_agents += folded(own)
-    found = [*of_run, *last_states(of_agents)]
-    merged = {alias for incident in found for alias in incident.aliases}
-    left = (incident for incident in found if incident.id not in merged)
+            found = [
+                incident
+                for incident in found
+                if agent and known.isdisjoint((incident.id, qualified(agent, incident)))
+            ]
+        of_agents += folded(found)
+    every = [*of_run, *last_states(of_agents)]
+    merged = {alias for incident in every for alias in incident.aliases}
+    left = (incident for incident in every if incident.id not in merged)
     return tuple(sorted(left, key=lambda incident: -incident.opened_at))
 
 
@@ -331,7 +326,7 @@ def final_diagnosis(*folders: Path) -> _Ended:
         with contextlib.suppress(OSError, *NOT_JSON), open_regular(folder / "diagnosis.json") as file:
             found.append(from_json(file.read(), _Ended))
     failed = ("failed", "unknown-failure")
-    return max(found, key=lambda one: (one.verdict in failed, one.primary is not None), default=_Ended())
+    return max(found, key=lambda end: (end.verdict in failed, end.primary is not None), default=_Ended())
 
 
 _lock = threading.Lock()
@@ -339,10 +334,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the source that all pages of this process share.
-
-    The first call starts it with the settings from the environment.
-    """
+    """Return the source of all pages of this process. The first call starts it."""
     global _source
     with _lock:
         if _source is None:

@@ -105,7 +105,11 @@ class MetricStore:
                 self._seen[reading.run] = time
                 self._agents.setdefault(reading.run, {})[reading.agent] = time
                 self._first.setdefault(reading.run, time)
-            self._trends.take(one for one in readings if one.rank is not None or self._speaks(one))
+            self._trends.take(
+                reading
+                for reading in readings
+                if reading.rank is not None or reading.agent == min(self._present_agents(reading.run))
+            )
             try:
                 self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
@@ -118,24 +122,23 @@ class MetricStore:
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
         """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
-        A longer series is split into equal time spans, and each span keeps its lowest and highest value to
-        preserve peaks. If there are more than four series, each gets a quarter of `points`, but all together
-        at most `_MOST_POINTS`. If more than `POINTS` are requested, each gets at least `EACH_POINTS`. The
-        last value is repeated at the last scrape that showed it, so that a plateau extends to the current
-        time.
+        A longer series is thinned: each time span keeps its lowest and highest value, which preserves peaks.
+        If there are more than four series, each gets a quarter of `points`, but all together get at most
+        `_MOST_POINTS`. If more than `POINTS` are requested, each gets at least `EACH_POINTS`. The last value
+        is repeated at the last scrape that showed it, so that a plateau extends to the current time.
         """
         with self._lock:
-            family = sorted(
-                self._series.get((run, metric), {}).values(), key=lambda one: series_order(one.key)
-            )
-            ends = of_rows([(one.id, one.seen, one.value) for one in family])
+            every = self._series.get((run, metric), {})
+            family = [every[key] for key in sorted(every, key=series_order)]
+            ends = of_rows([(series.id, series.seen, series.value) for series in family])
         most = max(points, min(_MOST_POINTS, points * len(family) // 4))
         if points > POINTS:
             most = max(most, EACH_POINTS * len(family))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
         known = place >= 0  # a series that was added during the query is shown next time
-        return series_frame([one.key for one in family], Points(place[known], found.t[known], found.v[known]))
+        shown = Points(place[known], found.t[known], found.v[known])
+        return series_frame([series.key for series in family], shown)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         with self._lock:
@@ -146,9 +149,7 @@ class MetricStore:
 
         The values about an agent's end are returned only if the run is over.
         """
-        agents = self._agents.get(run, {})
-        since = max(agents.values(), default=0.0) - SILENT_SECONDS
-        there = {agent for agent, seen in agents.items() if seen >= since}
+        there = self._present_agents(run)
         by_which: dict[Which, list[tuple[str, float]]] = {}
         for (rank, labels, agent), series in self._series.get((run, metric), {}).items():
             if agent in there or metric.endswith(_LASTING):
@@ -157,14 +158,13 @@ class MetricStore:
             return {}
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
-    def _speaks(self, reading: Reading) -> bool:
-        """Return whether the reading's agent represents the run: the first agent that is not silent does."""
-        agents = self._agents[reading.run]
-        since = max(agents.values()) - SILENT_SECONDS
-        return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
+    def _present_agents(self, run: str) -> set[str]:
+        """Return the agents of the run that are not silent. The first of them represents the run."""
+        agents = self._agents.get(run, {})
+        since = max(agents.values(), default=0.0) - SILENT_SECONDS
+        return {agent for agent, seen in agents.items() if seen >= since}
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the time of the last sign of life of each host of a multi-host run."""
         found: dict[str, float] = {}
         with self._lock:
             for agent, seen in self._agents.get(run, {}).items():
@@ -178,15 +178,12 @@ class MetricStore:
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """Return the numbers of each run's row. They are in memory, so the file is not read."""
-        with self._lock:
-            trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
-            return {run: summary_of(self._newest(run), trend, now=now) for run, trend in trends.items()}
-
-    def _newest(self, run: str) -> dict[str, dict[Which, float]]:
         found = {}
-        for metric in METRICS:
-            if latest := self._latest(run, f"stallwatch_{metric}"):
-                found[metric] = latest
+        with self._lock:
+            for run in runs:
+                latest = {metric: self._latest(run, f"stallwatch_{metric}") for metric in METRICS}
+                trend = replace(self._trends.trend(run), started_at=self._first.get(run))
+                found[run] = summary_of(latest, trend, now=now)
         return found
 
     def first_seen(self, run: str) -> float | None:
@@ -194,7 +191,7 @@ class MetricStore:
             return self._first.get(run)
 
     def prune(self, before: float) -> None:
-        """Delete all points and series older than `before`."""
+        """Delete all points and series older than the Unix time `before`."""
         with self._lock:
             cursor = self._connection.cursor()
             self._cache.forget()
@@ -213,9 +210,11 @@ class MetricStore:
     def close(self) -> None:
         """Write the last point of each number that is constant, and close the file."""
         with self._lock:
-            every = [series for family in self._series.values() for series in family.values()]
             ends = [
-                (series.id, series.seen, series.value) for series in every if series.seen > series.written
+                (series.id, series.seen, series.value)
+                for family in self._series.values()
+                for series in family.values()
+                if series.seen > series.written
             ]
             self._insert([], ends)
             self._connection.close()
@@ -247,7 +246,7 @@ class MetricStore:
         try:
             cursor.execute("BEGIN")
             if fresh:
-                rows = [(one.id, *one.name, *one.key) for one in fresh]
+                rows = [(series.id, *series.name, *series.key) for series in fresh]
                 cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?, ?)", rows)
             batch = pd.DataFrame(points, columns=["series", "t", "v"])
             cursor.register("batch", batch)
@@ -287,10 +286,7 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether the run is over.
-
-    It is over if an agent reports a failure, or if all agents that report have ended.
-    """
+    """Return whether the run is over: an agent reports a failure, or all agents that report have ended."""
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

@@ -35,10 +35,7 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss.
-
-        If there are too many losses, drop every second one, which preserves the curve.
-        """
+        """Add the next loss. If there are too many, drop every second one, which preserves the curve."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -52,10 +49,7 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the current sum and count of the histogram of step times.
-
-        Both restart at 0 when the agent restarts.
-        """
+        """Add the current sum and count of the histogram of step times, which restart at 0 with the agent."""
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -81,10 +75,7 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a complete history.
-
-    `steps` contains the sum and count of the histogram of step times at successive times.
-    """
+    """Return the trends of a complete history. `steps` are the arguments of successive `Trend.steps`."""
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -95,15 +86,15 @@ def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> N
 
 Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
 
+#: Metrics of the accelerators' memory. A row shows the first that its run has.
+MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
 #: All metrics that are part of a row.
 METRICS = (
     "step",
     "target_steps",
     "loss",
     "trace_cache_invalidations_total",
-    "memory_allocated_bytes",
-    "memory_reserved_bytes",
-    "memory_peak_bytes",
+    *MEMORY,
     "host_memory_bytes",
     "host_memory_limit_bytes",
     "phase",
@@ -115,19 +106,16 @@ METRICS = (
     "stall_threshold_seconds",
     "end_timestamp_seconds",
 )
-_MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "host_memory_bytes")
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """Return the numbers of a run's row: its `trend` and its newest values.
-
-    This function has no side effects.
-    """
+    """Return the numbers of a run's row: its `trend` and its newest values."""
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
 
     loss = latest.get("loss", {})
+    memory = (*MEMORY, "host_memory_bytes")
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
     # A single scrape gives no difference, so the mean of all steps is used.
     mean = stepping / steps if stepping is not None and steps else None
@@ -141,7 +129,7 @@ def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
         loss=loss[min(loss, key=series_order)] if loss else None,
         step_seconds=trend.step_seconds if trend.step_seconds is not None else mean,
         invalidations=highest("trace_cache_invalidations_total"),
-        memory_bytes=next((found for name in _MEMORY if (found := highest(name)) is not None), None),
+        memory_bytes=next((used for used in map(highest, memory) if used is not None), None),
         host_memory_bytes=highest("host_memory_bytes"),
         host_memory_limit_bytes=highest("host_memory_limit_bytes"),
         phase=phase,
@@ -195,7 +183,7 @@ def _place(rank: int | None) -> float:
 
 
 class Trends:
-    """The trends of all runs. This class is not thread-safe, so its owner must use a lock."""
+    """The trends of all runs. This class is not thread-safe."""
 
     def __init__(self) -> None:
         self._trends: dict[str, Trend] = {}

@@ -26,8 +26,13 @@ RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: tag of the boards, and of the annotations for incidents
 #: The data source that the user selects at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-#: Width in 24ths of a board, and height in rows.
-_SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}
+#: The builders of panels by kind, with the width in 24ths of a board, and the height in rows.
+_KINDS: dict[str, tuple[Any, int, int]] = {
+    "figure": (stat, 6, 4),
+    "curves": (timeseries, 12, 8),
+    "rows": (table, 24, 9),
+    "states": (statetimeline, 24, 6),
+}
 
 
 class _Panel(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,10 +62,6 @@ def boards() -> dict[str, dict[str, Any]]:
         .sort(models.VariableSort.ALPHABETICAL_CASE_INSENSITIVE_DESC)
     )
     return {RUNS: _json(runs, panels["runs"]), RUN: _json(run.with_variable(chosen), panels["run"])}
-
-
-def queries(board: dict[str, Any]) -> list[str]:
-    return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
 
 
 def _json(board: builders.Dashboard, panels: list[_Panel]) -> dict[str, Any]:
@@ -94,11 +95,8 @@ def _board(uid: str, title: str, about: str) -> builders.Dashboard:
 
 
 def _panel(panel_spec: _Panel) -> Any:
-    panel: Any = {"figure": stat, "curves": timeseries, "rows": table, "states": statetimeline}[
-        panel_spec.kind
-    ]
-    width, height = _SIZES[panel_spec.kind]
-    panel = panel.Panel().title(panel_spec.title).description(panel_spec.about).datasource(_SOURCE)
+    builder, width, height = _KINDS[panel_spec.kind]
+    panel = builder.Panel().title(panel_spec.title).description(panel_spec.about).datasource(_SOURCE)
     panel = panel.span(width).height(height)
     if panel_spec.kind in ("figure", "curves"):
         panel = panel.unit(panel_spec.unit or "short")
@@ -114,9 +112,8 @@ def _panel(panel_spec: _Panel) -> Any:
     if panel_spec.kind == "rows":
         in_table = _query(panel_spec.query, "").instant().format(prometheus_models.PromQueryFormat.TABLE)
         without_time = {"excludeByName": {"Time": True}}
-        panel = panel.with_target(in_table).with_transformation(
-            models.DataTransformerConfig(id_val="organize", options=without_time)
-        )
+        organized = models.DataTransformerConfig(id_val="organize", options=without_time)
+        panel = panel.with_target(in_table).with_transformation(organized)
         links = panel_spec.links.items()
         return panel.data_links([builders.DashboardLink(name).url(address) for name, address in links])
     panel = panel.line_width(1).fill_opacity(0).show_points(common_models.VisibilityMode.NEVER)

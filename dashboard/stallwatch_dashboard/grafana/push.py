@@ -19,7 +19,7 @@ from stallwatch_dashboard.grafana.boards import RUN, TAG
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import render
 
-FOLDER = "stallwatch"
+FOLDER, _TITLE = "stallwatch", "Stallwatch"
 SOURCE = "stallwatch-prometheus"
 TIMEOUT_SECONDS = 10.0
 
@@ -37,22 +37,24 @@ class PushError(Exception):
     """Raised if Grafana did not accept a push. The message gives the reason and a fix, without the token."""
 
 
+class _Missing(PushError):
+    """Raised if Grafana does not have the requested object."""
+
+
 class Grafana:
     def __init__(self, url: str, token: str) -> None:
         self._url = url
         self._api = GrafanaApi.from_url(url, credential=token, timeout=TIMEOUT_SECONDS)
 
-    def folder(self, title: str = "Stallwatch") -> Done:
+    def folder(self) -> Done:
         if self._got(lambda: self._api.folder.get_folder(FOLDER)) is not None:
-            return Done("folder", title, "kept")
-        self._answer_of(lambda: self._api.folder.create_folder(title, FOLDER))
-        return Done("folder", title, "created")
+            return Done("folder", _TITLE, "kept")
+        self._answer_of(lambda: self._api.folder.create_folder(_TITLE, FOLDER))
+        return Done("folder", _TITLE, "created")
 
-    def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source for a server with Prometheus's API.
-
-        Grafana must be able to reach the URL.
-        """
+    def source(self, prometheus: str) -> Done:
+        """Create or update the data source: a Prometheus at a URL that Grafana can reach."""
+        name = f"{_TITLE} Prometheus"
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -73,10 +75,7 @@ class Grafana:
         return Done("board", board["title"], "created" if known is None else "updated")
 
     def annotation(self, incident: Incident) -> Done:
-        """Create or update the annotation that marks an incident on the boards.
-
-        The mark extends from the opening of the incident to its end.
-        """
+        """Create or update the annotation that marks the time of an incident on the boards."""
         mark = _mark(incident)
         wanted = {
             "time_from": round(incident.opened_at * 1000),
@@ -104,9 +103,8 @@ class Grafana:
         try:
             answer = request()
         except GrafanaClientError as error:
-            if error.status_code == 404:
-                raise _Missing from None
-            raise PushError(f"{self._url}: {error.message}{_remedy(error.status_code)}") from None
+            kind = _Missing if error.status_code == 404 else PushError
+            raise kind(f"{self._url}: {error.message}{_remedy(error.status_code)}") from None
         except GrafanaException as error:
             raise PushError(f"{self._url}: {error.message}") from None
         except (InvalidSchema, InvalidURL, MissingSchema):
@@ -119,10 +117,6 @@ class Grafana:
         return answer
 
 
-class _Missing(Exception):
-    pass
-
-
 def push(
     grafana: Grafana,
     boards: Mapping[str, Mapping[str, Any]],
@@ -131,7 +125,7 @@ def push(
 ) -> Iterable[Done]:
     """Push the folder, the data source, the boards and the annotations, and yield the result of each.
 
-    Raises ``PushError``.
+    Raise `PushError` if Grafana does not accept one of them.
     """
     yield grafana.folder()
     if prometheus:
@@ -143,15 +137,13 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether two boards are equal, apart from the id and the version, which Grafana sets."""
+    """Return whether the boards are equal, except for the id and the version, which Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
-    """Return the tag of an incident's annotation.
-
-    It is a hash, because ids can contain characters that URLs forbid.
-    """
+    """Return the tag that identifies the incident's annotation."""
+    # Ids of incidents can contain characters that URLs forbid.
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

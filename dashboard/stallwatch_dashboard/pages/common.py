@@ -58,10 +58,9 @@ def leave_fragments() -> None:
 
     The browser requests reruns of a page's fragments until it receives the new page. The response to such a
     request would arrive after the new page, with the last page's address. The browser would then return to
-    that address, or discard the new page, draw nothing, and report a "Bad delta path index". A click that the
-    browser still reports would also count again (streamlit 1.67, ScriptRunner._run_script,
-    ScriptRequests.request_rerun). Streamlit does not rerun a fragment that is not stored
-    (AppSession.request_rerun), and the new page replaces pending requests.
+    that address, or report a "Bad delta path index" and draw nothing. A click that the browser still reports
+    would also count again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun). Streamlit
+    does not rerun a fragment that is not stored (AppSession.request_rerun).
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
@@ -89,11 +88,8 @@ def note_page() -> None:
 
 
 def into_address(name: str, value: str | None) -> None:
-    """Store a value in the page's address; None or an empty value removes it.
-
-    A value that is already in the address is not set again, because each setting adds a step to the browser's
-    history.
-    """
+    """Store a value in the page's address; None or an empty value removes it."""
+    # Each setting adds a step to the browser's history, so a value that is already there is not set again.
     if value and st.query_params.get(name) != value:
         st.query_params[name] = value
     elif not value and name in st.query_params:
@@ -104,33 +100,22 @@ def language() -> str:
     """Return the language for the page: the user's choice, or that of the address, browser, or settings.
 
     A choice in this session takes precedence over the address, which takes precedence over an earlier choice
-    (the cookie).
+    (the cookie). Of the browser's languages, only Chinese counts, because English is often only a default.
     """
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
         st.session_state[_OF_ADDRESS] = named  # the next page's address does not repeat it
-    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS)
-    chosen = chosen or _of_cookie() or _of_browser() or shared().settings.language
-    return chosen if chosen in words.LANGUAGES else "en"
-
-
-def _of_browser() -> str | None:
-    """Return "zh" if the browser's language is Chinese, otherwise None.
-
-    Other languages do not count, because English is often only a browser's default.
-    """
-    return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
-
-
-def _of_cookie() -> str | None:
-    kept = st.context.cookies.get(_COOKIE)
-    return kept if kept in words.LANGUAGES else None
+    if chosen := st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS):
+        return str(chosen)
+    candidates = (
+        st.context.cookies.get(_COOKIE),
+        "zh" if (st.context.locale or "").casefold().startswith("zh") else None,
+        shared().settings.language,
+    )
+    return next((name for name in candidates if name in words.LANGUAGES), "en")
 
 
 def _choose_language() -> None:
-    """Store the language that the user chose with the switch.
-
-    The switch does not keep it: it is a new widget on every page.
-    """
+    """Store the language that the user chose with the switch, which is a new widget on every page."""
     st.session_state[_CHOSEN] = chosen = st.session_state["language"] or language()
     if "lang" in st.query_params:
         into_address("lang", chosen)  # otherwise, a reload would restore the old language
@@ -154,10 +139,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` if there is no such key.
-
-    Later versions can have further keys.
-    """
+    """Return the text of a key; `otherwise` if there is none. Later versions can have further keys."""
     try:
         return say(key)
     except KeyError:
@@ -169,10 +151,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the time zone of the user's browser.
-
-    Return None, which means this host's time zone, if the browser does not report one.
-    """
+    """Return the time zone of the user's browser. If it is unknown, return None for that of this host."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -193,9 +172,9 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
-    """Draw the head of a page: a title or a selection, the language switch, and problems of sources.
+    """Draw the head of a page: a title, the language switch, and problems of sources.
 
-    Return the user's selection.
+    If `choose` is given, it draws a selection instead of the title. Return the user's selection.
     """
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
@@ -292,6 +271,6 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
 
 
 def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:
-    """Draw a button that downloads a text. A click on it does not redraw the page."""
+    """Draw a button that downloads a text, without redrawing the page."""
     icon = ":material/download:"
     st.download_button(say(f"download_{what}"), text, name, kind, on_click="ignore", icon=icon)

@@ -20,7 +20,7 @@ def _sources() -> None:
     source = shared()
     now = source.clock()
     found = health.sources_of(source.targets(), source.ended(), now)
-    states = [health.state_of(one, now) for one in found]
+    states = [health.state_of(target, now) for target in found]
     st.markdown(f"#### {say('sources')}")
     if not found:
         st.caption(say("no_sources" if source.scraper is not None else "asks_prometheus"))
@@ -28,12 +28,12 @@ def _sources() -> None:
         st.dataframe(
             {
                 say("state"): [f"{_ICONS[state]} {say(state)}" for state in states],
-                say("run_column"): [cell(one.run or "") or formats.NOTHING for one in found],
-                say("address"): [cell(one.url) for one in found],
-                say("last_answer"): [duration(one.lag(now)) for one in found],
-                say("scrapes"): [one.scrapes for one in found],
-                say("failures"): [one.failures for one in found],
-                say("error"): [cell(render(one.error or "")) for one in found],
+                say("run_column"): [cell(target.run or "") or formats.NOTHING for target in found],
+                say("address"): [cell(target.url) for target in found],
+                say("last_answer"): [duration(target.lag(now)) for target in found],
+                say("scrapes"): [target.scrapes for target in found],
+                say("failures"): [target.failures for target in found],
+                say("error"): [cell(render(target.error or "")) for target in found],
             },
             hide_index=True,
             column_config={say("error"): st.column_config.TextColumn(width="large")},

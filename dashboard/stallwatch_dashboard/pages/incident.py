@@ -64,7 +64,7 @@ def incident_table(
 
 
 def _hosts(incident: Incident) -> str:
-    """Return a text with the rank's host and the number of hosts; for a run on one host, only the host."""
+    """Return the rank's host and, for a run on several hosts, their number."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -138,9 +138,7 @@ def _live(key: str) -> None:
         _deliveries(incident)
     if len(incident.evidence) > MOST_EVIDENCE:  # otherwise the verdict shows all evidence
         st.markdown(f"#### {say('evidence')}")
-        st.code(
-            verbatim("\n".join(render(line) for line in incident.evidence)), language=None, wrap_lines=True
-        )
+        st.code(verbatim("\n".join(map(render, incident.evidence))), language=None, wrap_lines=True)
     if incident.stacks is not None:
         st.markdown(f"#### {say('stacks')}")
         draw_stacks(incident.stacks, say("asked_for", duration(incident.stacks.seconds)))
@@ -155,20 +153,13 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 
 def _timeline(incident: Incident) -> None:
-    """Draw the changes of an incident and the users' notes.
-
-    The changes of incidents of older versions are only in the database.
-    """
-    kept = shared().cases.history(incident.id)
+    """Draw the changes of an incident and the users' notes."""
+    kept = shared().cases.history(incident.id)  # has all changes of incidents of older versions
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):
-            texts = (
-                _what(change.what, change.text),
-                change.who,
-                _outcome(incident, change.what, change.text),
-            )
-            changes.append((change.at, *texts))
+            what, about = _what(change.what, change.text), _outcome(incident, change.what, change.text)
+            changes.append((change.at, what, change.who, about))
     if not incident.history and not kept:
         changes.append((incident.opened_at, say("what_open"), "", ""))
         if incident.resolved_at is not None:
@@ -177,11 +168,9 @@ def _timeline(incident: Incident) -> None:
     changes.sort(key=lambda entry: entry[0])
     clock = reader().clock
     st.markdown(f"#### {say('timeline')}")
+    heads = [say("time_of_day"), say("state"), say("who"), say("note")]
     st.dataframe(
-        pd.DataFrame(
-            [(clock(at), *map(cell, words)) for at, *words in changes],
-            columns=[say("time_of_day"), say("state"), say("who"), say("note")],
-        ),
+        pd.DataFrame([(clock(at), *map(cell, texts)) for at, *texts in changes], columns=heads),
         hide_index=True,
         column_config={say("note"): st.column_config.TextColumn(width="large")},
     )
@@ -199,10 +188,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the icon of an incident.
-
-    It is a check mark only if the problem was fixed or the run finished anyway.
-    """
+    """Return the icon of an incident: a check mark only if it was fixed or the run finished anyway."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:
@@ -230,12 +216,12 @@ def _deliveries(incident: Incident) -> None:
     st.markdown(f"#### {say('deliveries')}")
     st.dataframe(
         {
-            say("chat"): [cell(one.name) for one in found],
-            say("state"): [say_or(f"delivery_{one.state}", one.state) for one in found],
-            say("sent"): [clock(one.sent_at) for one in found],
-            say("attempts"): [one.attempts for one in found],
-            say("reason"): [cell(one.reason) for one in found],
-            say("rule_title"): [cell(one.title) for one in found],
+            say("chat"): [cell(delivery.name) for delivery in found],
+            say("state"): [say_or(f"delivery_{delivery.state}", delivery.state) for delivery in found],
+            say("sent"): [clock(delivery.sent_at) for delivery in found],
+            say("attempts"): [delivery.attempts for delivery in found],
+            say("reason"): [cell(delivery.reason) for delivery in found],
+            say("rule_title"): [cell(delivery.title) for delivery in found],
         },
         hide_index=True,
     )
@@ -245,10 +231,7 @@ _HOURS = (1, 4, 24, 168)
 
 
 def draw_actions(incident: Incident) -> None:
-    """Draw the controls for operators. Other users see a note that only operators can act.
-
-    Draw nothing if the incident is in no database.
-    """
+    """Draw the operators' controls for an incident in the database. Other users see a note instead."""
     cases = shared().cases
     if cases.incident(incident.id) is None:
         return
@@ -257,37 +240,37 @@ def draw_actions(incident: Incident) -> None:
         return
     now = shared().clock()
     with st.container(border=True):
-        who = _who()
+        person = _person()
         first, second = st.columns(2, gap="medium", vertical_alignment="bottom")
         with first:
-            _acknowledge(incident, who, now)
+            _acknowledge(incident, person, now)
         with second:
-            _silence(incident, who, now)
+            _silence(incident, person, now)
         with st.form("note", clear_on_submit=True, border=False):
             text = st.text_area(say("your_note"), max_chars=1000, key="note_text", height=80)
             if st.form_submit_button(say("add_note"), icon=":material/edit_note:") and text.strip():
-                _do(lambda: cases.note(incident.id, who, text.strip(), now))
+                _do(lambda: cases.note(incident.id, person, text.strip(), now))
 
 
-def _who() -> str:
-    """Return the name of the person who acts: the login name, or a name that the user types."""
+def _person() -> str:
+    """Return the name of the person who acts: the login name or, without a login, a typed name."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in
     return st.text_input(say("your_name"), max_chars=80, key="person").strip()
 
 
-def _acknowledge(incident: Incident, who: str, now: float) -> None:
+def _acknowledge(incident: Incident, person: str, now: float) -> None:
     cases = shared().cases
     if cases.acknowledged(incident.id):
         st.caption(say("is_acknowledged"))
     elif (incident.status == "open" or incident.unwatched) and st.button(
         say("acknowledge"), icon=":material/check:", key="acknowledge"
     ):
-        _do(lambda: cases.acknowledge(incident.id, who, now))
+        _do(lambda: cases.acknowledge(incident.id, person, now))
 
 
-def _silence(incident: Incident, who: str, now: float) -> None:
+def _silence(incident: Incident, person: str, now: float) -> None:
     cases = shared().cases
     if found := cases.silences(incident, now):
         until = max(found, key=lambda silence: silence.ends_at)
@@ -303,7 +286,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
         key=f"silence_hours-{language()}",
     )
     if right.button(say("silence"), icon=":material/notifications_off:", key="silence"):
-        _do(lambda: cases.silence(incident, hours * 3600.0, who, now))
+        _do(lambda: cases.silence(incident, hours * 3600.0, person, now))
 
 
 def _do(act: Callable[[], object]) -> None:

@@ -37,10 +37,7 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
 
 
 def _choose() -> tuple[list[str], list[str]]:
-    """Draw the filters.
-
-    Return the search words and the kinds of incidents to show, which the address stores.
-    """
+    """Draw the filters, which the address stores. Return the search words and the kinds to show."""
     query = st.query_params
     left, right = st.columns([4, 6], vertical_alignment="bottom")
     search = left.text_input(

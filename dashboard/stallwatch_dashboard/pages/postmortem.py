@@ -116,10 +116,7 @@ def _unknown(found: Diagnosis) -> None:
 
 
 def _new_lines(found: Diagnosis) -> None:
-    """Draw the new lines of the run.
-
-    With a healthy run for comparison, these are the lines that it does not have.
-    """
+    """Draw the lines that first appear near the end of the run, or that a healthy run does not have."""
     st.markdown(f"#### {word('new-lines', language())}")
     for line in found.new_lines:
         st.caption(markdown(new_line_where(line, language())))
@@ -210,10 +207,7 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """Return the report of the selected job, or the default report.
-
-    The files are read unless it is cached.
-    """
+    """Return the report of the selected job, or the default report. Read the files unless it is cached."""
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:
@@ -229,7 +223,7 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
 
 
 def _compared(answer: Answer) -> None:
-    """Show that the run has no new lines, or that the run used for comparison is not healthy."""
+    """Say so if the run used for comparison is not healthy, or if there are no new lines."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:

@@ -34,22 +34,18 @@ from stallwatch_dashboard.pages.common import (
 )
 from stallwatch_dashboard.pages.incident import draw_incidents, draw_stacks
 from stallwatch_dashboard.safetext import cell, markdown, plain, verbatim
-from stallwatch_dashboard.verdict import rule_name
+from stallwatch_dashboard.verdict import name_hosts, rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
 _FRESH_SECONDS = 4.0  #: maximum age of numbers for which the page does not show the age
 _LAST_WORDS_SECONDS = 15.0  #: maximum delay of a run's last numbers, lines, and incidents after its end
 _FEW_LINES, _MANY_LINES = 15, 1000
-_FEW_HOSTS = 6  #: maximum number of hosts listed by name
 _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
 
 def _choose() -> str | None:
-    """Return the run to show; None if there is none.
-
-    It is the run that the user selected, the run that the address names, or the newest run.
-    """
+    """Return the run to show: the selected run, the run in the address, or the newest; None without runs."""
     names = shared().run_names()
     state, in_address = st.session_state, _named()
     # If the address changed, the user followed a link or used the browser's back button.
@@ -72,7 +68,7 @@ def _choose() -> str | None:
     return chosen
 
 
-def _own(key: str) -> str:
+def _key(key: str) -> str:
     """Return the key of a widget for the current language.
 
     With the same key in both languages, the browser would keep the widget's text in the former language.
@@ -83,8 +79,8 @@ def _own(key: str) -> str:
 def _named() -> str | None:
     """Return the run that the address names, either directly or by naming one of its incidents.
 
-    Before Streamlit opens an incident's page, it writes that page's query into this page's address (1.67,
-    `st.switch_page`). The browser's back button then returns to this address.
+    An incident is in this page's address if the user comes back from the incident's page: Streamlit writes
+    the query of the new page into the address before it opens that page (1.67, `st.switch_page`).
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:
@@ -122,12 +118,8 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """Draw a link to the newest attempt of the run.
-
-    If a run name is used again, the new run gets a number, which the address may lack.
-    """
-    newest = later_attempt(run, shared().run_names())
-    if newest is not None:
+    """Draw a link to the newest attempt of the run, unless it is this one."""
+    if (newest := later_attempt(run, shared().run_names())) is not None:
         st.page_link(
             page("run"),
             label=markdown(say("later_attempt", newest)),
@@ -163,22 +155,21 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
 
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
-    eye, span = look(), _span(row, found, incidents, now)
+    span = _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # below the map, in which the user selects a host
-        ready = (
-            [one for one in ready if one.key == "lag"]
-            + ([ranks_of_host(host)] if host else [])
-            + [one for one in ready if one.key != "lag"]
-        )
+    if is_folded(found.hosts):  # the map of the selected host's ranks is below the map of hosts
+        maps = [chart for chart in ready if chart.key == "lag"]
+        maps += [ranks_of_host(host)] if host else []
+        ready = maps + [chart for chart in ready if chart.key != "lag"]
     drawn = [
-        (one.key, say(one.title, plain(host)), one.draw(found, incidents, span, eye, say)) for one in ready
+        (chart.key, say(chart.title, plain(host)), chart.draw(found, incidents, span, look(), say))
+        for chart in ready
     ]
     if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=WIDE)):
         st.session_state["open_incident"] = clicked
         st.rerun()
-    missing = [say(one.title) for one in BOARD if one not in ready and one.key not in OPTIONAL]
+    missing = [say(chart.title) for chart in BOARD if chart not in ready and chart.key not in OPTIONAL]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 
@@ -186,21 +177,17 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
     """Draw the facts about the hosts of a multi-host run, and return the host whose ranks are to be drawn.
 
-    This is the host that the user selected, which is stored in the address, otherwise the blamed host.
+    This is the host that the user selected (stored in the address), or else the blamed host.
     """
     hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
     if len(hosts) < 2:
         return ""
     silent, blamed = silent_hosts(hosts, found, incidents), blamed_hosts(incidents, found.hosts)
-    facts = [
-        say("hosts_of_run", len(hosts), len(found.hosts))
-        if found.hosts
-        else say("hosts_reported", len(hosts))
-    ]
+    counts = (len(hosts), len(found.hosts))
+    facts = [say("hosts_of_run", *counts) if found.hosts else say("hosts_reported", len(hosts))]
     for key, some in (("hosts_silent", silent), ("hosts_blamed", blamed)):
         if some:
-            more, written = len(some) - _FEW_HOSTS, say("list_comma").join(some[:_FEW_HOSTS])
-            facts.append(say(f"{key}_more", written, more) if more > 0 else say(key, written))
+            facts.append(name_hosts(key, some, say))
     left, right = st.columns([6, 4], vertical_alignment="center")
     left.caption(markdown(" · ".join(facts)))
     with st.expander(say("hosts")):
@@ -213,7 +200,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
         say("ranks_of_host"),
         names,
         index=names.index(wanted) if wanted else 0,
-        key=_own(f"host-{row.run}"),
+        key=_key(f"host-{row.run}"),
         format_func=lambda name: plain(say("ranks_of", name) if name in hosts else name),
         label_visibility="collapsed",
     )
@@ -222,10 +209,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """Draw a table with a row per host: its ranks, last response, and folder.
-
-    Hosts that need attention come first.
-    """
+    """Draw a table with a row per host. Hosts that need attention come first."""
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():
@@ -257,10 +241,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _stacks(incidents: list[Incident]) -> None:
-    """Draw where in the code the ranks were at each stall, newest stall first.
-
-    A sentence about the positions precedes the stacks.
-    """
+    """Draw where in the code the ranks were at each stall, newest stall first."""
     for incident in sorted(incidents, key=lambda one: -one.opened_at):
         if incident.stacks is None:
             continue
@@ -285,8 +266,8 @@ def _live(run: str, known: int) -> None:
         if found.rebuilt:
             facts = [say("from_copies"), *(render(note) for note in found.notes)]
             if row.ended_at is None:
-                unread = (one for one in source.targets() if one.run == run and one.error)
-                facts += [say("metrics_unread", one.url, render(one.error or "")) for one in unread]
+                unread = (target for target in source.targets() if target.run == run and target.error)
+                facts += [say("metrics_unread", target.url, render(target.error or "")) for target in unread]
             st.caption(markdown(" ".join(facts)))
     with st.container():
         _charts(row, found, incidents, now)
@@ -310,7 +291,7 @@ def _log(run: str) -> None:
         say("logs"),
         range(len(found)),
         format_func=names.__getitem__,
-        key=_own(f"log-{run}"),
+        key=_key(f"log-{run}"),
         label_visibility="collapsed",
     )
     text = log_copies.tail(found[chosen].path, _MANY_LINES if more else _FEW_LINES, zone())
@@ -318,10 +299,7 @@ def _log(run: str) -> None:
 
 
 def _comparison(run: str) -> None:
-    """Draw a selection of a second run, and charts that compare the two runs.
-
-    The address stores the selection.
-    """
+    """Draw charts that compare the run with a second run, which the user selects and the address stores."""
     others = [name for name in shared().run_names() if name != run]
     if not others:
         return
@@ -352,31 +330,30 @@ def _compared(run: str, other: str) -> None:
 
 
 def _moment(run: str) -> None:
-    """Draw the log lines around a time, and controls for the time.
-
-    Files are read only when the section is open.
-    """
+    """Draw the log lines around a time, and controls for the time."""
     found = shared().copies(run)
-    if not found:
-        return
-    if not st.toggle(say("log_around"), key=f"around-{run}"):
+    if not found or not st.toggle(say("log_around"), key=f"around-{run}"):
         return
     incidents = shared().incidents(run)
     first, second, third, fourth, fifth = st.columns([3, 1.4, 1.4, 1.6, 3], vertical_alignment="bottom")
     choices: list[Incident | None] = [*incidents, None]
-    chosen = first.selectbox(say("moment"), choices, format_func=_moment_name, key=_own(f"moment-{run}"))
+    chosen = first.selectbox(say("moment"), choices, format_func=_moment_name, key=_key(f"moment-{run}"))
     at = _beginning(run, chosen)
     if chosen is None:
         usual = _local(at).time().replace(microsecond=0)
         at = _typed_time(run, second.time_input(say("time_of_day"), usual, step=60, key=f"time-{run}"))
     seconds = third.selectbox(
-        say("span"), _SPANS, index=1, format_func=lambda s: f"± {duration(s)}", key=_own(f"span-{run}")
+        say("span"),
+        _SPANS,
+        index=1,
+        format_func=lambda s: f"± {duration(s)}",
+        key=_key(f"span-{run}"),
     )
     ranks = {_copy_name(copy): copy for copy in found}
-    rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=_own(f"rank-{run}"))
+    rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=_key(f"rank-{run}"))
     search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
-    own = [ranks[rank]] if rank in ranks else found
-    lines = log_copies.matching(log_copies.lines_around(own, at, seconds), search)
+    chosen_copies = [ranks[rank]] if rank in ranks else found
+    lines = log_copies.matching(log_copies.lines_around(chosen_copies, at, seconds), search)
     folded = log_copies.fold(lines)
     st.caption(say("lines_folded", len(lines), len(folded), formats.clock(at, zone())))
     shown = log_copies.drawn(folded, at, zone(), "·")
@@ -396,10 +373,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time at which progress stopped before the incident.
-
-    Without an incident, return the end of the run.
-    """
+    """Return the time at which progress stopped before the incident; without one, the end of the run."""
     if incident is not None:
         return incident.quiet_since
     info = shared().info(run)

@@ -1,7 +1,4 @@
-"""Draw the table of runs, with urgent runs first.
-
-The address stores the filters, so that users can share it.
-"""
+"""Draw the table of runs, with urgent runs first."""
 
 from __future__ import annotations
 
@@ -36,9 +33,9 @@ def _live() -> None:
         _empty()
         return
     draw_table(table(rows, reader(), catalogue(source.settings.rules).pages), key="runs_table")
-    if failing := [one for one in source.targets() if one.error and one.run is None]:
+    if failing := [target for target in source.targets() if target.error and target.run is None]:
         st.markdown(f"**{say('targets_failing')}**")
-        lines = [f"{one.url}: {render(one.error or '')}" for one in failing]
+        lines = [f"{target.url}: {render(target.error or '')}" for target in failing]
         st.text(verbatim("\n".join(lines)))
 
 

@@ -62,10 +62,7 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
-
-    It contains words if `field` is empty, otherwise numbers, which are sorted from the highest.
-    """
+    """A column of the table, which contains words if `field` is empty, otherwise numbers."""
 
     name: str  #: key of the heading's text
     width: int  #: width in pixels
@@ -73,7 +70,7 @@ class Column:
     field: str = ""  #: the field of `RunRow` that holds the number
     shown: Callable[..., str] = formats.number
     is_duration: bool = False  #: True if `shown` also takes the language
-    rising: bool = False  #: True if the lowest number is sorted first
+    rising: bool = False  #: True if the lowest number is sorted first, otherwise the highest
     help: str = ""
     long: bool = False  #: True if the text can be wider than its column
     widest: int = 0  #: maximum width, if the column takes the remaining space; otherwise 0
@@ -106,10 +103,7 @@ _ALWAYS = 2  #: number of the first columns that are shown without content, too
 
 
 def draw_table(table: dict[str, Any], *, key: str) -> None:
-    """Draw the table with data from the function `table`.
-
-    With the same `key`, it keeps the user's sorting and search.
-    """
+    """Draw the data that `table` returned. With the same `key`, it keeps the user's sorting and search."""
     html, css, js = _sources()
     # Registered at each draw, because Streamlit's tests have a registry of components per page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
@@ -154,15 +148,12 @@ def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage])
 
 
 def _width(column: Column, columns: Sequence[Column]) -> str:
-    """Return the width of a column in CSS.
-
-    A column that takes the remaining room depends on the table's width.
-    """
+    """Return the width of a column in CSS, which can depend on the width of the table."""
     if not column.widest:
         return f"{column.width}px"
-    names = [one.name for one in COLUMNS]
+    names = [column.name for column in COLUMNS]
     fitting = names[: names.index(_LAST_FITTING) + 1]
-    others = sum(one.width for one in columns if one.name in fitting and not one.widest)
+    others = sum(other.width for other in columns if other.name in fitting and not other.widest)
     return f"clamp({column.width}px, 100cqw - {others}px, {column.widest}px)"
 
 
@@ -216,16 +207,13 @@ def _shown(column: Column, value: float | None, language: str) -> str:
 
 
 def _shown_incidents(row: RunRow) -> Sequence[Incident]:
-    """Return the incidents that the row shows.
-
-    These are the open incidents or, for an ended run, the incident at its end.
-    """
+    """Return the open incidents or, for an ended run, the incident at its end."""
     return row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
 
 
 def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
     """Return the titles of the shown incidents or, if there are none, the cause of the run's end."""
-    found = {title_of(one, pages.get(one.rule), reader) for one in _shown_incidents(row)}
+    found = {title_of(incident, pages.get(incident.rule), reader) for incident in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
     return "; ".join(sorted(found))
@@ -233,8 +221,9 @@ def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
 
 def _located(row: RunRow, reader: Reader) -> str:
     """Return a short text about the ranks that block the run and, if known, their position in the code."""
-    stalls = [one.stacks for one in _shown_incidents(row) if one.kind == "stall" and one.stacks is not None]
-    return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
+    stalls = [incident for incident in _shown_incidents(row) if incident.kind == "stall"]
+    texts = [reader.render(located(stall.stacks)) for stall in stalls if stall.stacks is not None]
+    return "; ".join(filter(None, texts))
 
 
 def _state(row: RunRow, say: Say) -> str:
@@ -245,10 +234,7 @@ def _state(row: RunRow, say: Say) -> str:
 
 
 def _phase(row: RunRow, say: Say) -> str:
-    """Return the phase: its translation, or its name if it is a trainer's own phase.
-
-    A stalled run is marked.
-    """
+    """Return the translated phase, or the name of a trainer's own phase. A stalled run is marked."""
     phase = say(f"phase_{row.phase}") if row.phase in COLOURS else cell(row.phase)
     if phase and row.state == "stalled":
         phase = say("phase_stalled", phase)
@@ -271,7 +257,6 @@ def _searched(row: RunRow) -> tuple[str, ...]:
 @functools.cache
 def _sources() -> tuple[str, str, str]:
     """Return the HTML, CSS, and JavaScript of the table. The texts are constant and contain no data."""
-    html, css, js = (
-        (_FRONTEND / name).read_text(encoding="utf-8") for name in ("runs.html", "runs.css", "runs.js")
-    )
+    names = ("runs.html", "runs.css", "runs.js")
+    html, css, js = ((_FRONTEND / name).read_text(encoding="utf-8") for name in names)
     return html, css, js

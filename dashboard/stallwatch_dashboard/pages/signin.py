@@ -34,30 +34,15 @@ export default function ({ data }) {
 """
 
 
-def keep_address() -> None:
-    """Make the browser store the current address while the person signs in.
-
-    This draws an invisible component.
-    """
-    _run("stallwatch_keep_address", _KEEP)
-
-
-def go_to_address() -> None:
-    """Redirect a person who has just signed in to the address that the person had requested."""
-    _run("stallwatch_go_to_address", _GO)
-
-
 def _run(name: str, script: str) -> None:
+    """Run a script in the browser, by means of an invisible component."""
     draw = st.components.v2.component(name, html="<span hidden></span>", js=script, isolate_styles=False)
     base = str(st.get_option("server.baseUrlPath") or "").strip("/")
     draw(key=name, data={"root": f"/{base}" if base else ""})
 
 
 def role() -> Role | None:
-    """Return the role of this page's user according to the current configuration.
-
-    Without a login, the user is the owner and has all permissions.
-    """
+    """Return the role of this page's user. Without a login, the user has all permissions."""
     login = shared().settings.login
     if not login.on:
         return "operator"
@@ -86,25 +71,22 @@ def admit() -> bool:
         st.caption(say("sign_in_next"))
         if st.button(say("sign_in"), icon=":material/login:", key="sign_in", type="primary"):
             st.login()
-        keep_address()
+        _run("stallwatch_keep_address", _KEEP)
         return False
     st.markdown(f"## {say('not_allowed')}")
     email = st.user.get("email")
-    who = markdown(email) if isinstance(email, str) else say("nameless")
-    st.markdown(say("not_allowed_next", who))
+    name = markdown(email) if isinstance(email, str) else say("nameless")
+    st.markdown(say("not_allowed_next", name))
     _sign_out()
     return False
 
 
 def draw_person() -> None:
-    """Draw the name and role of the signed-in person, and the sign-out button.
-
-    Draw nothing without a login.
-    """
+    """Draw the name and role of the signed-in person, and the sign-out button."""
     found = role()
     if not shared().settings.login.on or found is None:
         return
-    go_to_address()
+    _run("stallwatch_go_to_address", _GO)
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         name = st.user.get("email") or st.user.get("name") or ""
         st.caption(f"{markdown(str(name))} · {say(f'role_{found}')}", width="content")

@@ -15,8 +15,8 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.redact import LineMasker
 
-_WIDEST = 400
-_JUDGED = 4096
+_WIDEST = 400  # maximum number of characters of a line
+_EXAMINED = 4096  # number of bytes of a chunk that are searched for null bytes
 
 
 def lines_around(
@@ -70,7 +70,7 @@ def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
     for portion in chunks:
         chunk = rest + portion
         ends = chunk.count(b"\n")
-        if b"\0" in chunk[:_JUDGED] or count + ends > most or not ends:
+        if b"\0" in chunk[:_EXAMINED] or count + ends > most or not ends:
             return count, itertools.chain((chunk,), chunks)
         count += ends
         rest = chunk[chunk.rindex(b"\n") + 1 :]

@@ -34,8 +34,8 @@ class UploadSessions:
         with self._lock:
             if session not in self._kept:
                 return 403
-            for gone in [one for one in self._kept if one != session and not alive(one)]:
-                del self._kept[gone]
+            for other in [other for other in self._kept if other != session and not alive(other)]:
+                del self._kept[other]
             kept = sum(sum(files.values()) for files in self._kept.values())
             if kept - self._kept[session].get(file, 0) + size > most:
                 return 413
@@ -56,13 +56,7 @@ _REFUSALS = {
 
 
 class UploadGate:
-    def __init__(
-        self,
-        app: ASGIApp,
-        ledger: UploadSessions,
-        most: int,
-        alive: Callable[[str], bool] = lambda _session: True,
-    ) -> None:
+    def __init__(self, app: ASGIApp, ledger: UploadSessions, most: int, alive: Callable[[str], bool]) -> None:
         self._app = app
         self._ledger = ledger
         self._most = most  #: maximum number of bytes that all sessions together can store

@@ -58,7 +58,7 @@ def main() -> None:
 def _read(task: Task) -> Answer:
     catalogue = load_catalogue([Path(folder) for folder in task.rules], cache=cache_home())
     parallel = Parallel(workers=task.workers)
-    known, before = None, 0
+    known, baseline, before = None, None, 0
     total = sum(Path(name).stat().st_size for name in task.names)
 
     def of_the_healthy(read: int, of: int) -> None:
@@ -70,13 +70,15 @@ def _read(task: Task) -> Answer:
         known = read_baseline(
             task.healthy, catalogue=catalogue, limits=task.limits, parallel=parallel, progress=of_the_healthy
         )
+        # If the healthy run could not be read, report the problem and compare nothing.
+        baseline = known.baseline if known.baseline.exemplars else None
     result = diagnose_jobs(
         task.names,
         Options(
             catalogue,
             lambda read, of: _report([before + read, before + of]),
             task.limits,
-            known.baseline if known is not None and known.baseline.exemplars else None,
+            baseline,
             parallel,
             scratch=".",  # removed together with the files, even if this process is killed
         ),
@@ -87,8 +89,7 @@ def _read(task: Task) -> Answer:
     answer = Answer(found, result.problems, jobs=result.jobs)
     if known is not None:
         answer.problems = [*result.problems, *known.problems]
-        # If the healthy run could not be read, report the problem and compare nothing.
-        answer.healthy = known.verdict if known.baseline.exemplars else ""
+        answer.healthy = known.verdict if baseline is not None else ""
     if found.primary is None:
         return answer
     with ExitStack() as opened:

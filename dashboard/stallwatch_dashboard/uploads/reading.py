@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -64,24 +63,13 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 
 
 _AT_ONCE = 2
-_STARTS_SAFELY = sys.version_info >= (3, 11)  # True if Python supports PYTHONSAFEPATH
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
 _RATIO_FROM = 64 * _MIB  # smaller than the default, because any user can upload files
 
 
 class ReadingFailed(Exception):
-    """Raised if the reading process ended without a result. The message gives its exit code."""
-
-
-def limits_of(settings: DashboardSettings) -> Limits:
-    return Limits(
-        members=settings.max_members,
-        expanded=settings.max_expanded_mb * _MIB,
-        ratio=settings.max_ratio,
-        ratio_from=_RATIO_FROM,
-        section="dashboard",
-    )
+    """Raised with the exit code if the reading process ended without a result."""
 
 
 def read_uploads(
@@ -109,23 +97,28 @@ def read_uploads(
         with spooled([*files, *healthy], settings.home) as (folder, names):
             answer = folder.with_name(folder.name + ".answer")
             task = Task(
-                names[: len(files)],
-                list(settings.rules),
-                limits_of(settings),
-                default_workers() if _STARTS_SAFELY else 1,
-                str(answer),
-                names[len(files) :],
-                job,
-                together,
+                names=names[: len(files)],
+                rules=list(settings.rules),
+                limits=Limits(
+                    members=settings.max_members,
+                    expanded=settings.max_expanded_mb * _MIB,
+                    ratio=settings.max_ratio,
+                    ratio_from=_RATIO_FROM,
+                    section="dashboard",
+                ),
+                workers=default_workers(),
+                answer=str(answer),
+                healthy=names[len(files) :],
+                job=job,
+                together=together,
             )
             try:
                 _run(task, folder, progress)
-                result = from_msgpack(answer.read_bytes(), Answer)
+                return from_msgpack(answer.read_bytes(), Answer)
             finally:
                 answer.unlink(missing_ok=True)
     finally:
         _turns.release()
-    return result
 
 
 def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None:

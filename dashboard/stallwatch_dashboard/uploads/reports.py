@@ -6,7 +6,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -54,9 +53,7 @@ class Reports:
 
     def load(self, wanted: str) -> SavedReport | None:
         """Return the report with this id; ``None`` if there is none or it cannot be read."""
-        if not _ID.fullmatch(wanted):
-            return None
-        return _read(self._path(wanted))
+        return _read(self._path(wanted)) if _ID.fullmatch(wanted) else None
 
     def all(self) -> list[SavedReport]:
         try:
@@ -69,8 +66,7 @@ class Reports:
     def delete(self, wanted: str) -> None:
         """Delete a report; a missing report is not an error."""
         if _ID.fullmatch(wanted):
-            with suppress(FileNotFoundError):
-                self._path(wanted).unlink()
+            self._path(wanted).unlink(missing_ok=True)
 
     def _path(self, wanted: str) -> Path:
         return self._folder / f"{wanted}{_SUFFIX}"

@@ -1,16 +1,16 @@
-// Draws the charts it is told, and again whenever it is told new ones, in place: the nodes stay, so nothing
-// flickers. A zoom (drag) holds for all charts and through every update until it is undone.
+// Draw the charts that Streamlit sends, and update them in place: their elements stay, so nothing flickers.
+// A zoom (drag) applies to all charts, and stays through updates until the user undoes it.
 "use strict";
 
 const board = document.getElementById("board");
-const places = new Map(); // key → {figure, plot, title, undo, told, shown, live, near, span}
+const places = new Map(); // charts (see `add`) by key
 let zoom = null;
-let following = false; // while one chart's zoom is carried over to the others
+let following = false; // true while a chart takes over the zoom of another chart
 
 const CONFIG = { displayModeBar: false, doubleClick: false, scrollZoom: false };
 
-// A chart also changes its width where the window does not: when another one comes beside it. Plotly's own
-// "responsive" listens to the window alone (plotly.js 4.1, plot_api).
+// A chart's width can also change without the window's, when another chart appears beside it. Plotly's option
+// "responsive" observes only the window (plotly.js 4.1, plot_api).
 const widths = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
     const drawnWidth = target._fullLayout && target._fullLayout.width;
@@ -20,7 +20,7 @@ const widths = new ResizeObserver((entries) => {
   }
 });
 
-// Only what the reader sees is drawn anew, the rest once: drawing takes the page's own thread.
+// Drawing blocks the page, so a chart that is not visible is drawn once, and updated when it becomes visible.
 const sight = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -32,12 +32,12 @@ const sight = new IntersectionObserver(
   { rootMargin: "250px" },
 );
 
-function tell(type, message) {
+function send(type, message) {
   window.parent.postMessage({ isStreamlitMessage: true, type, ...message }, "*");
 }
 
 function fit() {
-  tell("streamlit:setFrameHeight", { height: Math.ceil(board.getBoundingClientRect().height) + 4 });
+  send("streamlit:setFrameHeight", { height: Math.ceil(board.getBoundingClientRect().height) + 4 });
 }
 
 function add(key) {
@@ -53,7 +53,10 @@ function add(key) {
   figure.append(caption, plot);
   figure.dataset.chart = key;
   board.append(figure);
-  const chart = { figure, title, undo, plot, told: null, shown: null, live: null, near: false, span: null };
+  const chart = { figure, title, undo, plot };
+  chart.received = chart.drawn = null; // the newest data as JSON, and the data that is drawn
+  chart.span = null; // the zoom with which it is drawn; null shows the range `live`
+  chart.near = false; // true if it is visible or nearly so
   places.set(key, chart);
   sight.observe(figure);
   return chart;
@@ -68,24 +71,24 @@ function remove(key, chart) {
 }
 
 async function draw(chart) {
-  const isNew = chart.shown === null;
-  chart.shown = chart.told;
-  const { data, layout } = JSON.parse(chart.told);
+  const isNew = chart.drawn === null;
+  chart.drawn = chart.received;
+  const { data, layout } = JSON.parse(chart.received);
   chart.live = layout.xaxis.range;
   if (zoom) layout.xaxis.range = zoom.slice();
   chart.span = zoom;
   await Plotly.react(chart.plot, data, layout, CONFIG);
   if (isNew) {
-    widths.observe(chart.plot); // tells its width at once, should that have changed while it was drawn
+    widths.observe(chart.plot); // also reports a change of its width during the drawing
     chart.plot.on("plotly_relayout", (change) => {
       const from = change["xaxis.range[0]"];
       if (!following && from !== undefined) setZoom([from, change["xaxis.range[1]"]]);
     });
     chart.plot.on("plotly_doubleclick", () => setZoom(null));
-    // The name above an incident's band opens it. The time tells two clicks on the same name apart.
+    // A click on the name of an incident opens it. The time distinguishes two clicks on the same name.
     chart.plot.on("plotly_clickannotation", ({ annotation }) => {
       if (annotation.name) {
-        tell("streamlit:setComponentValue", {
+        send("streamlit:setComponentValue", {
           value: { incident: annotation.name, at: Date.now() },
           dataType: "json",
         });
@@ -100,7 +103,7 @@ function setZoom(range) {
   return work();
 }
 
-// Show what the zoom leaves of a chart that is drawn already.
+// Apply the zoom to a chart that has been drawn.
 async function follow(chart) {
   chart.span = zoom;
   following = true;
@@ -111,8 +114,8 @@ async function follow(chart) {
   }
 }
 
-// Give every chart its place, at its height, before any is drawn: Plotly takes the width that it finds, the last
-// of an odd number of charts has the whole row, and what is below the frame does not move.
+// Place every chart, with its height, before the first is drawn. Plotly then finds the final widths (the last of
+// an odd number of charts takes a full row), and the page below the frame does not move.
 function arrange(charts, words, theme) {
   const look = document.documentElement.style;
   if (theme && theme.textColor) look.setProperty("--text", theme.textColor);
@@ -121,8 +124,7 @@ function arrange(charts, words, theme) {
   for (const [key, chart] of places) {
     if (!keys.has(key)) remove(key, chart);
   }
-  // A chart whose first number came late takes its place; nothing else moves.
-  charts.forEach(({ key, title, figure: told, wide, height }, index) => {
+  charts.forEach(({ key, title, figure, wide, height }, index) => {
     const chart = places.get(key) || add(key);
     chart.figure.classList.toggle("wide", wide);
     if (board.children[index] !== chart.figure) board.insertBefore(chart.figure, board.children[index]);
@@ -130,21 +132,21 @@ function arrange(charts, words, theme) {
     chart.figure.setAttribute("aria-label", title);
     chart.undo.textContent = words.undo_zoom;
     if (height) chart.plot.style.minHeight = `${height}px`;
-    chart.told = told;
+    chart.received = figure;
   });
   fit();
 }
 
-// What is to be drawn next: what the reader sees, from the top, then what was never drawn. A chart out of sight
-// follows the zoom once it is seen.
+// Return the chart to draw next: from the top, the visible ones, then those that were never drawn. A chart that
+// is not visible takes over the zoom when it becomes visible.
 function due() {
-  if (document.hidden) return undefined; // a page behind others costs nothing
+  if (document.hidden) return undefined; // do no work for a hidden page
   const charts = [...board.children].map((figure) => places.get(figure.dataset.chart));
-  const open = charts.filter((chart) => chart.told !== chart.shown || chart.span !== zoom);
-  return open.find((chart) => chart.near) || open.find((chart) => chart.shown === null);
+  const open = charts.filter((chart) => chart.received !== chart.drawn || chart.span !== zoom);
+  return open.find((chart) => chart.near) || open.find((chart) => chart.drawn === null);
 }
 
-// A chart in sight waits for nothing but clicks and keys, the others until there is nothing else to do.
+// Let the browser handle events before the next chart. A chart that is not visible waits until the page is idle.
 function turn() {
   return new Promise((go) => {
     const next = due();
@@ -153,19 +155,19 @@ function turn() {
   });
 }
 
-// One thing after the other: an update that comes while a chart is drawn waits, and only the newest waits.
-let news = null;
+// Draw one chart at a time. An update that arrives meanwhile waits; a newer update replaces it.
+let update = null;
 let working = false;
 async function work() {
   if (working) return;
   working = true;
   try {
     for (;;) {
-      if (news) arrange(...news);
-      news = null;
+      if (update) arrange(...update);
+      update = null;
       const chart = due();
       if (!chart) break;
-      await (chart.told === chart.shown ? follow : draw)(chart).catch(reportError);
+      await (chart.received === chart.drawn ? follow : draw)(chart).catch(reportError);
       await turn();
     }
   } finally {
@@ -176,10 +178,10 @@ async function work() {
 
 window.addEventListener("message", (event) => {
   if (event.source === window.parent && event.data.type === "streamlit:render") {
-    news = [event.data.args.charts, event.data.args.words, event.data.theme];
+    update = [event.data.args.charts, event.data.args.words, event.data.theme];
     work();
   }
 });
 window.addEventListener("resize", fit);
 document.addEventListener("visibilitychange", work);
-tell("streamlit:componentReady", { apiVersion: 1 });
+send("streamlit:componentReady", { apiVersion: 1 });

@@ -1,11 +1,11 @@
-// The table of runs: search, states and order are answered here, at once, and kept in the address. All that is
-// not ours is set as text. The server gives new rows every two seconds; rows are known by their runs, so what
-// the reader looks at, scrolled to or has the focus on stays.
+// The table of runs. It searches, filters and sorts in the browser, and stores these choices in the address.
+// Data is only ever set as text. The server sends new rows every two seconds. Each row belongs to a run and is
+// updated in place, so the scroll position, the selection and the focus stay.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_SEARCH = 200;
-const ROWS = 60; // that are drawn at first, and then whenever the reader comes near the last one
-const tables = new WeakMap(); // by the element that Streamlit gives us
+const ROWS = 60; // number of rows that are drawn at first, and each time the user scrolls to the last one
+const tables = new WeakMap(); // by the parent element, which Streamlit creates
 
 export default function ({ data, parentElement }) {
   let table = tables.get(parentElement);
@@ -20,15 +20,15 @@ class Table {
   constructor(root) {
     const find = (selector) => root.querySelector(selector);
     Object.assign(this, { root, search: find("input"), order: find("select"), states: find(".runs-states") });
-    Object.assign(this, { summary: find(".runs-summary"), told: find(".runs-told"), none: find(".runs-none") });
+    Object.assign(this, { summary: find(".runs-summary"), status: find(".runs-status"), none: find(".runs-none") });
     Object.assign(this, { scroll: find(".runs-scroll"), widths: find("colgroup"), hint: find(".runs-hint") });
     Object.assign(this, { head: find("thead tr"), body: find("tbody") });
-    this.rows = new Map(); // [row, its cells, what they show] by run
+    this.rows = new Map(); // results of `add`, by run
     this.most = ROWS;
     this.language = null;
     this.search.maxLength = MOST_SEARCH;
     this.search.addEventListener("input", () => this.choose({ q: this.search.value }, false));
-    // "search" comes where the field is emptied by its cross, which is no "change" before it is left.
+    // The field's clear button causes a "search" event, but no "change" event until the field loses the focus.
     for (const settled of ["change", "search"]) this.search.addEventListener(settled, () => this.toAddress());
     this.order.addEventListener("change", () => this.choose({ sort: this.order.value }));
     this.body.addEventListener("click", (event) => this.click(event));
@@ -41,7 +41,7 @@ class Table {
     });
     const { pathname } = location;
     const back = () => {
-      if (!root.isConnected) window.removeEventListener("popstate", back); // another page is shown by now
+      if (!root.isConnected) window.removeEventListener("popstate", back); // another page is open
       else if (this.data && location.pathname === pathname) this.fromAddress();
     };
     window.addEventListener("popstate", back);
@@ -56,7 +56,7 @@ class Table {
     else this.fromAddress();
   }
 
-  // The columns with their heads, and what is fixed, in the reader's language.
+  // Create the columns with their heads, and set all constant texts, in the user's language.
   label() {
     const { words, columns, states } = this.data;
     this.language = this.data.language;
@@ -89,7 +89,7 @@ class Table {
     const table = this.body.parentElement;
     table.style.minWidth = `calc(${columns.map(({ width }) => width).join(" + ")})`;
     table.style.setProperty("--runs-first", columns[0].width);
-    if (this.chosen && !this.column(this.chosen.sort)) this.chosen.sort = columns[0].order; // left out by now
+    if (this.chosen && !this.column(this.chosen.sort)) this.chosen.sort = columns[0].order; // now omitted
     this.head.replaceChildren(
       ...columns.map((column) => {
         const cell = made("th", column.order ? "" : column.title);
@@ -111,14 +111,14 @@ class Table {
     this.body.replaceChildren();
   }
 
-  // What the address says. What it says amiss is passed over: no link breaks the page.
+  // Take the choices from the address. Invalid values are ignored, so that no link breaks the page.
   fromAddress() {
-    const asked = new URLSearchParams(location.search);
-    const named = (asked.get("state") || "").split(",");
-    const sort = asked.get("sort") || "";
+    const query = new URLSearchParams(location.search);
+    const named = (query.get("state") || "").split(",");
+    const sort = query.get("sort") || "";
     this.chosen = {
       state: this.data.states.map(({ name }) => name).filter((name) => named.includes(name)),
-      q: (asked.get("q") || "").slice(0, MOST_SEARCH),
+      q: (query.get("q") || "").slice(0, MOST_SEARCH),
       sort: this.column(sort) ? sort : this.data.columns[0].order,
     };
     this.search.value = this.chosen.q;
@@ -129,19 +129,19 @@ class Table {
     Object.assign(this.chosen, changed);
     if (kept) this.toAddress();
     this.draw();
-    if (this.told.textContent !== this.summary.textContent) this.told.textContent = this.summary.textContent;
+    setText(this.status, this.summary.textContent);
   }
 
-  // Each choice is a step back; of a search, the words that the reader stayed with.
+  // Store the choices in the address. Each change adds a step to the history; a search adds only its final words.
   toAddress() {
-    const asked = new URLSearchParams(location.search);
+    const params = new URLSearchParams(location.search);
     const { state, q, sort } = this.chosen;
-    const told = { state: state.join(","), q: q.trim(), sort: sort === this.data.columns[0].order ? "" : sort };
-    for (const [name, text] of Object.entries(told)) {
-      if (text) asked.set(name, text);
-      else asked.delete(name);
+    const values = { state: state.join(","), q: q.trim(), sort: sort === this.data.columns[0].order ? "" : sort };
+    for (const [name, text] of Object.entries(values)) {
+      if (text) params.set(name, text);
+      else params.delete(name);
     }
-    const query = asked.toString();
+    const query = params.toString();
     if (query !== new URLSearchParams(location.search).toString())
       history.pushState({}, "", location.pathname + (query && `?${query}`) + location.hash);
   }
@@ -150,7 +150,7 @@ class Table {
     return this.data.columns.find(({ order }) => order && order === sort.replace(/^-/, ""));
   }
 
-  // The rows that fit, in the order asked for. They come with those first that need someone.
+  // Return the rows that match the search and the chosen states, the most urgent first, as the server sends them.
   fitting() {
     const { state, q } = this.chosen;
     const words = q.toLowerCase().split(/\s+/).filter(Boolean);
@@ -166,13 +166,13 @@ class Table {
     const place = this.data.columns.indexOf(column);
     const back = this.chosen.sort.startsWith("-");
     if (place === 0) return back ? rows.reverse() : rows;
-    const told = (text) => (text && text !== this.data.words.nothing ? text : null);
-    const value = (row) => (column.number ? row.values[place] : told(row.cells[place]));
+    const content = (text) => (text && text !== this.data.words.nothing ? text : null);
+    const value = (row) => (column.number ? row.values[place] : content(row.cells[place]));
     const words = new Intl.Collator(this.language, { numeric: true });
     const sign = column.rising === back ? -1 : 1;
     return rows.sort((one, other) => {
       const [a, b] = [value(one), value(other)];
-      if (a === null || b === null) return (a === null) - (b === null); // without it: last, both ways
+      if (a === null || b === null) return (a === null) - (b === null); // empty cells are last
       return sign * (column.number ? a - b : words.compare(a, b));
     });
   }
@@ -198,9 +198,9 @@ class Table {
     const named = data.orders.some(([name]) => name === chosen.sort);
     const up = column.rising !== chosen.sort.startsWith("-");
     const orders = named ? data.orders : [...data.orders, [chosen.sort, `${column.title} ${up ? "↑" : "↓"}`]];
-    const told = JSON.stringify(orders);
-    if (this.orders !== told) {
-      this.orders = told;
+    const json = JSON.stringify(orders);
+    if (this.orders !== json) {
+      this.orders = json;
       this.order.replaceChildren(
         ...orders.map(([name, title]) => {
           const option = made("option", title);
@@ -216,16 +216,15 @@ class Table {
     });
   }
 
-  // How many runs are in which state, and how many of them are shown.
+  // Show the number of runs in each state, and how many runs are shown.
   count(shown) {
     const { states, rows, words } = this.data;
-    const told = states
+    const parts = states
       .map(({ name, icon, word }) => [icon, rows.filter((row) => row.state === name).length, word])
       .filter(([, count]) => count)
-      .map((parts) => parts.join(" "));
-    if (shown !== rows.length) told.unshift(words.shown.replace("{0}", shown).replace("{1}", rows.length));
-    const text = told.join(" · ");
-    if (this.summary.textContent !== text) this.summary.textContent = text;
+      .map((counted) => counted.join(" "));
+    if (shown !== rows.length) parts.unshift(words.shown.replace("{0}", shown).replace("{1}", rows.length));
+    setText(this.summary, parts.join(" · "));
   }
 
   drawRows(rows) {
@@ -245,7 +244,7 @@ class Table {
       if (there !== known.line) this.body.insertBefore(known.line, there || null);
     });
     if (focused && focused.isConnected && document.activeElement !== focused)
-      focused.focus({ preventScroll: true }); // its row was moved
+      focused.focus({ preventScroll: true }); // it lost the focus when its row was moved
     this.scroll.scrollTop = scrollTop;
   }
 
@@ -276,13 +275,13 @@ class Table {
     });
   }
 
-  // A row opens its run. Streamlit goes to the page of an address as if the reader had come back to it.
+  // A click on a row opens its run. The event makes Streamlit open the page, as after the browser's back button.
   click(event) {
     const row = event.target.closest("tr");
     const link = row && row.querySelector("a");
     if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
-    if (String(getSelection()) && !event.target.closest("a")) return; // text was marked, to be copied
+    if (String(getSelection()) && !event.target.closest("a")) return; // the user selected text
     this.toAddress();
     history.pushState({}, "", link.href);
     dispatchEvent(new PopStateEvent("popstate", { state: {} }));
@@ -297,7 +296,7 @@ class Table {
   }
 }
 
-// Heights in percent, from the first value to the last one.
+// Draw a curve. `text` contains the heights of its points in percent.
 function drawCourse(cell, text) {
   const heights = text.split(" ");
   if (heights.length < 2) return cell.replaceChildren();
@@ -310,6 +309,11 @@ function drawCourse(cell, text) {
   drawing.setAttribute("aria-hidden", "true");
   drawing.append(line);
   return cell.replaceChildren(drawing);
+}
+
+// Assistive technology can report each assignment, so assign only a changed text.
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
 }
 
 function made(tag, text = "") {
