@@ -44,9 +44,9 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run a shell command; its standard input is the incident as JSON in this language.
+    """Run a shell command with the incident, as JSON in this language, as its standard input.
 
-    The output is stored in `folder`, if given; a notice reports the exit status and the file.
+    The output is stored in `folder`, if given. A notice reports the exit status and the file.
     """
     begin, when = time.monotonic(), time.time()
     try:
@@ -55,18 +55,19 @@ def run_line(
         notice(f"the on_stall command cannot be run: {error.strerror or error}")
         return
     text = redact(kept.decode("utf-8", "replace"))
-    took = f"{time.monotonic() - begin:.1f} s"
-    how = (
-        f"was ended after {patience:.0f} s" if status is None else f"exited with {status} after {took}"
-    ) + _last_line(text if status else "")
+    if status is None:
+        how = f"was ended after {patience:.0f} s"
+    else:
+        how = f"exited with {status} after {time.monotonic() - begin:.1f} s"
+    if status and text.strip():
+        how += f": {text.strip().splitlines()[-1][:300]}"
     notice(f"the on_stall command {how}{_keep(text, folder, when)}")
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
     """Run a shell command, and return its exit status and output.
 
-    If the command takes longer than `patience` seconds, its process group is killed, and the status is
-    ``None``.
+    After `patience` seconds, its process group is killed, and the status is ``None``.
     """
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
@@ -108,7 +109,7 @@ class _Output:
         self._state = (b"", 0)  # last bytes and total size, in one object for two threads
 
     def read(self) -> None:
-        """Read until the last process that has opened the pipe has ended."""
+        """Read until no process has the pipe open for writing."""
         with contextlib.suppress(OSError), self._pipe:
             while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
                 last, size = self._state
@@ -122,13 +123,8 @@ class _Output:
         return f"[the first {size - len(last):,} bytes are left out]\n".encode() + last
 
 
-def _last_line(kept: str) -> str:
-    last = kept.strip().splitlines()[-1:]
-    return f": {last[0][:300]}" if last else ""
-
-
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return a text that contains the path."""
+    """Write the output to a file; return a text for the notice that contains the path."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
@@ -175,8 +171,8 @@ def react(
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
     """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill all that still run.
 
-    A query about a process that is stuck in the kernel may never return, so no query waits longer than
-    `patience` seconds. Without a result, only the command is ended, because its descendants are unknown.
+    A query about a process that is stuck in the kernel may never return, so each query ends after `patience`
+    seconds. Without a result, only the command is killed, because its descendants are unknown.
     """
     processes = _answer(lambda: family(command), patience)
     if processes is None:
@@ -229,7 +225,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables that describe the incident to the user's command, empty if unknown."""
+    """Return the environment variables for the user's command; the value of an unknown fact is empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -253,7 +249,7 @@ def _started(work: Callable[[], None]) -> threading.Thread:
 
 
 class Response:
-    """Reaction to stalls; `evidence` takes snapshots of the ranks, and ``react`` applies `policy`."""
+    """Reaction to stalls: `evidence` takes snapshots of the ranks, and `react` applies the `policy`."""
 
     def __init__(
         self,
@@ -273,11 +269,11 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """Set the process id of the command, which the agent can end, and whose descendants can be ranks."""
+        """Set the process id of the command, whose descendants can be ranks."""
         self.evidence.command = command
 
     def alone(self) -> bool:
-        """Return whether the command is a single process, as far as visible, and no launcher started it."""
+        """Return whether the command is a single Python program that does not belong to a larger job."""
         return is_alone(self._rings, self.evidence.command)
 
     def launching(self) -> bool:
@@ -291,7 +287,7 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending. If the agent ended the command, the ending includes this fact."""
+        """Return the command's ending, with the fact that the agent ended the command, if it did."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code
