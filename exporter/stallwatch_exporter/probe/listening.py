@@ -1,8 +1,9 @@
-"""Count forward passes, but only while the agent suspects a stall.
+"""Count forward passes while the agent suspects a stall.
 
-The counting starts at a query by the agent, and ends at the next step or after ten minutes. Each call of a
-module looks up ``__call__`` in its class. If torch's compiler has compiled anything, the class is not
-changed, because compiled code depends on it. A compilation that begins later ends the counting.
+The counting starts at a query by the agent, and ends at the next step or after ten minutes. It replaces
+``__call__`` in the class ``Module``, which each call of a module looks up. If torch's compiler has compiled
+anything, the class is not changed, because compiled code depends on it. A later compilation ends the
+counting.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FORWARDS = INDEX["forwards"]
 
 
 class Listening:
-    """Count the forward passes of one process, and store the count in the record of its probe."""
+    """Counter of the forward passes of one process, which stores the count in the record of its probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe

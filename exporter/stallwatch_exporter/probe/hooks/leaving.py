@@ -30,10 +30,7 @@ _LAST = -100  # priority among multiprocessing's finalizers; runs after the prog
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Report an exception that ends the process, and the end of the process.
-
-    The output of the program does not change.
-    """
+    """Report an exception that ends the process, and the end of the process."""
     reported: list[BaseException] = []
     exits: list[bool] = []  # True if the code of the last sys.exit means a failure
     before = sys.excepthook
@@ -53,7 +50,7 @@ def install(_: Any, probe: Probe) -> None:
     def leaving() -> None:
         try:
             last = getattr(sys, "last_value", None)
-            if last is not None and not any(one is last for one in reported):
+            if last is not None and not any(error is last for error in reported):
                 report(probe, last, getattr(sys, "last_traceback", None))
             probe.event("left", error=last is not None or True in exits, step=probe.steps)
         except Exception:

@@ -1,4 +1,4 @@
-"""Reports that several hooks share: versions, imminent failures, and locations in user code."""
+"""Report versions, imminent failures, and places in the user's code, for several hooks."""
 
 from __future__ import annotations
 
