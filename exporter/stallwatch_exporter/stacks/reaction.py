@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -144,30 +145,6 @@ LOOK_PATIENCE_SECONDS = 5.0  #: limit for queries about processes, which usually
 _Answer = TypeVar("_Answer")
 
 
-def react(
-    policy: str,
-    incident: Incident,
-    command: int | None,
-    notice: Callable[[str], None],
-    *,
-    folder: str = "",
-    language: str = "en",
-) -> threading.Thread | None:
-    """Start the action of `policy` in a thread; `command` is the process to end, if there is one."""
-    if policy == ABORT:
-        if command is None:
-            notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
-            return None
-        grace = f"{GRACE_SECONDS:.0f} s"
-        notice(f"the run is stalled: ending it, as [stall] on_stall = abort says (grace {grace})")
-        return _started(lambda: abort(command, GRACE_SECONDS))
-    if policy.startswith(COMMAND):
-        line = policy[len(COMMAND) :].strip()
-        known = variables(incident, command, folder)
-        return _started(lambda: run_line(line, incident, known, notice, folder=folder, language=language))
-    return None
-
-
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
     """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill all that still run.
 
@@ -242,12 +219,6 @@ def variables(incident: Incident, command: int | None, folder: str) -> dict[str,
     return {f"STALLWATCH_{name}": "" if value is None else str(value) for name, value in facts.items()}
 
 
-def _started(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, name="stallwatch on_stall", daemon=True)
-    thread.start()
-    return thread
-
-
 class Response:
     """Reaction to stalls: `evidence` takes snapshots of the ranks, and `react` applies the `policy`."""
 
@@ -294,9 +265,26 @@ class Response:
         detail = sentences(message("run.aborted"), ending.detail)
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
-    def react(self, incident: Incident) -> None:
-        """Start the user's action for a stall, without waiting for it."""
-        command = self.evidence.command
-        folder = str(self._path) if self._path else ""
-        started = react(self._policy, incident, command, self._notice, folder=folder, language=self._language)
-        self.aborted = self.aborted or (started is not None and self._policy == ABORT)
+    def react(self, incident: Incident) -> threading.Thread | None:
+        """Start the action of the policy for a stall; return its thread, if there is an action."""
+        command, folder = self.evidence.command, str(self._path) if self._path else ""
+        work: Callable[[], None]
+        if self._policy.startswith(COMMAND):
+            line = self._policy[len(COMMAND) :].strip()
+            known = variables(incident, command, folder)
+            work = partial(
+                run_line, line, incident, known, self._notice, folder=folder, language=self._language
+            )
+        elif self._policy != ABORT:
+            return None
+        elif command is None:
+            self._notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
+            return None
+        else:
+            grace = f"{GRACE_SECONDS:.0f} s"
+            self._notice(f"the run is stalled: ending it, as [stall] on_stall = abort says (grace {grace})")
+            work = partial(abort, command, GRACE_SECONDS)
+        thread = threading.Thread(target=work, name="stallwatch on_stall", daemon=True)
+        thread.start()
+        self.aborted = self.aborted or self._policy == ABORT
+        return thread

@@ -96,10 +96,7 @@ class EngineWatch:
         if loss is not None and self._leader.is_leader(engine):
             self._probe.value("loss", loss)
         for look in before_backward:
-            try:
-                look(engine, loss, frame)
-            except Exception:
-                self._probe.failed()
+            look(engine, loss, frame)
 
 
 def _numbers(engine: Any) -> dict[str, Any]:

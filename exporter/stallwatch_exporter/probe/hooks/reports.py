@@ -11,7 +11,7 @@ from typing import Any
 
 from ..api import Probe
 
-#: Functions called once for each ``backward``, with the engine, its loss and the frame; see ``deepspeed``.
+#: Functions called once for each ``backward``, with the engine, its loss and the frame. They raise no errors.
 before_backward: list[Callable[[Any, Any, FrameType], None]] = []
 _PACKAGES = (
     *("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning", "numpy"),

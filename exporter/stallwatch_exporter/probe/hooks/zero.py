@@ -33,7 +33,7 @@ from typing import Any
 from ..api import Probe
 from ..noticing import notice_method, notice_module_attribute, stop_noticing
 from .deepspeed import engines
-from .reports import before_backward, place_of, warn
+from .reports import before_backward, place_of, quietly, warn
 
 RULE_EVAL = "zero3-backward-in-eval-mode"
 LOOK_SECONDS = 1.0
@@ -68,7 +68,7 @@ def watch_backward(module: Any, probe: Probe) -> None:
             stop_noticing(cls, name)
 
     watch = EvalWatch(probe, arm)
-    before_backward.extend((watch.begins, SumWatch(probe).begins))
+    before_backward.extend(quietly(call, probe) for call in (watch.begins, SumWatch(probe).begins))
 
 
 class EvalWatch:
