@@ -82,7 +82,7 @@ class Probe:
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
         self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
         self._folder = folder
-        self.ends_listening: Callable[[], None] | None = None  #: called at the next step
+        self.stop_counting: Callable[[], None] | None = None  #: ends `ForwardPasses`; called at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
@@ -124,8 +124,8 @@ class Probe:
             return
         try:
             ring = self._ring or self._open()
-            if self.ends_listening is not None:
-                self.ends_listening()
+            if self.stop_counting is not None:
+                self.stop_counting()
             row, now = self.row, self.monotonic() + self.offset
             steps = self.steps + 1.0
             self.steps = row[_STEP] = steps if number is None else number

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .api import Probe
-    from .listening import Listening
+    from .forward_passes import ForwardPasses
 else:
     import _signal
 
@@ -46,7 +46,7 @@ class Answerer:
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
         self.probe: Probe | None = None  #: set once this process is known to be a rank
-        self._listening: Listening | None = None
+        self._forward_passes: ForwardPasses | None = None
         self._newest = 0  # number of the newest query
         self._base = base
         self._fault: int | None = None
@@ -64,9 +64,9 @@ class Answerer:
         from . import answers  # noqa: F401
 
         if self.probe is not None:
-            from .listening import Listening
+            from .forward_passes import ForwardPasses
 
-            self._listening = Listening(self.probe)
+            self._forward_passes = ForwardPasses(self.probe)
         pipe = _beside(self._base, QUERY)
         os.mkfifo(pipe, 0o600)
         # Also open the pipe for writing, so that it never reaches its end when agents open and close it.
@@ -115,7 +115,7 @@ class Answerer:
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             # The training may close unknown descriptors; a reused number is another file.
             while _identity(self._pipe) == self._identity:
-                left = self._listening.left() if self._listening is not None else None
+                left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (
                     not self._poll.poll(left * 1000) or _identity(self._pipe) != self._identity
                 ):
@@ -135,8 +135,8 @@ class Answerer:
         from .answers import collectives, counters, stacks
 
         try:
-            if self._listening is not None:
-                self._listening.begin()
+            if self._forward_passes is not None:
+                self._forward_passes.begin()
         except Exception:  # answer without counting forward passes
             pass
         probe = self.probe

@@ -102,7 +102,7 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         self.words: tuple[str, ...] = ()  #: command line at the process's first step
         self.left: bool | None = None  #: it reported that it ends without an error (True) or with one (False)
-        self.beside = False  #: the process started while another process of its rank trained
+        self.is_worker = False  #: the process started while another process of its rank trained
         self._events_until = 0
 
     @property
@@ -291,9 +291,9 @@ class Probing:
         later = [each for each in processes if each not in stepping and each.header.started > stepped_at]
         trains = bool(later) and lead.is_up
         for process in later:
-            process.beside = process.beside or trains  # a worker stays one after the rank has ended
+            process.is_worker = process.is_worker or trains  # a worker stays one after the rank has ended
         # A launcher that restarts its ranks starts new processes, which have new rings.
-        return [*stepping, *(process for process in later if not process.beside)]
+        return [*stepping, *(process for process in later if not process.is_worker)]
 
 
 def without_secrets(value: Any, name: str = "") -> Any:

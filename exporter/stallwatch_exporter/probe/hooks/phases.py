@@ -76,8 +76,8 @@ class PhaseTracker:
 
     def train(self) -> None:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
-        self._look()
-        self._saved()
+        self._notice_step()
+        self._end_save()
         self.thread = threading.get_ident()  # set only here; another thread can save after the first step
         self._evaluated = False
         phase = "train" if self._begun else "init"
@@ -89,11 +89,11 @@ class PhaseTracker:
         self, phase: str, *, surely: bool = False, within: str = "", frame: FrameType | None = None
     ) -> None:
         """Begin or continue a phase other than training, in a function with the name `within`."""
-        self._look()
+        self._notice_step()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:
             return  # for example, a thread that writes a checkpoint, or a server that samples
         if phase != "save":
-            self._saved()
+            self._end_save()
         if phase != self._probe.doing:
             self._within = within
             if phase == "save":
@@ -131,7 +131,7 @@ class PhaseTracker:
         elif doing == "eval" and self._evaluating and not evaluates:
             self.train()
 
-    def _saved(self) -> None:
+    def _end_save(self) -> None:
         """Record the duration of a finished save."""
         function, began = self._saving
         if function:
@@ -142,7 +142,7 @@ class PhaseTracker:
 
     def has_stepped(self) -> bool:
         """Return whether the first step is done."""
-        self._look()
+        self._notice_step()
         return self._begun
 
     def end(self) -> None:
@@ -150,7 +150,7 @@ class PhaseTracker:
         self._evaluating = False
         self._probe.phase("idle")
 
-    def _look(self) -> None:
+    def _notice_step(self) -> None:
         if self._probe.doing == "train":  # a step ended the phase before
             self._evaluating = False
             self._begun = True
@@ -158,8 +158,8 @@ class PhaseTracker:
 
     def compiling(self, *_: Any) -> None:
         """Handle the start of a compilation."""
-        if self._probe.ends_listening is not None:
-            self._probe.ends_listening()
+        if self._probe.stop_counting is not None:
+            self._probe.stop_counting()
         self._before = self._probe.doing
         if self._before == "train":
             self._probe.phase("init")

@@ -25,7 +25,7 @@ MOST_SECONDS = 600.0
 _FORWARDS = INDEX["forwards"]
 
 
-class Listening:
+class ForwardPasses:
     """Counter of the forward passes of one process, which stores the count in the record of its probe."""
 
     def __init__(self, probe: Probe) -> None:
@@ -58,7 +58,7 @@ class Listening:
         ours = _CountedCall(function, self._probe)
         cls.__call__ = ours
         self._cls, self._ours = cls, ours
-        self._probe.ends_listening = self.end
+        self._probe.stop_counting = self.end
         self._probe.due_at = 0.0  # the next step gets its own record, instead of only being counted
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class Listening:
             return  # the other thread restores it, or the next step calls this again
         try:
             ours, self._ours = self._ours, None
-            self._probe.ends_listening = None
+            self._probe.stop_counting = None
             if ours is not None and vars(self._cls).get("__call__") is ours:
                 self._cls.__call__ = ours.function
         finally:
