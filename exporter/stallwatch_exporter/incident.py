@@ -1,4 +1,4 @@
-"""Incidents of a run as facts: a stall, a finding or the end of the run. Sinks write the text about them."""
+"""Incidents of a run: a stall, a finding, or the end of the run, as facts from which sinks make texts."""
 
 from __future__ import annotations
 
@@ -84,14 +84,11 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule of the incident when it opened.
-
-        If a finding later becomes the end of its run, its kind and rule change.
-        """
+        """Kind and rule of the incident when it opened; both change if a finding becomes the run's end."""
         parts = self.id.rsplit("/", 3)
-        return (
-            (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
-        )
+        if len(parts) == 4 and parts[1] in get_args(Kind):
+            return parts[1], parts[2]
+        return self.kind, self.rule
 
     @property
     def quiet_since(self) -> float:
@@ -99,7 +96,7 @@ class Incident(msgspec.Struct, kw_only=True):
         if self.stalled_since is not None:
             return self.stalled_since
         # Records of versions 0.1 and 0.2.0 have only the threshold and the length, updated at intervals.
-        stalls = [one.at for one in self.history if (one.what, one.kind) == ("opened", "stall")]
+        stalls = [event.at for event in self.history if (event.what, event.kind) == ("opened", "stall")]
         start = (stalls[-1] if stalls else self.opened_at) - (self.threshold_seconds or 0.0)
         if self.stalled_seconds is None:
             return start
@@ -107,7 +104,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the incident ended; ``None`` while it is open, or if its agent ended without closing it."""
+        """How the incident ended; ``None`` if it is open, or if its agent ended without closing it."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -138,16 +135,13 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no more attention.
-
-        This means that it did not crash the run, and that it was not left open.
-        """
-        left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
-        return self.status == "resolved" and not left
+        """Return whether the incident needs no more attention: it was closed, and did not crash the run."""
+        never_fixed = self.unwatched or self.resolution == "unmended"
+        return self.status == "resolved" and not never_fixed and self.outcome != "crashed"
 
     def concerns(self, *, kind: str = "", rule: str = "") -> bool:
         """Return whether a problem of this kind, or with this rule, is part of the incident."""
-        parts = [(self.kind, self.rule), self.began_as, *((one.kind, one.rule) for one in self.history)]
+        parts = [(self.kind, self.rule), self.began_as, *((event.kind, event.rule) for event in self.history)]
         return any(kind in ("", a_kind) and rule in ("", a_rule) for a_kind, a_rule in parts)
 
     @property
@@ -157,10 +151,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident can no longer change.
-
-        This is true for the end of the run, and for a finding that was never fixed.
-        """
+        """Return whether the incident can no longer change, because its run is over."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
@@ -180,10 +171,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a closed copy of an incident that was open when its agent stopped running.
-
-    The copy is closed at the time of the agent's last report.
-    """
+    """Return a copy of the incident, closed at the time of the last report of its agent, which ended."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending
@@ -191,12 +179,12 @@ def left_open(incident: Incident, info: AgentInfo) -> Incident:
 
 
 Sink = Callable[[Incident], None]
-"""Gets every change of an incident. Must return at once; what it raises is caught and counted by the agent.
+"""Function that gets every change of an incident and returns at once; the agent counts the errors it raises.
 
 A sink may also have some of these members; ``id`` is the id of an incident:
 
-* ``alive(problem)`` is called about once a second, at every look at the run, with what could not be seen
-  since the last one; "" for nothing.
+* ``alive(problem)`` is called about once a second, after the agent checked the run; ``problem`` says what
+  could not be checked, and is empty if everything could be.
 
 In a run over several hosts, a sink gets the incidents of the agent that merges the reports:
 
@@ -211,5 +199,4 @@ In a run over several hosts, a sink gets the incidents of the agent that merges 
 
 def optional_methods(sinks: Iterable[object], name: str) -> list[Callable[..., Any]]:
     """Return the method with this name from each sink that has such a method."""
-    found = (getattr(sink, name, None) for sink in sinks)
-    return [method for method in found if method is not None]
+    return [method for sink in sinks if (method := getattr(sink, name, None)) is not None]

@@ -1,4 +1,4 @@
-"""Limit the address space of the agent's process by letting threads share heaps, and check it."""
+"""Limit the address space that the agent's process needs, and check that it is available."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def limit_malloc_arenas() -> None:
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
     CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
-    endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on.
-
-    With other C libraries, the function does nothing.
+    endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on. With
+    other C libraries, the function does nothing.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes

@@ -13,7 +13,7 @@ from stallwatch_rules.text.controls import printable
 
 
 class OutputLine:
-    """State of the last line of a file or terminal that receives the command's output."""
+    """State of the last line in a file or terminal that receives the command's output."""
 
     ended = True
 
@@ -22,10 +22,7 @@ _LINES: dict[tuple[int, int], OutputLine] = {}
 
 
 def line_of(descriptor: int) -> OutputLine:
-    """Return the last line of the file behind a descriptor.
-
-    If stdout and stderr are the same file, they share this line.
-    """
+    """Return the state of the last line in a descriptor's file, which stdout and stderr can share."""
     try:
         file = os.fstat(descriptor)
     except OSError:
@@ -45,10 +42,9 @@ def begin_line(stream: TextIO) -> None:
 
 
 def print_notice(text: str) -> None:
-    """Print a notice on stderr, separate from the command's own output.
+    """Print a notice on stderr, on a line of its own.
 
-    If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost and the
-    caller continues.
+    If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost.
     """
     lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
     try:
@@ -70,10 +66,10 @@ def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
 
 
 class Guard:
-    """Run a part of the agent's work and survive its errors: ``with guard("reading the log"):``."""
+    """Run parts of the agent's work and report their errors: ``with guard("reading the log"):``."""
 
     def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
-        """Set up the guard; `outlook` is the part of the notice that says what the error does not affect."""
+        """Set up the guard; notices end with `outlook`, which says what the error does not affect."""
         self.errors = 0
         self._outlook = outlook
         self._notice = notice
@@ -81,7 +77,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the ``with`` block. ``what`` is its name; for each name, only one error is reported."""
+        """Run the ``with`` block, whose name in notices is `what`; report only one error for each name."""
         try:
             yield
         except Exception as error:
@@ -98,10 +94,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for the work after the command has ended.
-
-    An error in this work must not replace the exit code of the command.
-    """
+    """Return a guard for the work after the command ended, whose errors must not change the exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 

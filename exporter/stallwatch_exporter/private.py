@@ -1,4 +1,4 @@
-"""Set file modes so that only accounts with access to the state folder can use Stallwatch's files.
+"""Restrict Stallwatch's files to the accounts that have access to the state folder.
 
 The umask sets the mode of all new files, including those of libraries (DuckDB's ``.wal``, SQLite's journals).
 Programs that are started for the user, such as the training, still get the user's umask.
@@ -43,9 +43,9 @@ def make_open(folder: Path) -> None:
 
 
 def keep_private(home: Path) -> None:
-    """Remove permissions on new files and files in `home` for accounts without access to that folder.
+    """Deny access to new files, and to files in `home`, to accounts without access to that folder.
 
-    If the user opened the folder to a group or to all, its files stay open. Never raises.
+    If the user opened the folder to a group or to all, its files stay open. Never raises an error.
     """
     global _usual  # the umask also belongs to the whole process
     if sys.platform == "win32":
@@ -57,10 +57,12 @@ def keep_private(home: Path) -> None:
         before = os.umask(closed)
         os.umask(before | closed)  # permissions are never wider than the user's umask allows
         _usual = before if _usual < 0 else _usual
-        with os.scandir(home) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):  # skip files and folders of other accounts
-                    _close(entry, closed)
+        # Also close the files of earlier versions, and the folders, which protects their content.
+        for path in home.iterdir():
+            with contextlib.suppress(OSError):  # skip files and folders of other accounts
+                mode = path.lstat().st_mode
+                if mode & closed and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    path.chmod(stat.S_IMODE(mode) & ~closed)
 
 
 def _mode(home: Path) -> int:
@@ -69,10 +71,3 @@ def _mode(home: Path) -> int:
         if stat.S_ISDIR(mode):
             return mode
     return 0  # the state will be stored in a private folder instead
-
-
-def _close(entry: os.DirEntry[str], closed: int) -> None:
-    """Remove permissions from a file of an earlier version, or from a folder to protect its content."""
-    mode = entry.stat(follow_symlinks=False).st_mode
-    if mode & closed and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        Path(entry.path).chmod(stat.S_IMODE(mode) & ~closed)

@@ -1,4 +1,4 @@
-"""Settings of the exporter; the command line reads them from file, environment and flags."""
+"""Settings of the exporter, and the folders in which Stallwatch keeps its files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's cache folder for the user.
-
-    The content of this folder can be recreated.
-    """
+    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's cache folder for the user."""
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
@@ -40,10 +37,11 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the platform's folder, or one in this account's home if another account owns part of the path.
+    """Return the folder `place`, or one in this account's home if another account owns part of the path.
 
     ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
-    the other account could choose where root writes. `otherwise` is used if `place` is not below ``HOME``.
+    the other account could choose where root writes. The folder has the same path relative to the home, or
+    the path `otherwise` if `place` is not below ``HOME``.
     """
     foreign = foreign_part(place)
     own = _own_home() if foreign is not None else None
@@ -82,8 +80,8 @@ def make_home(home: Path) -> None:
 
 def temporary_home(home: Path) -> Path:
     """Return the folder in ``$TMPDIR`` for runs while this state folder cannot be written."""
-    of = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{of}"
+    digest = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{digest}"
 
 
 def is_own_folder(folder: Path) -> bool:
@@ -129,18 +127,15 @@ def user_path(text: str, folder: Path) -> Path:
 
 
 def current_folder() -> Path:
-    """Return the working directory.
-
-    If it was deleted, return a path that does not exist.
-    """
+    """Return the working directory; ``Path(".")`` if it was deleted."""
     try:
         return Path.cwd()
     except OSError:
         return Path()
 
 
-#: The first line of a program for ``python -c``: import nothing from the current folder, to which others may
-#: write a json.py. (From Python 3.11, ``python -P`` does the same.)
+#: First line of a program for ``python -c``, so that it imports nothing from the current folder, in which
+#: another account may have put a json.py. (From Python 3.11, ``python -P`` does the same.)
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
@@ -176,7 +171,7 @@ class JoinSettings:
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Settings of Stallwatch on the hosts of a training run. All defaults work without changes."""
+    """Settings of Stallwatch on the hosts of a training run."""
 
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose

@@ -20,16 +20,13 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the seconds by which the wall clock was changed since the process started.
-
-    A change of less than a second counts as 0.
-    """
-    by = time.time() - now()
-    return by if abs(by) >= _STEP else 0.0
+    """Return the seconds by which the wall clock was changed since the process started; 0 below a second."""
+    change = time.time() - now()
+    return change if abs(change) >= _STEP else 0.0
 
 
 def wall(moment: float) -> float:
-    """Convert a steady time to wall-clock time, according to the current setting of the wall clock."""
+    """Convert a steady time to wall-clock time, as the wall clock is set now."""
     return moment + moved()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_count_of_a_single_sample_is_singular(tmp_path: Path) -> None:
 def test_parquet_without_pyarrow_names_the_missing_package(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = CliRunner().invoke(cli, ["samples", str(log), "-o", str(tmp_path / "x.parquet")])
     assert result.exit_code != 0
     assert "pip install 'stallwatch[samples]'" in result.stderr

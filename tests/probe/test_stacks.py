@@ -151,7 +151,7 @@ def sampled(one: Rank, token: str) -> dict[str, Any]:
     return found
 
 
-class TestListening:
+class TestForwardPasses:
     pytestmark = needs("torch")
 
     def test_forward_passes_are_counted_from_a_question_until_the_next_step(self, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ class TestListening:
             assert sampled(one, "3")["counters"]["forwards"] == 2
 
     def test_it_ends_by_itself(self, tmp_path: Path) -> None:
-        code = "import stallwatch_exporter.probe.listening as listening; listening.MOST_SECONDS = 0.01\n"
+        code = "import stallwatch_exporter.probe.forward_passes as passes; passes.MOST_SECONDS = 0.01\n"
         with rank(tmp_path, code, end=LOOP) as one:
             sampled(one, "1")
             wait_for(lambda: does(one, FORWARD) == "function")

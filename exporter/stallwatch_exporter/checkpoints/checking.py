@@ -1,14 +1,14 @@
 """Check the checkpoint of any program. The names of files show which files contain weights or states.
 
-The names of DeepSpeed's files are those of deepspeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``,
-``_get_ckpt_name``). The file ``latest`` names the folder of the checkpoint. The folder contains
+DeepSpeed writes a file ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
 ``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt`` (stage
-3).
+3). The names are from DeepSpeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``, ``_get_ckpt_name``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -44,27 +44,19 @@ _REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
 
 
 class FolderContent(NamedTuple):
-    """Folders below a path, with the names of their files. `whole` is false if the listing is incomplete."""
+    """Folders below a path, with the names of their files."""
 
     folders: list[tuple[Path, list[str]]]
-    whole: bool = True
-
-
-class CheckedFiles(NamedTuple):
-    """Number of files that can be checked in a checkpoint, and names of files in unsupported formats."""
-
-    files: int
-    foreign: list[str]
+    whole: bool = True  #: false if the listing is incomplete
 
 
 def listed(
     path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None
 ) -> FolderContent:
-    """Return a path and the folders below it, each with its files.
+    """List the files in a folder and in the folders below it. If the path is a file, list only that file.
 
-    If the path is a file, the listing contains only that file. Links to folders are not followed. The listing
-    stops after `most` names, because a large folder such as /home is not a checkpoint. `on_count` receives
-    the number of names found so far, at intervals.
+    Links to folders are not followed. The listing stops after `most` names, because a large folder such as
+    /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -90,8 +82,8 @@ def listed(
 def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
     """Return the faults of a checkpoint, which is a folder with all its content, or a single file.
 
-    Headers, tables of contents and sizes are read, but never the tensors, and nothing is unpickled. An
-    unreadable file counts as a fault. `below` is the listing of the path, if it exists already.
+    Only headers, tables of contents, and sizes are read. Nothing is unpickled. An unreadable file counts as a
+    fault. `below` is the result of `listed` for this path, if the caller already has it.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -109,20 +101,19 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
     return faults
 
 
-def checked_files(path: Path, below: FolderContent | None = None) -> CheckedFiles:
-    """Return the number of checkpoint files that can be checked, and the names of files that cannot."""
+def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
+    """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
+
+    It cannot check a file that has the extension of torch's files but another program's format.
+    """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
-    foreign = [file.name for file in files if _is_foreign(file)]
-    return CheckedFiles(len(files) - len(foreign), foreign)
-
-
-def _is_foreign(path: Path) -> bool:
-    """Return whether a file has the extension of torch's files, but another program's format."""
-    try:
-        return path.name.endswith(_TORCH) and path.stat().st_size > 0 and not is_torch(path)
-    except OSError:
-        return False  # an unreadable file is reported as a fault elsewhere
+    foreign = []
+    for file in files:
+        with contextlib.suppress(OSError):  # `check_checkpoint` reports an unreadable file as a fault
+            if file.name.endswith(_TORCH) and file.stat().st_size > 0 and not is_torch(file):
+                foreign.append(file.name)
+    return len(files) - len(foreign), foreign
 
 
 def _known(name: str) -> bool:
@@ -186,7 +177,7 @@ def _latest_faults(latest: Path) -> Iterator[Fault]:
 
 
 def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
-    """Yield a fault for the missing files of the DeepSpeed checkpoint in this folder."""
+    """Yield the faults for files that the DeepSpeed checkpoint in this folder lacks."""
 
     def parts_of(pattern: Any) -> set[tuple[int, int]]:
         return {(int(found["mp"]), int(found["dp"])) for name in names if (found := pattern.fullmatch(name))}
@@ -206,8 +197,8 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return the parts that a complete checkpoint has, one for each rank.
 
-    The number of ranks is the world size that the checkpoint records. If the highest rank in the names of the
-    files is greater, that rank determines the number.
+    The number of ranks is the world size that the checkpoint records, or follows from the highest rank in the
+    names of the files if that gives a larger number.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):

@@ -29,9 +29,9 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
 MAX_PICKLE = 32 << 20  #: bytes; the pickle contains names and sizes, and separate members contain the numbers
-#: Bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6): several may share a byte.
+#: Bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several elements may share a byte.
 _BITS = {
-    **dict.fromkeys(("F4",), 4),
+    "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
@@ -134,15 +134,14 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _span(entry: Any) -> tuple[int, int] | None:
+    """Return where the bytes of a tensor begin and end; ``None`` if the header's entry is invalid."""
     if not isinstance(entry, dict):
         return None
     offsets, shape = entry.get("data_offsets"), entry.get("shape")
     if not isinstance(offsets, list) or not isinstance(shape, list) or len(offsets) != 2:
         return None
-    numbers = (*offsets, *shape)
-    if len(shape) > _MOST_DIMENSIONS or not all(type(one) is int and 0 <= one < 2**63 for one in numbers):
-        return None
-    if offsets[0] > offsets[1]:
+    sizes_are_valid = all(type(size) is int and 0 <= size < 2**63 for size in (*offsets, *shape))
+    if not sizes_are_valid or len(shape) > _MOST_DIMENSIONS or offsets[0] > offsets[1]:
         return None
     return offsets[0], offsets[1]
 
@@ -160,9 +159,9 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether torch wrote the file, from its name or its first bytes. Raises `OSError`.
+    """Return whether the name or the first bytes of a file show that torch wrote it. Raises `OSError`.
 
-    Other programs also use names that end in ``.bin``.
+    The extension is not enough, because other programs also use ``.bin``.
     """
     return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
 
@@ -175,7 +174,7 @@ def _start(path: Path) -> bytes:
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
-    ``partitioned``: the file is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design.
+    If `partitioned`, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design.
     For torch's format before 1.6, a bare pickle, only the beginning is checked.
     """
     start = _start(path)
@@ -202,7 +201,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
 
 
 class PickleFacts(msgspec.Struct):
-    """Facts about tensors, storages and world sizes that were found in one pickle."""
+    """What the pickle of a torch file shows about tensors, storages, and world sizes."""
 
     tensors: int = 0
     empty: list[str] = []  #: names of tensors of shape [0], as far as known
@@ -221,7 +220,7 @@ def facts_of(path: Path) -> PickleFacts | None:
 def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
     """Return the facts in the pickle of an archive, and the keys of the storages in the archive.
 
-    The facts are ``None`` if the archive does not contain ``data.pkl``.
+    The facts are ``None`` if the archive has no ``data.pkl``, or a ``data.pkl`` that is too large.
     """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
@@ -237,7 +236,7 @@ def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
 
 
 def _pickle_facts(file: IO[bytes]) -> PickleFacts:
-    """Return the facts from one pickle's opcodes. Raises `ValueError` if they are invalid or incomplete."""
+    """Return the facts in a pickle. Raises `ValueError` if its opcodes are invalid or incomplete."""
     facts = PickleFacts()
     name, key, number_of = "", "", ""
     sizes: list[int] | None = None  # integers since the last storage: its offset, then the size of the tensor

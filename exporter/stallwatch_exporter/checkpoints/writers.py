@@ -15,9 +15,9 @@ _FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 
 
 def has_writer(path: Path, pids: Collection[int]) -> bool:
-    """Return whether a process or its descendant has `path` or a file below it open for writing.
+    """Return whether these processes or their descendants are writing `path` or a file below it.
 
-    Files of processes that cannot be inspected are ignored.
+    Processes that cannot be inspected are ignored.
     """
     return bool(pids) and any(_writes(pid, str(path.resolve())) for pid in _with_children(pids))
 

@@ -59,10 +59,7 @@ class Options:
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
-        """Yield the files in these paths, and the inputs that cannot be read.
-
-        At the end of the ``with`` block, delete the temporary copies of records.
-        """
+        """Yield the files in these paths; at the end, delete the temporary copies of records in archives."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
         with ExitStack() as stack:
@@ -90,7 +87,7 @@ class UserFiles(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """Diagnosis of one run, and the last time in its log."""
+    """Diagnosis of one run, and the time of its last line."""
 
     diagnosis: Diagnosis
     last_time: str | None  #: last time in the log, ISO 8601
@@ -113,23 +110,17 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
     """Diagnose each file as the log of a separate run, in order; return file names and diagnoses."""
     files, problems = expand(paths, limits=options.limits)
     found = []
-    for file, (result, own) in zip(
-        files,
-        diagnose_in_turn([([file], ()) for file in files], replace(options, parallel=None)),
-        strict=True,
-    ):
+    results = diagnose_in_turn([([file], ()) for file in files], replace(options, parallel=None))
+    for file, (result, problems_of_file) in zip(files, results, strict=True):
         found.append((file.name, result.diagnosis))
-        problems += own
+        problems += problems_of_file
     return found, problems
 
 
 def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, and yield the result and the problems of each run.
-
-    Each run is given by its files and folders.
-    """
+    """Diagnose several runs, given by their files and folders; yield the result and the problems of each."""
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):
@@ -155,10 +146,9 @@ def diagnose_run(
 ) -> RunResult:
     """Diagnose files as the logs of one run.
 
-    `folders` are the folders that Stallwatch stored for the hosts of this run. Their records add facts.
-
-    `rank_files` show where the ranks were, but the agent's observations during the stall are more reliable.
-    Inputs that cannot be read are added to `problems`, and the diagnosis contains all problems.
+    `folders` are the run folders of the hosts, whose records add facts. `rank_files` show where the ranks
+    were; they are used only if the agent did not record the ranks' stacks. Inputs that cannot be read are
+    added to `problems`, and the diagnosis contains all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -251,20 +241,20 @@ def _read(
 
 
 def _last_time(reading: RunReading) -> str | None:
-    times = [(one.last_time, one.last_zoned) for one in reading.streams.values() if one.last_time is not None]
+    streams = reading.streams.values()
+    times = [(each.last_time, each.last_zoned) for each in streams if each.last_time is not None]
     last, zoned = max(times, default=(None, False))
     return iso(last, zoned=zoned)
 
 
 def _passed_over(binary: Sequence[str]) -> str:
-    """Return a note that some files are binary."""
     shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
     files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
     return f"{files} binary and no log, and not read: {shown}"
 
 
 def _too_many(count: int, first: str) -> InputProblem:
-    """Return the problem that a run has more files than a diagnosis can hold."""
+    """Return the problem that a run has too many files for one diagnosis."""
     others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
     return InputProblem(
         first,

@@ -1,7 +1,7 @@
 """Diagnose several jobs one after another, if the user passed their logs together.
 
 Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output.
-Only one line is kept for each of the other jobs, so that memory use hardly grows with the number of jobs.
+For each other job, only a summary is kept, so that memory use hardly grows with the number of jobs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from stallwatch_exporter.postmortem.diagnose import (
     OUT_OF_TIME,
@@ -37,7 +37,7 @@ _NAMED_JOBS = 20
 
 @dataclass
 class JobsResult:
-    """The diagnosis to report, and a line for each job."""
+    """The diagnosis to report, and a summary of each job."""
 
     diagnosis: Diagnosis  #: diagnosis of the only job, or of the `reported` job
     problems: list[InputProblem] = field(default_factory=list)
@@ -71,9 +71,9 @@ def diagnose_jobs(
             kept = stored_runs_of([file for file in files if file.path or file.folder], run_folders)
             jobs = jobs_among(files, kept)
         if job is not None and files:
-            chosen = next((one for one in jobs if one.name == job), None)
+            chosen = next((known for known in jobs if known.name == job), None)
             if chosen is None:
-                raise NoSuchJob(job, [one.name for one in jobs])
+                raise NoSuchJob(job, [known.name for known in jobs])
             files, folders, jobs = chosen.files, list(map(Path, chosen.folders)), []
         if jobs:
             return _diagnose_several(jobs, problems, options)
@@ -84,46 +84,42 @@ def diagnose_jobs(
 
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
     kept, unread_files, unread_bytes = _Kept(), 0, 0
-    for job, (result, wrong) in zip(
-        jobs,
-        diagnose_in_turn([(job.files, list(map(Path, job.folders))) for job in jobs], options),
-        strict=True,
-    ):
-        kept.take(job, result, wrong)
+    results = diagnose_in_turn([(job.files, list(map(Path, job.folders))) for job in jobs], options)
+    for job, (result, problems_of_job) in zip(jobs, results, strict=True):
+        kept.take(job, result, problems_of_job)
         unread_files += result.diagnosis.stats.unread_files
         unread_bytes += result.diagnosis.stats.unread_bytes
-    diagnosis, rows, of_it = kept.newest_first()
-    others = [*problems, *(one for one in kept.problems if one not in of_it)]
+    diagnosis, rows, reported = kept.newest_first()
+    others = [*problems, *(problem for problem in kept.problems if problem not in reported)]
     notes = [*diagnosis.notes, *map(str, others)]
     if unread_files > diagnosis.stats.unread_files:  # other jobs also have unread files
         first = time_limit_note(unread_files, unread_bytes)
         notes = [first, *(note for note in notes if not contains_message(note, *OUT_OF_TIME))]
-        stats = msgspec.structs.replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)
-        diagnosis = msgspec.structs.replace(diagnosis, stats=stats)
-    diagnosis = msgspec.structs.replace(diagnosis, notes=notes)
-    paths = {job.name: own_paths for job in jobs if (own_paths := _paths_of(job))}
-    return JobsResult(diagnosis, [*problems, *kept.problems], rows, paths)
+        stats = replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)
+        diagnosis = replace(diagnosis, stats=stats)
+    diagnosis = replace(diagnosis, notes=notes)
+    paths_of_jobs = {job.name: paths for job in jobs if (paths := _paths_of(job))}
+    return JobsResult(diagnosis, [*problems, *kept.problems], rows, paths_of_jobs)
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return the paths that contain only this job, if the job has its own files."""
-    if not all(file.path for file in job.files):  # members of an archive have no path
+    """Return paths that contain this job and no other; empty for members of an archive."""
+    if not all(file.path for file in job.files):
         return []
     return job.folders or [file.path for file in job.files]
 
 
 class _Kept:
-    """Summary lines of the jobs, and the two diagnoses of which one will be reported.
+    """Summaries of the jobs, and the two diagnoses of which one will be reported.
 
-    The newest job is known only after all jobs have been read. If all jobs have a time, the times determine
-    the newest job. Otherwise, the last name in the order of names does; the jobs are read in this order.
+    If all jobs have a time, the newest job is the one with the latest time. Otherwise, it is the last in the
+    order of names, in which jobs are read. Which of these applies is known only at the end.
     """
 
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobSummary]] = []
-        # Best job so far, without and with the use of times: its weight, time and number, its diagnosis, its
-        # problems.
+        # Best job so far, by whether times are used: (its weight, time, and number), diagnosis, and problems.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
@@ -139,7 +135,7 @@ class _Kept:
         self._rows.append((when, _row(job, result.diagnosis, last_time)))
 
     def newest_first(self) -> tuple[Diagnosis, list[JobSummary], list[InputProblem]]:
-        """Return the diagnosis to report, a line for each job, and the problems of the reported job."""
+        """Return the diagnosis to report, the summary of each job, and the problems of the reported job."""
         by_time = all(when is not None for when, _ in self._rows)
         (*_, reported), diagnosis, problems = self._best[by_time]
         self._rows[reported][1].reported = True

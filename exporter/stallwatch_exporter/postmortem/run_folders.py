@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from stallwatch_exporter.runs.reserve import NAME
+from stallwatch_exporter.runs.runfolder import AgentInfo, by_start, read_info
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import RunFolders
 from stallwatch_logs.log_files import LogFile
@@ -22,9 +23,6 @@ from stallwatch_rules.messages import Message, message
 from stallwatch_rules.stacks.spans import ranks_in
 from stallwatch_rules.text.digest import fold_names
 from stallwatch_rules.text.lazy import lazy
-
-if TYPE_CHECKING:
-    from stallwatch_exporter.runs.runfolder import AgentInfo
 
 TOGETHER = 900.0  #: seconds within which the nodes of a run start, because they wait for each other
 _NUMBER = lazy(r"\d+")
@@ -39,18 +37,12 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths, with the folders of the run's other hosts if the paths are one host's run folder.
+    """If the only path is the run folder of one host, add the folders of the run's other hosts beside it.
 
-    The folders of the other hosts are found next to that run folder.
-
-    Returns:
-        The paths, and a note on the added folders.
+    Return the paths, and a note on the added folders.
     """
     if len(paths) != 1 or not is_recorded(paths[0]):
         return paths, []
-    # Import here, because most logs are not in a run folder.
-    from stallwatch_exporter.runs.runfolder import read_info
-
     given = Path(paths[0])
     own = read_info(given)
     if own is None or not own.key:
@@ -75,14 +67,12 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem, with a better remedy if the path is a run folder of ``stallwatch tail``.
+    """Return the problem; for a run folder of ``stallwatch tail``, with the followed files as the remedy.
 
-    This folder has no log copies, so the remedy names the files that the command followed.
+    This folder has no copies of logs.
     """
     if not is_recorded(problem.path):
         return problem
-    from stallwatch_exporter.runs.runfolder import read_info
-
     info = read_info(Path(problem.path))
     if info is None or info.command[:2] != ["stallwatch", "tail"]:
         return problem
@@ -91,25 +81,20 @@ def naming_followed_files(problem: InputProblem) -> InputProblem:
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:
-    """Return values that are equal in an agent's record and in copies of this record."""
+    """Return what identifies an agent, also in copies of its record."""
     return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
 def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that contains all files; none if the files belong to several runs.
-
-    Folders of other runs that contain none of these files are ignored.
-    """
+    """Return the folders of the run that contains all files; none if the files belong to several runs."""
     known = {*run_folders}
     inside = [known & {*_around(file)} for file in files if file.path or file.folder]
     if not all(inside):
         return []
     chosen = known
     if len(known) > 1:
-        from stallwatch_exporter.runs.runfolder import read_info
-
-        infos = {folder: info for folder in run_folders if (info := read_info(Path(folder))) is not None}
-        groups = [{*group} for group in start_groups({one: info for one, info in infos.items() if info.key})]
+        keyed = {folder: info for folder, info in _infos(run_folders).items() if info.key}
+        groups = [{*group} for group in start_groups(keyed)]
         groups += [{folder} for folder in known.difference(*groups)]
         used = set[str]().union(*inside) or known
         of_files = [group for group in groups if not used.isdisjoint(group)]
@@ -118,7 +103,7 @@ def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
 
 
 class Placed(NamedTuple):
-    """Files of a run, with the hosts and ranks that their folders indicate."""
+    """Files of a run, with the hosts and ranks according to their folders."""
 
     files: Sequence[LogFile]
     hosts: dict[str, str]  #: host by file name, if there are several hosts
@@ -126,20 +111,18 @@ class Placed(NamedTuple):
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Replace local ranks in files and lines by global ranks, if agents recorded the ranks of their hosts.
+    """Replace the local ranks of files, and those with which launchers prefix lines, by global ranks.
 
-    Launchers such as torchrun prefix lines with the local rank.
+    This requires that agents recorded the ranks of their hosts.
     """
-    from stallwatch_exporter.runs.runfolder import read_info
-
-    infos = {str(folder): info for folder in folders if (info := read_info(folder)) is not None}
     known = {
-        folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank) for folder, info in infos.items()
+        folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank)
+        for folder, info in _infos(folders).items()
     }
     several = len({host for host, *_ in known.values()}) > 1
     here, hosts = [], {}
     for file in files:
-        around = (known[one] for one in _around(file) if one in known)
+        around = (known[folder] for folder in _around(file) if folder in known)
         host, ranks, first = next(around, ("", (), None))
         rank, local = file.rank, local_ranks(ranks, None if first is not None and first < 0 else first)
         if rank is not None and rank < len(local):
@@ -155,10 +138,7 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return the host of each rank.
-
-    Rank numbers that are used on several hosts, such as local ranks, are omitted.
-    """
+    """Return the host of each rank, without numbers that occur on several hosts, such as local ranks."""
     found: dict[int, set[str]] = {}
     for rank, host in places:
         found.setdefault(rank, set()).add(host)
@@ -174,29 +154,23 @@ def _around(file: LogFile) -> list[str]:
 
 
 def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
-    """Return the stored runs that contain these files; each folder is read once.
+    """Return the stored runs that contain these files.
 
-    If each node of a run has its own agent, each agent has its own folder. These folders have the same key if
-    a scheduler or launcher provided it. Otherwise, agents of one run start at about the same time, in the
-    same folder and with the same command except for numbers, so only folders that cannot match are separated.
-    A run also includes the matching `run_folders` that contain none of the files.
+    Each agent of a run has its own folder. A run also includes the matching `run_folders` without any of the
+    files.
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
     for file in files:
         places = _around(file)
         if places[0] not in seen:
-            seen[places[0]] = next((one for one in places if (Path(one) / "agent.json").is_file()), None)
+            seen[places[0]] = next((each for each in places if (Path(each) / "agent.json").is_file()), None)
         if folder := seen[places[0]]:
             folder_of[file.name] = folder
     folders = dict.fromkeys([*folder_of.values(), *run_folders])
     if len({*folder_of.values()}) < 2:
         return RunFolders({}, {})
-    from stallwatch_exporter.runs.runfolder import read_info
-
-    groups = start_groups(
-        {folder: info for folder in folders if (info := read_info(Path(folder))) is not None}
-    )
+    groups = start_groups(_infos(folders))
     # A group is named after its first folder, or by the folder's path if another group has the same name.
     often = Counter(Path(group[0]).name for group in groups)
     named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
@@ -204,11 +178,17 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
     return RunFolders({name: jobs[folder] for name, folder in folder_of.items() if folder in jobs}, named)
 
 
-def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Group the run folders. Folders in the same group can be from the same start of a job."""
-    # Import here, because most logs are not in a run folder.
-    from stallwatch_exporter.runs.runfolder import by_start
+def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
+    """Return the records of the agents in these folders, by folder."""
+    return {str(folder): info for folder in folders if (info := read_info(Path(folder))) is not None}
 
+
+def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
+    """Group the run folders that can be from the same start of a job.
+
+    These have the same key, if a scheduler or launcher provided one. Otherwise, their agents started at about
+    the same time, in the same folder, and with the same command except for numbers.
+    """
     alike: dict[tuple[object, ...], list[tuple[str, AgentInfo]]] = {}
     for folder, info in sorted(runs.items(), key=lambda each: each[0]):
         words = tuple(_NUMBER.sub("0", word) for word in info.command)

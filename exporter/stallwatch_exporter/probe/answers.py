@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .api import Probe
 
-MOST_THREADS = 64
+MOST_THREADS = 64  #: maximum number of threads whose stacks are reported
 INNERMOST, OUTERMOST = 80, 40  #: number of frames that are reported from each end of a stack
 MOST_ENTRIES = 32  #: maximum number of collectives that are reported
 # NCCL has its own recorder. The second recorder covers gloo, even in a torch that has both (2.8).
@@ -49,11 +49,11 @@ _MOST_WORKERS = 64
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
     """Return the global and the local rank, from torch.distributed or the launcher. An unknown rank is -1."""
-    local, known = _number(environ.get("LOCAL_RANK")), _rank()
-    if known is not None:
-        return known, local
-    rank = _number(environ.get("RANK"))
-    return (rank if rank >= 0 else max(local, 0)), local
+    rank, local = _rank(), _number(environ.get("LOCAL_RANK"))
+    if rank is None:
+        rank = _number(environ.get("RANK"))
+        rank = rank if rank >= 0 else max(local, 0)
+    return rank, local
 
 
 def _number(text: str | None) -> int:
@@ -61,7 +61,7 @@ def _number(text: str | None) -> int:
 
 
 def _rank() -> int | None:
-    """Return this process's rank if torch.distributed is initialized, otherwise ``None``."""
+    """Return this process's rank if torch.distributed is initialized; otherwise, ``None``."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -74,14 +74,14 @@ def _rank() -> int | None:
 def stacks() -> dict[str, Any]:
     """Return the stacks of all threads except this one, outermost frame first; the main thread is first."""
     threading = sys.modules.get("threading")
-    # Do not use `enumerate`, because a hanging thread can hold its lock.
-    known = dict(getattr(threading, "_active", {})) if threading is not None else {}
+    # Do not use `threading.enumerate`, because a hanging thread can hold its lock.
+    known = dict(getattr(threading, "_active", {}))
     main = getattr(getattr(threading, "_main_thread", None), "ident", None)
-    own = _thread.get_ident()
+    this_thread = _thread.get_ident()
     found = []
     workers: list[int] = []
     for ident, frame in sys._current_frames().items():
-        if ident != own:
+        if ident != this_thread:
             name = str(getattr(known.get(ident), "name", "") or "")
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
@@ -103,7 +103,7 @@ def stacks() -> dict[str, Any]:
 
 
 def _frames(frame: FrameType | None) -> list[list[Any]]:
-    """Return `_place` of each frame, outermost first; the middle of a long stack is omitted."""
+    """Return the place of each frame, outermost first; the middle of a long stack is omitted."""
     found: list[list[Any]] = []
     while frame is not None:
         found.append(_place(frame))
@@ -122,22 +122,21 @@ def _place(frame: FrameType) -> list[Any]:
 
 
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
-    """Return the tasks of this thread's event loop, starting with the `awaited` tasks, outermost first.
+    """Return the tasks of the event loop that runs in a thread, starting with those that the program awaits.
 
-    While all tasks wait, the thread's own stack shows only the loop. The local names are those of Python 3.8
-    to 3.14 (``asyncio/runners.py``, ``base_events.py``): ``Runner.run`` holds ``self._loop`` and ``task``
-    (3.11), earlier versions of ``run`` hold ``loop``, and ``run_until_complete`` holds the task as
-    ``future``.
+    While all tasks wait, the thread's own stack shows only the loop. The names of local variables are those
+    of Python 3.8 to 3.14 (``asyncio/runners.py``, ``base_events.py``): ``Runner.run`` has ``self._loop`` and
+    ``task`` (3.11), earlier versions of ``run`` have ``loop``, and ``run_until_complete`` has ``future``.
     """
     asyncio = sys.modules.get("asyncio")
     loop = main = None
     while frame is not None and asyncio is not None:
         if _ASYNCIO.search(frame.f_code.co_filename):
-            held = frame.f_locals
-            own = held.get("self")
-            found = held.get("loop") or getattr(own, "_loop", None) or own
+            variables = frame.f_locals
+            runner = variables.get("self")
+            found = variables.get("loop") or getattr(runner, "_loop", None) or runner
             loop = found if loop is None and hasattr(found, "call_soon_threadsafe") else loop
-            main = main or held.get("task") or held.get("future")
+            main = main or variables.get("task") or variables.get("future")
         frame = frame.f_back
     if loop is None or asyncio is None:
         return []
@@ -151,27 +150,24 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return the task and the chain of tasks that it awaits.
-
-    If a task awaits several parallel tasks, the chain continues with the first unfinished task.
-    """
+    """Return the task and the chain of tasks that it awaits; of parallel tasks, the first unfinished one."""
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)
         waiter = getattr(task, "_fut_waiter", None)
         several = getattr(waiter, "_children", None)  # the awaited children of `gather`
-        task = next((one for one in several if not one.done()), None) if several else waiter
+        task = next((child for child in several if not child.done()), None) if several else waiter
     return found
 
 
 def _coroutines(coroutine: Any) -> list[list[Any]]:
-    """Return `_place` of each coroutine in a chain of awaits, outermost first."""
+    """Return the place of each coroutine in a chain of awaits, outermost first."""
     found: list[list[Any]] = []
     while coroutine is not None and len(found) < _MOST_COROUTINES:
         frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
         frame = next((each for each in frames if each is not None), None)
         if frame is None:
-            break  # iterator over a future, which no Python frame follows
+            break  # the coroutine awaits a future, which has no frame
         found.append(_place(frame))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return found
@@ -183,7 +179,7 @@ def _name(task: Any) -> str:
 
 
 def _awaited_workers(frame: FrameType | None) -> list[int]:
-    """Return the process ids of the data workers that the thread at `frame` waits for."""
+    """Return the process ids of the data workers that the thread with this `frame` waits for."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -195,7 +191,7 @@ def _awaited_workers(frame: FrameType | None) -> list[int]:
 
 
 def counters(probe: Probe) -> dict[str, Any]:
-    """Return counters by name, which show whether a rank still computes or hangs."""
+    """Return the counters that show whether a rank still computes, by name."""
     found: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
     saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
     if saves:
@@ -204,16 +200,10 @@ def counters(probe: Probe) -> dict[str, Any]:
         value = probe.row[INDEX[name]]
         if value == value:  # NaN means that the value was never counted
             found[name] = value
-    begun = _begun_collectives()
-    if begun is not None:
-        found["collectives"] = begun
+    joined = [count for group in _groups() if (count := _joined(group)) is not None]
+    if joined:
+        found["collectives"] = sum(joined)
     return found
-
-
-def _begun_collectives() -> int | None:
-    """Return the number of collectives that this rank has begun in all groups (torch 2.1 to 2.13)."""
-    begun = [joined for group in _groups() if (joined := _joined(group)) is not None]
-    return sum(begun) if begun else None
 
 
 def _groups() -> list[Any]:
@@ -238,8 +228,8 @@ def _joined(group: Any) -> int | None:
 def process_groups(recorder: str) -> list[dict[str, Any]]:
     """Return the process groups of this rank: names, global ranks, and number of collectives joined.
 
-    The first name is torch's own name, which is equal on all ranks. The other names describe the purpose of
-    the group. A group of the backend `recorder` also has its number in the flight recorder.
+    The first name is torch's name, which is equal on all ranks; the others describe the group's purpose.
+    Groups of the backend `recorder` also have their number in the flight recorder.
     """
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     named, left = _framework_names(), MOST_RANKS_BYTES
@@ -269,7 +259,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
 
 
 def _framework_names() -> dict[int, list[str]]:
-    """Return the names that Megatron-core and DeepSpeed use for each group, by the id of the group object."""
+    """Return the names that Megatron-core and DeepSpeed give to each group, by the id of the group object."""
     found: dict[int, list[str]] = {}
     for name in _LAYOUTS:
         module = sys.modules.get(name)
@@ -286,12 +276,9 @@ def _framework_names() -> dict[int, list[str]]:
 
 
 def _folded(ranks: Iterable[int]) -> str:
-    """Return ranks as folded text, such as ``0-7,16``."""
-    ordered = sorted(ranks)
-    if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
-        return f"{ordered[0]}-{ordered[-1]}"
+    """Return ranks as text, such as ``0-7,16``."""
     parts: list[list[int]] = []
-    for rank in ordered:
+    for rank in sorted(ranks):
         if parts and rank == parts[-1][1] + 1:
             parts[-1][1] = rank
         else:
@@ -303,8 +290,8 @@ def collectives() -> dict[str, Any]:
     """Return counters and active entries of torch's flight recorder; empty without torch.distributed.
 
     Reading never waits for a device, because the recorder only checks whether events have passed (torch 2.13,
-    torch/csrc/distributed/c10d/FlightRecorder.hpp). It also records gloo's collectives, but lists finished
-    ones as active. Therefore, the last entries that are not retired are reported.
+    torch/csrc/distributed/c10d/FlightRecorder.hpp). It lists gloo's finished collectives as active, so only
+    entries that are not retired are reported.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     distributed = sys.modules.get("torch.distributed")
@@ -319,11 +306,12 @@ def collectives() -> dict[str, Any]:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
         except Exception:  # no recorder in this torch, or built without the backend
             continue
-        entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
+        entries = [entry for entry in recorder.get("entries", ()) if not entry.get("retired")]
         status = recorder.get("pg_status", {})
         if entries or status:
             recorded_of, answer["status"] = backend, status
-            answer["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
+            last = entries[-MOST_ENTRIES:]
+            answer["entries"] = [{key: entry.get(key) for key in _ENTRY} for entry in last]
             break
     # Read the groups last, so that their counts include the collectives in the recorder's entries.
     answer["groups"] = process_groups(recorded_of)

@@ -1,4 +1,4 @@
-"""Probe of one process, which writes values that hooks and users report for each step to the ring.
+"""Probe of one process, which writes the values that hooks and users report for each step to the ring.
 
 Each step and count is stored in the ring's draft immediately. A record is written every ``RECORD_SECONDS``,
 and when the phase changes. The probe never raises, never waits, and never reads a number that a device has
@@ -59,10 +59,7 @@ def _in_turn(method: _Method) -> _Method:
 
 
 class Probe:
-    """Recorder of a process's steps, values and phases.
-
-    Its methods never raise errors and never wait.
-    """
+    """Recorder of a process's steps, values and phases, whose methods never raise errors and never wait."""
 
     def __init__(
         self,
@@ -85,7 +82,7 @@ class Probe:
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
         self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
         self._folder = folder
-        self.ends_listening: Callable[[], None] | None = None  #: called at the next step
+        self.stop_counting: Callable[[], None] | None = None  #: ends `ForwardPasses`; called at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
@@ -101,8 +98,6 @@ class Probe:
         """Return the steady time, in Unix seconds."""
         return self.monotonic() + self.offset
 
-    # ---- numbers
-
     def step(
         self,
         number: float | None = None,
@@ -115,9 +110,9 @@ class Probe:
     ) -> None:
         """Record a training step; each value is a field of ``layout``, as a number or a one-element tensor.
 
-        Without `number`, the probe counts the steps. The usual fields are separate parameters, because a loop
-        over a dict takes 50% longer. They are not keyword-only, because Python looks up the defaults of
-        keyword-only parameters by name.
+        Without `number`, the probe counts the steps. To save time, the usual fields are separate parameters
+        (a loop over a dict takes 50% longer), and they are not keyword-only (Python looks up the defaults of
+        keyword-only parameters by name).
         """
         if self._off:
             return
@@ -129,8 +124,8 @@ class Probe:
             return
         try:
             ring = self._ring or self._open()
-            if self.ends_listening is not None:
-                self.ends_listening()
+            if self.stop_counting is not None:
+                self.stop_counting()
             row, now = self.row, self.monotonic() + self.offset
             steps = self.steps + 1.0
             self.steps = row[_STEP] = steps if number is None else number
@@ -161,13 +156,8 @@ class Probe:
             turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
-        """Set a field of the next record.
-
-        If `value` is a tensor on a device, its number is stored in a later record, as soon as it is
-        available.
-
-        Hooks call this method in each step, so its code is written inline, as in ``step``.
-        """
+        """Set a field of the next record, or of a later one if `value` is a tensor on a device."""
+        # Hooks call this method in each step, so `_in_turn` is written out here, as in `step`.
         if self._off:
             return
         turn = self._turn
@@ -186,10 +176,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Increase a count.
-
-        A record is written only if the last record is at least a second old.
-        """
+        """Increase a count; write a record only if the last one is at least a second old."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -197,9 +184,7 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """Set the rank's current phase, which is one of ``layout.PHASES``.
-
-        The next step starts the phase ``train``.
+        """Set the rank's phase, one of ``layout.PHASES``, until the next step, which begins ``train``.
 
         A repeated call during the phase is a sign of life, such as a batch of an evaluation.
         """
@@ -223,10 +208,7 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process itself has reported anything.
-
-        A forked child of a rank has reported nothing at first, because it may not be a rank.
-        """
+        """Return whether this process, rather than the parent that forked it, has reported anything."""
         return self._ring is not None
 
     @_in_turn
@@ -237,13 +219,8 @@ class Probe:
             self.row[_PHASE] = _INIT
         self._write(self.clock())
 
-    # ---- text
-
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Write a text event to the side file.
-
-        Of the events with the same `key`, the first is written and the others are mostly only counted.
-        """
+        """Write a text event to the side file; most events with a repeated `key` are only counted."""
         if self._off or not (self.is_rank or self._ring):
             return  # warnings in a launcher process do not belong to a rank
         try:
@@ -272,8 +249,6 @@ class Probe:
         if self._ring is not None:
             self._ring.count(FAULTS, self._faults)
 
-    # ---- inside
-
     def forked(self) -> None:
         """Reset the probe in a forked child, which gets its own ring when it makes a step."""
         self._turn = [True]
@@ -292,10 +267,7 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Store a value of a step in the draft.
-
-        If that fails, count an error, and keep the other values of the step.
-        """
+        """Store a value of a step in the draft; if that fails, keep the other values of the step."""
         try:
             self._draft.take(name, value)
         except Exception:
@@ -338,10 +310,7 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring, which is created if needed.
-
-        Call this method only within a method that ``_in_turn`` wraps, so that only one ring is created.
-        """
+        """Return the ring, and create it if needed; only for methods that `_in_turn` wraps, or `step`."""
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late: most Python processes are not ranks

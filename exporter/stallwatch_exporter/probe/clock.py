@@ -17,11 +17,9 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotoni
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return the seconds to add to the monotonic clock to get the steady time.
+    """Return the seconds to add to the monotonic clock: on the agent's host, the same as the agent adds.
 
-    On the agent's host, this is the agent's offset. On any other host, it is the host's own offset.
-
-    Frequent callers add the offset themselves: a function call is a large part of a step's cost.
+    Frequent callers add them themselves, because a function call is a large part of a step's cost.
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:
@@ -33,11 +31,10 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the boot id of this host and the id of this process's namespace; empty if they are unknown.
+    """Return this host's boot id and the id of this process's namespace; empty if they are unknown.
 
-    `kind` is the kind of namespace, such as "time" for clocks.
-
-    The boot id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
+    `kind` is the kind of namespace, such as "time" for clocks. The boot id distinguishes hosts, and boots of
+    one host (namespaces(7), random(4)).
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:

@@ -1,10 +1,10 @@
-"""Hold the record that a probe is filling: a cell for each field, and numbers still on a device.
+"""Fill the record of a probe, also with numbers that a device still has to compute.
 
-The bytes are those of a record (``layout``): number, time, fields. Once the ring exists, they are stored in
-its header, so that the agent sees each number immediately.
+The draft has the bytes of a record (``layout``): number, time, fields. Once the ring exists, the draft is in
+the ring's header, so that the agent sees each number immediately.
 
-``float(tensor)`` waits for all work that is queued on the tensor's device. Therefore, a copy into pinned host
-memory is queued behind that work, followed by an event. The number is stored when the event has passed.
+``float(tensor)`` would wait for all work that is queued on the tensor's device. Therefore, a copy into pinned
+host memory is queued behind that work, followed by an event. The number is stored when the event has passed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field.
-
-        The number of a tensor on a device is stored later, when it can be read without waiting. Reading the
-        value can raise any error.
-        """
+        """Store a number in a field, or later if it is on a device. Reading the value can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -86,10 +82,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return the number of a value if it can be read without waiting.
-
-        Otherwise, return ``None`` and copy the tensor, so that ``ready`` can return the number later.
-        """
+        """Return the number of a value; ``None`` if reading would wait, then ``ready`` returns it later."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")

@@ -1,7 +1,7 @@
-"""Write text events (warnings, exceptions, versions) next to the numbers, as one JSON object per line.
+"""Write text events (warnings, exceptions, versions) to a file beside the ring, one JSON object per line.
 
-A repeated message is only counted, and the size of the file is limited: a million warnings of a rank use at
-most a megabyte. The last part of the file is reserved for the exception that ends the rank.
+Repeated messages are mostly only counted, and the size of the file is limited. The last part of the file is
+reserved for the exception that ends the rank.
 """
 
 from __future__ import annotations
@@ -39,10 +39,7 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Write an event.
-
-        Of several events with the same `key`, only the 1st, 10th, 100th and so on are written.
-        """
+        """Write an event; of several events with the same `key`, only the 1st, 10th, 100th and so on."""
         try:
             return self._write(kind, key, about)
         except Exception:  # a full disk or invalid text must not affect the training

@@ -1,7 +1,7 @@
-"""Install hooks for libraries, always after the training itself has imported them.
+"""Install hooks for libraries after the training itself has imported them.
 
-No import is wrapped, so a traceback through an import looks as usual. Instead, a finder that finds nothing is
-called first for each module that is not imported yet, and checks which of the libraries are complete. Each
+No import is wrapped, so a traceback through an import looks as usual. Instead, Python asks a finder for each
+module that is not imported yet. The finder finds nothing, but checks which libraries are complete. Each
 library imports further modules after the module named in `HOOKS`.
 """
 
@@ -31,6 +31,8 @@ HOOKS = {
     "torch.serialization": ("checkpoints.watch_torch",),
     "transformers.configuration_utils": ("checkpoints.watch_models",),
 }
+
+_VLLM_CLIENT = (("VLLMClient", "update_named_param", "weight-sync"), ("VLLMClient", "generate", "rollout"))
 
 #: Module → (class, or "" for the module itself; name; the phase that its call begins), for ``hooks.phases``.
 #: "train" ends any phase. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1
@@ -62,8 +64,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("", "async_save", "save"),
         ("", "load", "init"),
     ),
-    # For code that imported the functions themselves; each function calls its planner before it writes or
-    # reads.
+    # For code that imported the functions themselves, which call their planner first.
     "torch.distributed.checkpoint.default_planner": (
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),
@@ -85,14 +86,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("VLLMGeneration", "sync_weights", "weight-sync"),
         ("VLLMGeneration", "generate", "rollout"),
     ),
-    "trl.generation.vllm_client": (
-        ("VLLMClient", "update_named_param", "weight-sync"),
-        ("VLLMClient", "generate", "rollout"),
-    ),
-    "trl.extras.vllm_client": (
-        ("VLLMClient", "update_named_param", "weight-sync"),
-        ("VLLMClient", "generate", "rollout"),
-    ),
+    "trl.generation.vllm_client": _VLLM_CLIENT,
+    "trl.extras.vllm_client": _VLLM_CLIENT,
     "vllm.entrypoints.llm": (("LLM", "generate", "rollout"), ("LLM", "chat", "rollout")),
     "swift.trainers.rlhf_trainer.rollout_mixin": (
         ("RolloutTrainerMixin", "_move_model_to_vllm", "weight-sync"),

@@ -1,9 +1,9 @@
 """Define the format of a ring file: a header of one page, then records of equal size.
 
 A record consists of its number (1, 2, …), the Unix time and one double per field. NaN marks an unknown field.
-If the value of a field is NaN, such as a loss, the field's bit is set in ``told_nan``. Record ``n`` has
-position ``(n - 1) % capacity``. The writer first writes the record, then updates the counter of records in
-the header. A record with a number greater than the counter is not complete.
+If a value itself is NaN, such as a loss, the field's bit is set in ``told_nan``. Record ``n`` has position
+``(n - 1) % capacity``. The writer writes the record before it updates the counter of records in the header,
+so a record with a number greater than the counter is not complete.
 
 The draft is the record that is being filled, in the page of the header. Every count and every step is stored
 in the draft immediately, so that a reader sees it before the record is complete, and also after a rank is

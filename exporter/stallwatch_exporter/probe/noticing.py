@@ -1,8 +1,8 @@
 """Observe lookups of a method, or assignments to an attribute, without a frame on the stack.
 
 A function that wraps another function appears in every traceback through it, so a failing training would
-print different output. Instead, a descriptor is called just before the method and returns the original
-method, so that the called function and the traceback stay the same.
+print different output. Instead, a descriptor is called when the method is looked up, just before its call,
+and returns the original method.
 """
 
 from __future__ import annotations
@@ -21,22 +21,13 @@ if TYPE_CHECKING:
 class NoticedMethod:
     """Descriptor in place of a function in a class; each lookup calls ``notice(object, frame)``."""
 
-    def __init__(
-        self,
-        function: Any,
-        notice: Notice,
-        failed: Callable[[], None],
-    ) -> None:
+    def __init__(self, function: Any) -> None:
         self.function = function
-        self._notices: tuple[tuple[Notice, Callable[[], None]], ...] = ((notice, failed),)
-
-    def add(self, notice: Notice, failed: Callable[[], None]) -> None:
-        """Add another function to call at each lookup."""
-        self._notices += ((notice, failed),)
+        self.notices: list[tuple[Notice, Callable[[], None]]] = []  #: notice, and handler of its errors
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         if obj is not None:
-            for notice, failed in self._notices:
+            for notice, failed in self.notices:
                 try:
                     notice(obj, sys._getframe(1))
                 except Exception:
@@ -92,17 +83,17 @@ class NoticedAttribute:
 
 
 def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
-    """Replace a function of the class itself by a `NoticedMethod`; return False if there is none.
+    """Observe a function that the class itself defines; return False if there is none.
 
-    Several hooks can observe the same method.
+    Several hooks can observe the same function.
     """
     function = vars(cls).get(name)
-    if isinstance(function, NoticedMethod):
-        function.add(notice, failed)
-        return True
-    if function is None or not hasattr(function, "__get__"):
-        return False
-    setattr(cls, name, NoticedMethod(function, notice, failed))
+    if not isinstance(function, NoticedMethod):
+        if function is None or not hasattr(function, "__get__"):
+            return False
+        function = NoticedMethod(function)
+        setattr(cls, name, function)
+    function.notices.append((notice, failed))
     return True
 
 
@@ -133,8 +124,7 @@ def notice_module_attribute(
 ) -> bool:
     """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if it does not exist.
 
-    Only lookups from other modules are observed, because code in the module itself reads its globals
-    directly.
+    Lookups in the module itself are not observed, because code reads its own globals directly.
     """
     if name not in vars(module):
         return False

@@ -1,9 +1,8 @@
-"""Answer queries of the agent in a command that is one Python program, and possibly not a rank.
+"""Answer queries of the agent in a Python program that may not be a rank.
 
-A rank waits for queries in a thread. Here, it is unknown whether anything is trained, and a thread would have
-side effects: since Python 3.12, ``os.fork`` warns if another thread exists. Therefore, only ``faulthandler``
-is registered for its signal, which costs nothing until the signal arrives. If the process turns out to be a
-rank, the rank reuses this registration.
+A rank waits for queries in a thread. In other programs, a thread would have side effects: since Python 3.12,
+``os.fork`` warns if another thread exists. Therefore, only ``faulthandler`` is registered for a signal, which
+costs nothing until the signal arrives. If the process turns out to be a rank, it keeps this registration.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> Non
 
     `folder` is the folder of the rings. Few imports precede the check, because every Python process runs it.
     """
-    if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(_words()) or not _is_near(folder):
+    words = getattr(sys, "orig_argv", ())  # the command line; not available before Python 3.10
+    if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(words) or not _is_near(folder):
         return
     import atexit
     import time
@@ -32,19 +32,14 @@ def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> Non
     from .stacks import register_own_signal
 
     now = time.monotonic() + steady_offset(environ)
-    stood_by = register_own_signal(os.path.join(folder, f"0-{os.getpid()}-{now * 1e9:.0f}.ring"))
-    atexit.register(stood_by.leave)
-
-
-def _words() -> Sequence[str]:
-    """Return the command line of this process; empty before Python 3.10."""
-    return getattr(sys, "orig_argv", ())
+    answerer = register_own_signal(os.path.join(folder, f"0-{os.getpid()}-{now * 1e9:.0f}.ring"))
+    atexit.register(answerer.leave)
 
 
 def is_replay(words: Sequence[str]) -> bool:
-    """Return whether a command is ``stallwatch replay``, whose recorded steps are not current.
+    """Return whether a command is ``stallwatch replay``, whose steps are not current.
 
-    Up to two words, such as ``python -u``, can precede ``stallwatch``; other programs can have the same name.
+    Up to two words, such as ``python -u``, can precede ``stallwatch``.
     """
     return any(
         os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]
@@ -53,11 +48,8 @@ def is_replay(words: Sequence[str]) -> bool:
 
 
 def _is_near(folder: str) -> bool:
-    """Return whether the agent is a close ancestor of this process.
-
-    The name of the rings folder contains the agent's process id.
-    """
-    agent = os.path.basename(folder).partition("-")[0]
+    """Return whether the agent is a close ancestor of this process."""
+    agent = os.path.basename(folder).partition("-")[0]  # the name starts with the agent's process id
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):
         if above == agent:

@@ -28,10 +28,7 @@ from .layout import (
 
 
 class RingWriter:
-    """Writer that stores `draft` as records in a new file at `path`.
-
-    Raises `OSError` if the file cannot be created.
-    """
+    """Writer of `draft` into a new file at `path`. Raises `OSError` if the file cannot be created."""
 
     def __init__(
         self,

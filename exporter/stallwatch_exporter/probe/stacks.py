@@ -1,6 +1,4 @@
-"""Answer queries of the agent for the state of a rank (``answers``). The agent sends them only at a stall.
-
-There are two ways to answer, for two kinds of stall:
+"""Answer the agent's queries for the state of a rank (``answers``), which it sends only at a stall.
 
 * A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
 agent writes a number, and the thread answers with the state of the process, collectives last. Several agents
@@ -26,11 +24,10 @@ import stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable
     from typing import Any
 
     from .api import Probe
-    from .listening import Listening
+    from .forward_passes import ForwardPasses
 else:
     import _signal
 
@@ -44,12 +41,12 @@ _LEAST_DESCRIPTOR = 64  # low numbers can have a meaning: a program may inherit 
 
 
 class Answerer:
-    """Object that answers the agent's queries in this process; `base` is the path of the process's ring."""
+    """Object that answers the agent's queries in this process; `base` is the path of the ring."""
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
         self.probe: Probe | None = None  #: set once this process is known to be a rank
-        self._listening: Listening | None = None
+        self._forward_passes: ForwardPasses | None = None
         self._newest = 0  # number of the newest query
         self._base = base
         self._fault: int | None = None
@@ -60,16 +57,16 @@ class Answerer:
 
     def listen(self) -> None:
         """Start the thread that waits for queries. Raises an error if no pipe or thread is available."""
-        # Import now, because at a stall nothing may wait for a disk or an import lock.
+        # Import these modules now, because at a stall, nothing may wait for a disk or an import lock.
         import json  # noqa: F401
         import select
 
         from . import answers  # noqa: F401
 
         if self.probe is not None:
-            from .listening import Listening
+            from .forward_passes import ForwardPasses
 
-            self._listening = Listening(self.probe)
+            self._forward_passes = ForwardPasses(self.probe)
         pipe = _beside(self._base, QUERY)
         os.mkfifo(pipe, 0o600)
         # Also open the pipe for writing, so that it never reaches its end when agents open and close it.
@@ -93,10 +90,7 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the offer of the signal if Python code now uses the signal.
-
-        The probe calls this method every second as a sampler. It returns no values.
-        """
+        """Withdraw the signal from the agent if Python code now uses it; a sampler that returns no values."""
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -121,15 +115,16 @@ class Answerer:
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             # The training may close unknown descriptors; a reused number is another file.
             while _identity(self._pipe) == self._identity:
-                left = self._listening.left() if self._listening is not None else None
+                left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (
                     not self._poll.poll(left * 1000) or _identity(self._pipe) != self._identity
                 ):
                     continue
-                questions = os.read(self._pipe, _QUERY_BYTES)
-                if not questions or os.getpid() != self.pid:
+                queries = os.read(self._pipe, _QUERY_BYTES)
+                if not queries or os.getpid() != self.pid:
                     return
-                self._newest = max([self._newest, *(int(one) for one in questions.split() if one.isdigit())])
+                numbers = (int(query) for query in queries.split() if query.isdigit())
+                self._newest = max([self._newest, *numbers])
                 self._answer()
         except Exception:  # without an answer, the agent uses other methods
             pass
@@ -140,35 +135,31 @@ class Answerer:
         from .answers import collectives, counters, stacks
 
         try:
-            if self._listening is not None:
-                self._listening.begin()
+            if self._forward_passes is not None:
+                self._forward_passes.begin()
         except Exception:  # answer without counting forward passes
             pass
         probe = self.probe
 
-        def where() -> dict[str, Any]:
+        def state() -> dict[str, Any]:
             counted = {"counters": counters(probe)} if probe is not None else {}
             return {**stacks(), **counted}
 
-        answers: tuple[tuple[str, Callable[[], dict[str, Any]]], ...] = (
-            (ANSWER, where),
-            (COLLECTIVES, collectives),
-        )
-        for suffix, answer in answers:
+        for suffix, answer in ((ANSWER, state), (COLLECTIVES, collectives)):
             try:
-                head = {"asked": str(self._newest)}
-                data = json.dumps({**head, **answer()}, default=str).encode("ascii", "replace")
+                found = {"asked": str(self._newest), **answer()}
+                data = json.dumps(found, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
                 continue  # for example, a full disk: the other part may still fit
 
 
-def free_signal(status: str = "/proc/self/status") -> int | None:
-    """Return a real-time signal that this process does not handle, ignore or block; otherwise ``None``."""
+def free_signal() -> int | None:
+    """Return a real-time signal that this process does not handle, ignore or block, if there is one."""
     if not hasattr(_signal, "SIGRTMAX"):
         return None
-    masks = signal_masks(status)
+    masks = signal_masks("/proc/self/status")
     taken = masks["SigCgt"] | masks["SigIgn"] | masks["SigBlk"]
     for number in range(_signal.SIGRTMAX - 5, _signal.SIGRTMAX - 5 - SIGNALS_TRIED, -1):
         if not taken >> (number - 1) & 1 and _signal.getsignal(number) == _signal.SIG_DFL:
@@ -188,10 +179,7 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Replace the descriptor `fd` by a duplicate with a high number, and return the duplicate.
-
-    Other code rarely uses descriptors with such high numbers.
-    """
+    """Replace a descriptor by a duplicate with a high number, which other code rarely uses; return it."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:
@@ -217,7 +205,6 @@ def _remove(path: str) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file atomically, so that a reader sees either the whole file or no file."""
     fresh = path + ".new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

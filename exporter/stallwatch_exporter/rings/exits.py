@@ -1,10 +1,9 @@
 """Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
-Until its parent reads the status, an ended process is a zombie, and its line in ``/proc`` contains the status
-(proc_pid_stat(5), ``exit_code``; only for processes of the same user). A descriptor of the process wakes the
-agent when the process ends (pidfd_open(2), Linux 5.3). From Linux 6.15 on, the status can also be read from
-the descriptor later (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). The rank
-itself is not changed.
+A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until its parent
+reads the status, the process is a zombie, and its line in ``/proc`` contains the status (proc_pid_stat(5),
+``exit_code``; only for processes of the same user). From Linux 6.15 on, the status can also be read from the
+descriptor later (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _EXIT_CODE = 49  # index among the fields after the name, starting at 0
 
 
 class Exits:
-    """Exit codes of processes that were passed to `watch` while they ran, if the kernel provides them."""
+    """Exit codes of the processes that were passed to `watch` while they ran, if the kernel provides them."""
 
     def __init__(self) -> None:
         self.codes: dict[Hashable, int] = {}  #: exit codes by the key given to `watch`; ``-n`` for signal n
@@ -43,10 +42,7 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process `pid`, if it was running at `started` (steady time).
-
-        Further calls with the same key do nothing.
-        """
+        """Watch the process `pid` that ran at `started` (steady time). A repeated `key` has no effect."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -79,9 +75,9 @@ class Exits:
     __del__ = close  # the thread holds no strong reference to this object
 
     def _waiting(self) -> select.epoll:
-        """Return the epoll object on which a thread waits for ends of processes.
+        """Return the epoll object, and start the thread that waits on it at the first call.
 
-        The object and the thread are created at the first call. The caller must hold the lock.
+        The caller must hold the lock.
         """
         if self._epoll is None:
             epoll = select.epoll()
@@ -94,10 +90,7 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the ends of the processes of these descriptors.
-
-        Return False if the calling thread must stop.
-        """
+        """Record the ends of these descriptors' processes; return False if the calling thread must stop."""
         with self._lock:
             if self._epoll is not epoll:
                 return False

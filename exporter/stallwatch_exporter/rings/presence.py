@@ -1,19 +1,22 @@
-"""Check whether a process that started at a known time is still running."""
+"""Inspect processes by their ids, which other processes can get later."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-#: Seconds by which a process may seem younger than its own ring. Its start is counted in clock ticks
-#: (hundredths of a second) from a boot time that the kernel gives in whole seconds and adjusts when the clock
-#: is set (psutil 7.2.2, ``_pslinux.py``: ``create_time``, ``boot_time``): that explains one second at most,
-#: and the rest is for clocks that NTP corrects while the job begins. A process id is reused only after all
-#: other ids, which takes longer; and a rank wrongly reported dead is worse than a rank wrongly reported alive
-#: for a moment.
+_Fact = TypeVar("_Fact")
+
+#: Seconds by which a process may seem younger than its own ring. The kernel gives the start of a process
+#: relative to a boot time in whole seconds, which it adjusts when the clock is set (psutil 7.2.2,
+#: ``_pslinux.py``: ``create_time``, ``boot_time``). That explains one second; the rest is for clocks that NTP
+#: corrects while the job begins. A process id is reused only after all other ids, which takes longer, and
+#: reporting a running rank as dead is worse than reporting a dead rank as running for a moment.
 SAME_PROCESS_SECONDS = 5.0
 
 
@@ -32,12 +35,12 @@ def is_there(pid: int, started: float) -> bool:
         return False
 
 
-def command_line(pid: int) -> tuple[str, ...]:
-    """Return the words of a process's command line; empty if the process has ended."""
+def inspect_process(pid: int, query: Callable[[psutil.Process], _Fact], otherwise: _Fact) -> _Fact:
+    """Return the result of `query` for a process; `otherwise` if the process ended or cannot be inspected."""
     try:
-        return tuple(psutil.Process(pid).cmdline())
-    except (psutil.Error, OSError):
-        return ()
+        return query(psutil.Process(pid))
+    except (psutil.Error, OSError):  # psutil does not handle errors due to a lack of descriptors or memory
+        return otherwise
 
 
 @functools.cache

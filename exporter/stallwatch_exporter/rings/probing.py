@@ -18,7 +18,7 @@ from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
 from stallwatch_exporter.probe.events import MOST_BYTES
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.rings.exits import Exits
-from stallwatch_exporter.rings.presence import command_line, is_there, process_namespace
+from stallwatch_exporter.rings.presence import inspect_process, is_there, process_namespace
 from stallwatch_exporter.rings.reader import Batch, Record, RingReader, open_file
 from stallwatch_exporter.running.crashes import ProcessEnd
 from stallwatch_exporter.settings import make_home
@@ -37,7 +37,7 @@ _QUOTES = lazy(r"[\"\n\r\\]")
 def make_folder(home: Path) -> Path:
     """Create a private folder for the rings of one run. Raises `OSError` if there is no space.
 
-    If the state folder cannot be written, use a temporary folder, so that the probes still work.
+    If the state folder is not writable, the folder is created in the system's temporary folder.
     """
     try:
         parent = home / "rings"
@@ -57,17 +57,16 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents.
-
-    Ranks that are still running keep their rings, because they have them open.
-
-    The process id of an agent in another container is meaningless here, so only the folder's age counts.
-    """
+    """Remove the folders of killed agents. Ranks that still run keep their rings, which they have open."""
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
-        ours = rest.partition("-")[2] == _tag()
-        gone = not psutil.pid_exists(int(pid)) if ours and pid.isdigit() else pid.isdigit()
-        if gone and _age(old) > (_ORPHAN_SECONDS if ours else _FOREIGN_SECONDS):
+        if not pid.isdigit():
+            continue
+        # The process id of an agent in another container means nothing here, so only the folder's age counts.
+        is_local = rest.partition("-")[2] == _tag()
+        if is_local and psutil.pid_exists(int(pid)):
+            continue
+        if _age(old) > (_ORPHAN_SECONDS if is_local else _FOREIGN_SECONDS):
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -103,7 +102,7 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         self.words: tuple[str, ...] = ()  #: command line at the process's first step
         self.left: bool | None = None  #: it reported that it ends without an error (True) or with one (False)
-        self.beside = False  #: the process started while another process of its rank trained
+        self.is_worker = False  #: the process started while another process of its rank trained
         self._events_until = 0
 
     @property
@@ -118,7 +117,7 @@ class RankProcess(RingReader):
             if "step" in record.values:
                 self.step, self.stepped_at = int(record.values["step"]), record.time
         if self.step is not None and not stepped:
-            self.words = command_line(self.header.pid)
+            self.words = inspect_process(self.header.pid, lambda process: tuple(process.cmdline()), ())
         return batch
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -199,8 +198,7 @@ class Probing:
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the text events since the last call, with secrets masked.
 
-        The end of a rank's worker process is omitted, because readers would mistake it for the end of the
-        rank.
+        The end of a worker process is omitted, because readers would mistake it for the end of the rank.
         """
         for process in self._found():
             for event in process.events():
@@ -210,7 +208,8 @@ class Probing:
     def ranks_up(self) -> dict[int, frozenset[Path]]:
         """Return the rings of the running processes of each rank that has a ring."""
         return {
-            rank: frozenset(each.path for each in own if each.is_up) for rank, own in self._by_rank().items()
+            rank: frozenset(each.path for each in processes if each.is_up)
+            for rank, processes in self._by_rank().items()
         }
 
     def first_rank(self) -> int | None:
@@ -221,11 +220,13 @@ class Probing:
 
     def exit_codes(self) -> dict[int, int]:
         """Return the exit code of the last process of each ended rank, if known; ``-n`` for signal n."""
-        gone = {rank: own for rank, own in self._by_rank().items() if not any(each.is_up for each in own)}
-        last = {
-            rank: max(own, key=lambda each: each.header.started).path for rank, own in gone.items() if own
-        }
-        return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
+        codes = {}
+        for rank, processes in self._by_rank().items():
+            if processes and not any(each.is_up for each in processes):
+                last = max(processes, key=lambda each: each.header.started)
+                if last.path in self._exits.codes:
+                    codes[rank] = self._exits.codes[last.path]
+        return codes
 
     def pids(self) -> set[int]:
         """Return the process ids of all rings, whether the processes run or not."""
@@ -262,47 +263,43 @@ class Probing:
         return self._known()
 
     def _by_rank(self) -> dict[int, list[RankProcess]]:
-        """Return the processes of each known rank."""
         ranks = dict.fromkeys(process.header.rank for process in self._known())
-        return {rank: self._own(rank) for rank in ranks if rank >= 0}
+        return {rank: self._of_rank(rank) for rank in ranks if rank >= 0}
 
     def _ends_rank(self, process: RankProcess) -> bool:
         """Return whether the end of this process is the end of its rank."""
-        own = self._own(process.header.rank)
-        if process not in own:
+        processes = self._of_rank(process.header.rank)
+        if process not in processes:
             return False
-        if any(each.latest_step_at() is not None for each in own):
+        if any(each.latest_step_at() is not None for each in processes):
             return True
         # Before any step, the earliest process that still runs is the rank.
-        return not any(each.header.started < process.header.started and each.is_up for each in own)
+        return not any(each.header.started < process.header.started and each.is_up for each in processes)
 
-    def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that complete steps.
+    def _of_rank(self, rank: int) -> list[RankProcess]:
+        """Return the processes with the number of a rank, without its workers.
 
-        If none of them completes steps, return all processes of the rank.
-
-        Processes that started while another process trained are its workers, even after it has ended.
+        Workers are processes without steps that started while another process of the rank trained.
         """
         processes = [process for process in self._known() if process.header.rank == rank]
         if len(processes) == 1:
             return processes
-        stepping = {one: at for one in processes if (at := one.latest_step_at()) is not None}
+        stepping = {each: at for each in processes if (at := each.latest_step_at()) is not None}
         if not stepping:
             return processes
         lead, stepped_at = max(stepping.items(), key=lambda item: item[1])
-        later = [one for one in processes if one not in stepping and one.header.started > stepped_at]
+        later = [each for each in processes if each not in stepping and each.header.started > stepped_at]
         trains = bool(later) and lead.is_up
         for process in later:
-            process.beside = process.beside or trains
+            process.is_worker = process.is_worker or trains  # a worker stays one after the rank has ended
         # A launcher that restarts its ranks starts new processes, which have new rings.
-        return [*stepping, *(process for process in later if not process.beside)]
+        return [*stepping, *(process for process in later if not process.is_worker)]
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
     """Return the value with the secrets in its texts masked; `name` is its key.
 
-    Each text is masked separately, because a mask in the middle of JSON can remove the quote that ends a
-    text.
+    Each text is masked separately, because a mask in JSON can remove the quote that ends a text.
     """
     if isinstance(value, str):
         masked = redact(value)

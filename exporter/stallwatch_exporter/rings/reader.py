@@ -1,9 +1,9 @@
-"""Read the ring of a rank from outside: new records and the number of lost records, but no partial records.
+"""Read the ring of a rank from another process: the new records, and the number of lost records.
 
 The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the counter
-is read again after the records: records that the writer could have begun to overwrite in the meantime count
-as lost. The file is read, not mapped: if a file is truncated, reads return less data, but a mapping would end
-the reader with SIGBUS.
+is read again after the records, and records that the writer could have begun to overwrite in the meantime
+count as lost. The file is not mapped into memory, because a truncated mapping would end the reader with
+SIGBUS.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class RingReader:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
         """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
-        rested = self._fd is None
+        was_closed = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
-            if rested:
+            if was_closed:
                 self._fd = open_file(self.path)
         try:
             yield
         finally:
-            if rested:
+            if was_closed:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
@@ -127,8 +127,7 @@ class RingReader:
         now = self._written()
         if now is None:
             return
-        # The writer may be writing the record after `now`, in the position of the record `capacity` before
-        # it.
+        # The writer may already be overwriting the record with the number `now + 1 - capacity`.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
             record = self._unpacked(data, number - first, number) if number >= intact else None
@@ -198,7 +197,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """Return the record at `place`; ``None`` if it is incomplete or does not have this number."""
+        """Return the record at index `place`; ``None`` if it is incomplete or does not have this number."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None
@@ -212,8 +211,8 @@ class RingReader:
             if abs(value) <= LARGEST or (name in COMPUTED and not math.isnan(value))
         }
         marked = int(known.pop("told_nan", 0))
-        for place, name in enumerate(self.header.fields):
-            if marked >> place & 1 and name in COMPUTED and not math.isinf(known.get(name, 0.0)):
+        for bit, name in enumerate(self.header.fields):
+            if marked >> bit & 1 and name in COMPUTED and not math.isinf(known.get(name, 0.0)):
                 known[name] = math.nan
         return Record(self.header.rank, found, time, known)
 

@@ -1,9 +1,8 @@
-"""Write samples into a CSV or a Parquet file."""
+"""Write samples into a CSV or a Parquet file, or return them as a data frame."""
 
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import math
 import os
@@ -17,16 +16,17 @@ from stallwatch_exporter.sampling.rows import Sampling
 from stallwatch_rules.samples.table import COLUMNS, FIELDS, Row
 from stallwatch_rules.text.controls import for_spreadsheet
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 EXTRA = "pip install 'stallwatch[samples]'"
+_EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
+_TYPES = dict.fromkeys(FIELDS, "float64") | {"phase": str, "file": str}
+_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # integers that may be missing
 
 
 class MissingLibrary(Exception):
     """A library is not installed; the message explains how to get it."""
-
-
-def has_arrow() -> bool:
-    """Return whether pyarrow can be imported."""
-    return importlib.util.find_spec("pyarrow") is not None
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
@@ -50,7 +50,7 @@ def _cells(name: str, column: Sequence[float | str | None]) -> Sequence[str]:
     if column.count(None) == len(column):
         return [""] * len(column)
     if name == "time":
-        return ["" if time is None else seconds_text(float(time)) for time in column]
+        return ["" if time is None else _utc(float(time)) for time in column]
     if isinstance(column[0], str):
         return [_quoted(str(text)) for text in column]
     return ["" if value is None else repr(value).removesuffix(".0") for value in column]
@@ -63,39 +63,51 @@ def _quoted(text: str) -> str:
     return cell.getvalue()
 
 
-def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as Parquet; return their number. Raises `MissingLibrary` without pyarrow."""
-    if not has_arrow():
-        raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv")
-    from pyarrow import parquet
-
-    from stallwatch_exporter.sampling.tables import SCHEMA, write_tables
-
-    with parquet.ParquetWriter(out, SCHEMA) as writer:
-        return write_tables(sampling, writer)
-
-
-_EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
-
-
-def seconds_text(time: float) -> str:
-    """Return a time since the epoch as text, in UTC with microseconds."""
+def _utc(time: float) -> str:
+    """Return a Unix time as text, in UTC with microseconds."""
     if not math.isfinite(time):
         return ""
     second, micros = divmod(round(time * 1e6), 1_000_000)
-    return f"{_second_text(second)}.{micros:06d}Z"
+    return f"{_utc_second(second)}.{micros:06d}Z"
 
 
 @lru_cache(maxsize=1024)  # consecutive rows often have the same second
-def _second_text(second: int) -> str:
+def _utc_second(second: int) -> str:
     return (_EPOCH + timedelta(seconds=second)).isoformat(" ", "seconds")
 
 
-if TYPE_CHECKING:
-    import pandas as pd
+def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
+    """Write all samples as Parquet; return their number. Raises `MissingLibrary` without pyarrow."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv") from error
 
-_TYPES = dict.fromkeys(FIELDS, "float64") | {"phase": str, "file": str}
-_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # integers that may be missing
+    schema = pa.schema(
+        [
+            ("rank", pa.int32()),
+            ("time", pa.timestamp("us", tz="UTC")),
+            ("step", pa.int64()),
+            ("total_steps", pa.int64()),
+            ("phase", pa.string()),
+            ("file", pa.string()),
+            ("line", pa.int64()),
+            *((name, pa.float64()) for name in FIELDS),
+        ]
+    )
+    place = COLUMNS.index("time")
+    count = 0
+    with parquet.ParquetWriter(out, schema) as writer:
+        for rows in sampling.rows():
+            count += len(rows)
+            columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+            columns[place] = tuple(
+                None if time is None else round(float(time) * 1e6) for time in columns[place]
+            )
+            arrays = list(map(pa.array, columns, schema.types))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    return count
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:

@@ -34,7 +34,7 @@ class Sampling:
         self._reader = ProgressReader(self.files, progress)
 
     def rows(self, named: Callable[[str], str] = str) -> Iterator[list[Row]]:
-        """Yield all rows in lists of limited size, file by file; `named` returns the names of files."""
+        """Yield all rows in lists of limited size, file by file. `named` returns the file name to show."""
         for file in self.files:
             held: list[Row] = []
             for rows in _rows_of(file, self._reader.chunks(file, self.problems), named(file.name)):
@@ -48,7 +48,8 @@ class Sampling:
 def _rows_of(file: LogFile, chunks: Iterator[bytes], name: str) -> Iterator[list[Row]]:
     start = next(chunks, b"")
     series = SeriesReader()
-    reader, rows = _reader(file, start), RowReader(name, series)
+    reader = LineReader(file.name, file.rank, prefix_of(start)).look_ahead(start)
+    rows = RowReader(name, series)
     head, rest = _head(itertools.chain([start], chunks))
     rows.feed(reader.feed(head))
     if reader.ordinary and reader.lines >= _FIRST_LINES and not series.learnt:
@@ -64,12 +65,8 @@ def _rows_of(file: LogFile, chunks: Iterator[bytes], name: str) -> Iterator[list
     yield rows.finish()
 
 
-def _reader(file: LogFile, head: bytes) -> LineReader:
-    return LineReader(file.name, file.rank, prefix_of(head)).look_ahead(head)
-
-
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """Return the first lines, complete, and an iterator over the rest."""
+    """Return the first complete lines, and an iterator over the rest of the file."""
     head = b""
     for chunk in chunks:
         head += chunk

@@ -1,7 +1,6 @@
-"""Check access to /metrics and the relay, by bearer tokens and passwords as Prometheus sends them.
+"""Check the bearer tokens and passwords with which Prometheus and others access /metrics and the relay.
 
-The credentials are in files that are read for each request, so changes are effective immediately. If a file
-cannot be read, all callers are denied.
+The files with credentials are read for each request, so that changes are effective immediately.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class Access:
         is_authenticated: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Set up access control; `names` and `tokens` are accepted in addition to the settings.
+        """Accept the `names` and `tokens` in addition to those in the settings.
 
         `is_authenticated` is true if a client certificate authenticates the connection. `report` is called
-        only once for a name that is rejected, because such requests can be frequent.
+        only for the first rejected name, because such requests can be frequent.
         """
         self._settings = settings
         self._names = normalised((*settings.allowed_hosts, *names))
@@ -82,7 +81,6 @@ class Access:
         return refusal
 
     def _is_known(self, authorization: str) -> bool:
-        """Return whether the header contains valid credentials; all wrong credentials take the same time."""
         scheme, _, sent = authorization.partition(" ")
         if scheme.lower() == "bearer":
             known = {*_lines(self._settings.token_file), *(token.encode() for token in self._tokens)}
@@ -131,7 +129,7 @@ def problems(settings: ServerSettings) -> list[str]:
 
 
 def _lines(path: Path | None) -> list[bytes]:
-    """Return the entries of a credential file; empty if it cannot be read, so that all callers are denied."""
+    """Return the lines of a credential file; empty if it cannot be read, so that all callers are denied."""
     try:
         return [] if path is None else _read(path)
     except OSError:
@@ -144,5 +142,6 @@ def _read(path: Path) -> list[bytes]:
 
 
 def _is_one_of(sent: bytes, known: Iterable[bytes]) -> bool:
-    matches = [hmac.compare_digest(sent, one) for one in known]  # compare all entries, even after a match
+    # Compare with all entries, so that the time does not depend on which entry matches.
+    matches = [hmac.compare_digest(sent, entry) for entry in known]
     return any(matches)

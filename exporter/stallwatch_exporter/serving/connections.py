@@ -23,17 +23,14 @@ _LEAVING = 1.0  # seconds in which a thread detects the end of its connection
 
 
 class Peer:
-    """Client of a connection, with the time until which the server waits for the client."""
+    """Client of a connection, and the time until which the server waits for it."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
         self.deadline: float | None = deadline  #: ``None`` while the server works for the client
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """Wake the thread that waits for the client.
-
-        With `SHUT_RD`, the thread wakes only if it waits for a request.
-        """
+        """End the connection; with `SHUT_RD`, only if its thread is waiting for a request."""
         with contextlib.suppress(OSError):
             # Do not call `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
@@ -89,7 +86,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection. If there are too many connections, first end an idle one."""
+        """Start a thread for the connection; if there are too many connections, first end an idle one."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -116,12 +113,9 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """End the server's loop.
-
-        On Linux, the loop ends immediately. On other systems, it ends at its next poll.
-        """
+        """End the server's loop."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the loop on Linux; elsewhere, its next poll does
         super().shutdown()
 
     def server_close(self) -> None:
@@ -194,10 +188,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request.
-
-        If the connection is reused, the deadline starts with the first byte of the request.
-        """
+        """Wait for a request; on a reused connection, its deadline starts with its first byte."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)
@@ -205,7 +196,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        """Read the head of a request; the total size is limited, in addition to the size of lines."""
+        """Read the head of a request, whose total size is limited."""
         stream = self.rfile
         self.rfile = _Head(stream)  # type: ignore[assignment]
         try:
@@ -214,12 +205,12 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether all readers, such as a proxy and this server, find the same end of the request."""
+        """Return whether a proxy and this server certainly agree on where the request ends."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
     def body(self, length: int) -> bytes:
-        """Read the body of the request; the body is shorter if the connection ends before it is complete."""
+        """Read the body of the request; it is shorter than `length` if the connection ends too early."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
         self.arrived()
         return body

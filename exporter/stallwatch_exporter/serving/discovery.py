@@ -46,30 +46,18 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     return path
 
 
-def withdraw(path: Path) -> None:
-    """Remove the file of a closed endpoint."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
 def _remove_stale(folder: Path) -> None:
     """Remove the files that killed processes of this account left in the folder."""
+    unreadable = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
     for path in folder.glob("stallwatch-*.json"):
-        with contextlib.suppress(
-            OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
-        ):
-            written, labels = _own(path)
-            if _is_gone(labels, written):
+        # Opening the file of another account raises OSError.
+        with contextlib.suppress(*unreadable), open_private(path, others=0) as file:
+            labels = json.loads(file.read(_MOST_BYTES))[0]["labels"]
+            if _has_ended(labels, os.fstat(file.fileno()).st_mtime):
                 path.unlink()
 
 
-def _own(path: Path) -> tuple[float, Mapping[str, Any]]:
-    """Return the time and the labels of this account's file. Raises `OSError` for other accounts' files."""
-    with open_private(path, others=0) as file:
-        return os.fstat(file.fileno()).st_mtime, json.loads(file.read(_MOST_BYTES))[0]["labels"]
-
-
-def _is_gone(labels: Mapping[str, Any], written: float) -> bool:
+def _has_ended(labels: Mapping[str, Any], written: float) -> bool:
     """Return whether the process that wrote these labels has ended, as far as this host can know."""
     if labels[f"{_META}host"] != socket.gethostname():
         return False

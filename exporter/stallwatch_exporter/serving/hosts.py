@@ -1,8 +1,8 @@
-"""Decide which requests are intended for this server, based on their ``Host`` and ``Origin`` headers.
+"""Decide from the ``Host`` and ``Origin`` headers whether a request is intended for this server.
 
-A web page in a browser can let its own domain name resolve to this machine ("DNS rebinding"), and then read
-the server's pages under that name. Therefore, a server responds only under names that no other party can
-claim: addresses, ``localhost``, the machine's own names, and configured names.
+A web page can make its own domain name resolve to this machine ("DNS rebinding") and then read the server's
+pages under that name. Therefore, a server responds only under names that no other party can claim: addresses,
+``localhost``, the machine's own names, and configured names.
 """
 
 from __future__ import annotations
@@ -52,16 +52,14 @@ def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
         return False
     if _is_address(name) or name == "localhost" or name.endswith(".localhost"):
         return True
-    return _is_among(name, names)
+    return any(each in ("*", name) or (each.startswith("*.") and name.endswith(each[1:])) for each in names)
 
 
 def is_same_origin(origin: str, authority: str) -> bool:
-    """Return whether a page with this ``Origin`` was loaded from the host and port that it now requests.
-
-    Browsers omit the scheme's default port, but a proxy can include it.
-    """
+    """Return whether a page with this ``Origin`` was loaded from the host and port that it now requests."""
     scheme, _, rest = origin.lower().partition("://")
-    port = _PORTS.get(scheme)  # no other scheme; for example, a sandboxed frame sends "null"
+    port = _PORTS.get(scheme)  # None for other schemes; for example, a sandboxed frame sends "null"
+    # Browsers omit the scheme's default port, but a proxy can include it.
     return port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)
 
 
@@ -75,8 +73,9 @@ def refusal_of(
 ) -> Refusal | None:
     """Return the reason to reject a request with these ``Host`` and ``Origin`` headers, or ``None``.
 
-    `url` is the address at which users access the server, whatever ``Host`` their proxy sends. An
-    authenticated caller (`known_caller`) can use any name, because a foreign page cannot be authenticated.
+    A page from `url`, the address at which users access the server, is accepted even if a proxy changes the
+    ``Host``. An authenticated caller (`known_caller`) can use any name, because a page of another site cannot
+    be authenticated.
     """
     host = hosts[0] if len(hosts) == 1 else ""
     if not known_caller and not is_allowed_host(host, configured) and not is_allowed_host(host, own_names()):
@@ -90,14 +89,14 @@ def refusal_of(
 
 
 def normalised(names: Iterable[str]) -> frozenset[str]:
-    """Return configured names in the form that ``refusal_of`` compares: lower case, Punycode, no port."""
+    """Return the valid names, each as `pattern_of` returns it."""
     return frozenset(filter(None, map(pattern_of, names)))
 
 
 def pattern_of(name: str) -> str | None:
-    """Return a configured name in the form that ``refusal_of`` compares; ``None`` for an invalid name.
+    """Return a configured name or pattern in lower case and Punycode, without a port; ``None`` if invalid.
 
-    The name can also be a pattern, which is ``*.domain`` or ``*``.
+    A pattern is ``*.domain`` or ``*``.
     """
     below = "*." if name.strip().startswith("*.") else ""
     if name.strip() == "*":
@@ -110,7 +109,7 @@ def pattern_of(name: str) -> str | None:
 
 
 def name_in(url: str) -> list[str]:
-    """Return a list with the host name of an address; an empty list if the address has no host name."""
+    """Return the host name of an address as a list of one name; empty if the address has none."""
     try:
         name = urlsplit(url).hostname
     except ValueError:
@@ -127,10 +126,9 @@ def own_names() -> frozenset[str]:
 
 
 class _FullName:
-    """Name of this machine, from a name server.
+    """Full name of this machine, from a name server.
 
-    While one caller waits for the name server, other callers get the last name, because a page could cause
-    many calls.
+    Only one caller at a time waits for the name server; all others get the last known name.
     """
 
     def __init__(self) -> None:
@@ -158,10 +156,6 @@ def _is_of(origin: str, url: str) -> bool:
     scheme, _, rest = url.lower().partition("://")
     authority = rest.partition("/")[0]
     return bool(authority) and origin.lower().startswith(f"{scheme}://") and is_same_origin(origin, authority)
-
-
-def _is_among(name: str, names: Iterable[str]) -> bool:
-    return any(one in ("*", name) or (one.startswith("*.") and name.endswith(one[1:])) for one in names)
 
 
 def _is_address(name: str) -> bool:

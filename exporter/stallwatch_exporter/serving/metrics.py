@@ -1,20 +1,22 @@
 """Maintain the metrics of one run for Prometheus; ``docs/metrics.md`` describes each metric.
 
-Every agent has its own registry. Labels are `run` and `rank`, and if needed a phase or a rule, but never the
-text of a log. An unknown rank is the empty label, which Prometheus treats as no label.
+Labels never contain the text of a log. If the rank is unknown, the label `rank` is empty, which Prometheus
+treats as no label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from prometheus_client import Counter, Enum, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, Info
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_exporter.serving.registry import RunRegistry
 from stallwatch_rules import __version__
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
@@ -97,8 +99,30 @@ _NAME = lazy(r"[a-z][a-z0-9_-]{0,40}")
 _SHORT = lazy(r"[\w.+:-]{1,60}")
 
 
+class RunRegistry(CollectorRegistry):
+    """Registry of the metrics of one run, without creation times, and with the duration of the scrape."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(auto_describe=True)
+        self.run = run
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        start = time.perf_counter()
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+        took = GaugeMetricFamily(
+            "stallwatch_scrape_duration_seconds",
+            "How long it took to collect these metrics.",
+            labels=["run"],
+        )
+        took.add_metric([self.run], time.perf_counter() - start)
+        yield took
+
+
 class RunMetrics:
-    """The metrics of one run; all methods are cheap and safe to call during a scrape."""
+    """Metrics of one run; all methods are cheap and safe to call during a scrape."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -141,10 +165,7 @@ class RunMetrics:
         self.phase("init")
 
     def _series(self, name: str, *labels: str) -> Any:
-        """Return the child of a gauge or a counter with these labels."""
         return self._families[name].labels(self.run, *labels)
-
-    # ---- what was read
 
     def read(self, lines: int, size: int) -> None:
         """Count lines and bytes that were read from logs."""
@@ -152,7 +173,7 @@ class RunMetrics:
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Set gauges from the numbers in one log line, or if `hooked` is true, from a rank's probe."""
+        """Set gauges from the numbers in one log line or, if `hooked`, from a rank's probe."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
@@ -160,7 +181,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count overflows, one at a time or from the total in DeepSpeed's step line."""
+        """Count skipped steps, one per reported overflow or from the total in DeepSpeed's step line."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -201,12 +222,10 @@ class RunMetrics:
         if "warnings" not in self._hooked:  # otherwise, the ranks count their own warnings
             self._series("warnings", self._rank(rank)).inc()
 
-    # ---- how it goes
-
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        With `counted`, the sum already contains all steps up to this step, possibly under other numbers.
+        With `counted`, the steps up to this step were already counted, possibly under other numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -240,7 +259,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled, once its suspected stall was confirmed."""
+        """Set whether the run is stalled; a stall counts only after it was confirmed."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -283,9 +302,9 @@ class RunMetrics:
         self._dropped_total = max(total, self._dropped_total)
 
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
-        """Set the numbers of hosts that a coordinator expects, that report, and that are silent.
+        """Set the numbers of hosts that are expected, that report, and that are silent.
 
-        ``None`` means that the agent does not merge, because only one agent reports these numbers.
+        Only the coordinator publishes these numbers; on all other agents, they are ``None``.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
@@ -314,11 +333,7 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """Return the label of a rank.
-
-        The label is empty for a number that cannot be a rank, and for a new rank if the limit of labels is
-        reached.
-        """
+        """Return the label of a rank; empty for an impossible rank, or if there are too many ranks."""
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

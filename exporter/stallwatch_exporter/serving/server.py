@@ -5,6 +5,7 @@ If the requested port is in use, the server takes the next free port.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import ssl
@@ -22,8 +23,8 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from stallwatch_exporter.serving.authentication import Access, problems
 from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
-from stallwatch_exporter.serving.discovery import announce, withdraw
-from stallwatch_exporter.serving.registry import RunRegistry
+from stallwatch_exporter.serving.discovery import announce
+from stallwatch_exporter.serving.metrics import RunRegistry
 from stallwatch_exporter.settings import ExporterSettings
 
 
@@ -56,16 +57,17 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Wait up to `limit` seconds until a Prometheus that scraped before has read the current values.
+        """Wait up to `limit` seconds until Prometheus has read the current values; return whether it has.
 
-        Return `False` immediately if there was no scrape before.
+        If Prometheus has not read any values before, return `False` immediately.
         """
         return self._scrapes.wait_for_one(limit)
 
     def close(self) -> None:
         """Stop serving and free the port."""
         if self._announced is not None:
-            withdraw(self._announced)
+            with contextlib.suppress(OSError):
+                self._announced.unlink()
         super().close()
 
 
@@ -136,7 +138,7 @@ def _announced(
 def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     """Return the server's TLS context; ``None`` if no TLS is configured.
 
-    A partial configuration raises `ValueError`, because the user expects an encrypted connection.
+    Raises `ValueError` for a partial configuration, because the user expects an encrypted connection.
     """
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
@@ -223,10 +225,7 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the seconds until the next scrape is expected, at most `limit`.
-
-        Return 0 if there is no scraper, or if it is late.
-        """
+        """Return the seconds until the next scrape is expected, at most `limit`; 0 if none is expected."""
         with self._changed:
             began = list(self._began)
         if not began:
@@ -235,7 +234,6 @@ class Scrapes:
         if not gaps:
             return limit
         wait = _LATE * max(gaps) + _GRACE
-        # A scraper that is this late is not expected anymore.
         return max(0.0, min(limit, began[-1] + wait - self._clock()))
 
     def wait_for_one(self, limit: float) -> bool:

@@ -1,6 +1,6 @@
-"""Let a rank watch itself without an agent: a thread reads the rank's ring and serves /metrics.
+"""Serve /metrics from a thread of the rank itself, if no agent watches the run.
 
-The training thread writes to the ring and never waits for this thread.
+The training thread writes to the ring as usual, and never waits for the thread that reads it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import atexit
 import os
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.notices import print_notice
 from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.serving.metrics import RunMetrics
-from stallwatch_exporter.serving.server import MetricsServer, serve
+from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
@@ -27,7 +26,7 @@ class Standalone:
     """Metrics of this process, updated by a daemon thread until the process ends."""
 
     def __init__(self, run: str, settings: ExporterSettings, local_rank: int = 0) -> None:
-        self.folder: Path = make_folder(settings.home)
+        self.folder = make_folder(settings.home)
         self.metrics = RunMetrics(run)
         self._probing = Probing(self.folder)
         self._progress = HookedProgress()
@@ -35,9 +34,7 @@ class Standalone:
         self._advance = Advance(self._progress, self._watch, self.metrics)
         self._ended = threading.Event()
         port = settings.port + max(local_rank, 0) if settings.port else 0
-        self.server: MetricsServer | None = serve(
-            self.metrics.registry, replace(settings, port=port), print_notice
-        )
+        self.server = serve(self.metrics.registry, replace(settings, port=port), print_notice)
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._follow, name="stallwatch", daemon=True)
         self._thread.start()
@@ -67,5 +64,5 @@ class Standalone:
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception:  # the next call may succeed, and the error must not affect the training
+            except Exception:  # the next call may succeed
                 continue

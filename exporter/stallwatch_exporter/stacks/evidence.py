@@ -36,7 +36,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """Snapshots of the ranks: `look` starts a snapshot, `take` returns its result once it is available."""
+    """Snapshots of the ranks: `look` starts one, and `take` returns its result once it is available."""
 
     def __init__(
         self,
@@ -70,8 +70,7 @@ class Evidence:
     def look(self, *, progressed: bool = False) -> None:
         """Start a snapshot and return immediately; `progressed` is whether a rank completed steps.
 
-        The snapshot writes the stacks to a file. If there is no result after `PATIENCE_SECONDS`, it is
-        abandoned.
+        A snapshot without a result after `PATIENCE_SECONDS` is abandoned.
         """
         self._number += 1
         self._began = self._clock()
@@ -109,7 +108,7 @@ class Evidence:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
             if not progressed:  # a program without steps can be anything, so query only ranks
-                ranks = [one for one in ranks if one.ring is not None and one.ring.exists()]
+                ranks = [rank for rank in ranks if rank.ring is not None and rank.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)
             if ranks:

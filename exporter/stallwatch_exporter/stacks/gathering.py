@@ -32,23 +32,26 @@ _Waiting = TypeVar("_Waiting")
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
     """Query each rank; a rank that cannot be queried raises no error.
 
-    If a process has no thread that answers queries, py-spy reads the stacks, if it is installed. The signal
-    is the second method. In a process without such a thread, it is used only if `interrupt` is true, because
-    a program in ``signal.pause()`` continues after a signal.
+    If the thread of a rank does not answer, a signal makes faulthandler write the stacks. If there is no such
+    thread, py-spy reads the stacks, if it is installed. Otherwise, the signal is sent only with `interrupt`,
+    because a program in ``signal.pause()`` continues after a signal.
     """
-    pairs = [(one, RankAnswer(one.rank, one.pid, condition=_condition(one))) for one in ranks]
-    probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
+    pairs = [(rank, RankAnswer(rank.rank, rank.pid, condition=_condition(rank))) for rank in ranks]
+    probed = [
+        (rank, record) for rank, record in pairs if rank.ring and record.condition in ("alive", "blocked")
+    ]
     query = str(time.monotonic_ns())  # equal in all processes of this host
-    queried = [(one, record) for one, record in probed if one.ring and queries.send(one.ring, query)]
+    queried = [(rank, record) for rank, record in probed if rank.ring and queries.send(rank.ring, query)]
     wait_for(queried, lambda pair: _take_answer(*pair, query), ANSWER_SECONDS)
     answered = [pair for pair in queried if pair[1].origin]
     wait_for(answered, lambda pair: _take_recorder(*pair, query), COLLECTIVES_SECONDS)
-    with_pipe = {one.rank for one, _ in queried}
+    with_pipe = {rank.rank for rank, _ in queried}
     _from_outside([pair for pair in probed if pair[0].rank not in with_pipe])
     _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
-    for _, record in queried:  # the thread received the query and could not answer
-        record.locked_out = record.origin == "signal"
-    _late_answers(queried, query)
+    for rank, record in queried:
+        if record.origin == "signal":
+            # The thread got the query. If it answers late, no call holds the rank's interpreter lock.
+            record.locked_out = not _take_answer(rank, record, query)
     _from_outside(_silent(pairs))
     _look(pairs)
     return [record for _, record in pairs]
@@ -59,7 +62,7 @@ def wait_for(
 ) -> list[_Waiting]:
     """Check all items until they are done or `patience` seconds have passed; return the unfinished items."""
     waiting, end = list(waiting), time.monotonic() + patience
-    while (waiting := [one for one in waiting if not is_done(one)]) and time.monotonic() < end:
+    while (waiting := [item for item in waiting if not is_done(item)]) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
     return waiting
 
@@ -69,7 +72,7 @@ def _condition(rank: LocalRank) -> Condition:
 
 
 def _silent(pairs: _Pairs) -> _Pairs:
-    return [(one, record) for one, record in pairs if not record.origin]
+    return [(rank, record) for rank, record in pairs if not record.origin]
 
 
 def _take_answer(rank: LocalRank, record: RankAnswer, query: str) -> bool:
@@ -100,18 +103,8 @@ def _numbers(found: Any) -> dict[str, float]:
     return {str(name): float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
-def _late_answers(pairs: _Pairs, query: str) -> None:
-    """Correct the records of the ranks that answered late.
-
-    These ranks are not locked out: if they answer, no call holds their interpreter lock.
-    """
-    for rank, record in pairs:
-        if record.locked_out and _take_answer(rank, record, query):
-            record.locked_out = False
-
-
 def _by_signal(pairs: _Pairs) -> None:
-    dumps = [(queries.FaultDump(one.ring, one.pid), record) for one, record in pairs if one.ring]
+    dumps = [(queries.FaultDump(rank.ring, rank.pid), record) for rank, record in pairs if rank.ring]
 
     def take(dumped: tuple[queries.FaultDump, RankAnswer]) -> bool:
         dump, record = dumped
@@ -125,10 +118,9 @@ def _by_signal(pairs: _Pairs) -> None:
 
 def _from_outside(pairs: _Pairs) -> None:
     program = find_py_spy()
-    left = [(one, record) for one, record in pairs if record.condition != "ended"]
     if program is None:
         return
-
+    left = [(rank, record) for rank, record in pairs if record.condition != "ended"]
     ranks = iter(left)  # shared, so that a hanging py-spy delays no other rank
 
     def spy() -> None:
@@ -147,12 +139,12 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """Add what the kernel reports about each rank, such as whether it is still blocked or waits for a lock.
+    """Add what the kernel reports about each rank, such as whether it is blocked or waits for a lock.
 
-    Call this last, so that a rank that was blocked only briefly has time to continue.
+    Call this function last, so that a rank that was blocked only briefly has time to continue.
     """
     holders = processes.lock_holders()
-    names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
+    names = {rank.pid: f"rank {rank.rank} (PID {rank.pid})" for rank, _ in pairs}
     for rank, record in pairs:
         now = _condition(rank)
         # Waiting briefly for a disk does not count as blocked: both checks must find the rank blocked.

@@ -14,7 +14,7 @@ import psutil
 from stallwatch_exporter import steady
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.probe.stacks import SIGNAL
-from stallwatch_exporter.rings.presence import is_there
+from stallwatch_exporter.rings.presence import inspect_process, is_there
 from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.stacks.processes import condition, family
 from stallwatch_rules.text.lazy import lazy
@@ -42,33 +42,27 @@ class LocalRank(msgspec.Struct, frozen=True):
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     """Return one process for each rank, in the order of ranks.
 
-    The processes have a ring in `rings`, or are descendants of the process `command`.
+    The process has a ring in the folder `rings`, or is a descendant of the process `command`.
     """
     probed = _named(rings, ".ring") if rings is not None else []
     bare = _without_ring(command, {process.pid for process in probed})
     if rings is not None and not probed and not bare:
         return _alone(rings)
     alive = _outermost([process for process in (*probed, *bare) if not process.ended])
-    chosen: dict[int, LocalRank] = {}
-    for process in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
-        chosen[process.rank] = process
+    alive.sort(key=lambda each: (each.ring is not None, each.started))
+    chosen = {process.rank: process for process in alive}
     if chosen:
         began = min(process.started for process in chosen.values())
-        for process in sorted(probed, key=lambda each: each.started):
+        ended = [process for process in probed if process.ended and process.rank not in chosen]
+        for process in sorted(ended, key=lambda each: each.started):
             # Ranks of an earlier attempt, which ended before these ranks started, do not count.
-            if (
-                process.ended
-                and process.rank not in {each.rank for each in alive}
-                and _last_word(process) > began
-            ):
+            if _last_write(process) > began:
                 chosen[process.rank] = process
     return [chosen[rank] for rank in sorted(chosen)]
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0.
-
-    The result is empty if the command has several programs, or only launchers.
+    """Return the command's only Python program as rank 0; empty if it has several, or only launchers.
 
     Processes that this program started itself, such as workers of a data loader, do not count.
     """
@@ -84,30 +78,27 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a single Python program that does not belong to a larger job.
 
-    The program may belong to a job of several processes if a launcher set a rank or a size for it, or if it
-    has children (workers, ``ssh``).
+    It may belong to a larger job if a launcher set a rank or a size for it, or if it has children (workers,
+    ``ssh``).
     """
     try:
-        pythons = [one for one in family(command) if _is_python(one)]
+        pythons = [process for process in family(command) if _is_python(process)]
         if len(pythons) != 1 or pythons[0].children() or _LAUNCHED.intersection(pythons[0].environ()):
             return False
     except (psutil.Error, OSError):
         return False
-    ranks = local_ranks(rings, command)
-    return not _launches(pythons[0].pid) and [one.rank for one in ranks] in ([], [0])
+    ranks = [process.rank for process in local_ranks(rings, command)]
+    return not _is_launcher(pythons[0].pid) and ranks in ([], [0])
 
 
 def is_launching(rings: Path | None, command: int | None) -> bool:
-    """Return whether the command is a launcher that has started nothing yet and waits for other nodes.
-
-    A launcher with children other than launchers has started ranks on other hosts, with ``ssh``, ``pdsh`` or
-    ``mpirun``.
-    """
+    """Return whether the command is a launcher that has started nothing yet and waits for other nodes."""
     try:
         members = family(command)
-        launchers = [one for one in members if _launches(one.pid)]  # the name of a launcher may be "torchrun"
-        started = [child for one in launchers for child in one.children() if child not in launchers]
-        others = [one for one in members if one not in launchers and _is_python(one)]
+        launchers = [process for process in members if _is_launcher(process.pid)]
+        # Children other than launchers start ranks on other hosts (``ssh``, ``pdsh``, ``mpirun``).
+        started = [child for each in launchers for child in each.children() if child not in launchers]
+        others = [process for process in members if process not in launchers and _is_python(process)]
     except (psutil.Error, OSError):
         return False
     return bool(launchers) and not started and not others and not local_ranks(rings, command)
@@ -115,9 +106,10 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 def _alone(folder: Path) -> list[LocalRank]:
     """Return the only Python program of the command; an empty list if there are several."""
-    running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
+    running = [process for process in _named(folder, SIGNAL) if not process.ended]
+    running.sort(key=lambda process: process.started)
     # A process that called ``exec`` has left files with the same process id.
-    alone = _outermost(list({one.pid: one for one in running}.values()))
+    alone = _outermost(list({process.pid: process for process in running}.values()))
     return alone if len(alone) == 1 else []
 
 
@@ -152,29 +144,22 @@ def _is_python(process: psutil.Process) -> bool:
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
     """Return the ranks without launchers, and without workers that inherited their rank's number."""
-    ranks = [rank for rank in ranks if not _launches(rank.pid)]
-    by_pid = {rank.pid: rank for rank in ranks}
+    ranks = [rank for rank in ranks if not _is_launcher(rank.pid)]
+    numbers = {rank.pid: rank.rank for rank in ranks}
     found = []
     for rank in ranks:
-        try:
-            above = [each.pid for each in psutil.Process(rank.pid).parents()]
-        except (psutil.Error, OSError):
-            above = []
-        if not any(pid in by_pid and by_pid[pid].rank == rank.rank for pid in above):
+        parents = inspect_process(rank.pid, psutil.Process.parents, list[psutil.Process]())
+        if not any(numbers.get(parent.pid) == rank.rank for parent in parents):
             found.append(rank)
     return found
 
 
-def _launches(pid: int) -> bool:
-    """Return whether a process is a launcher, such as ``python …/torchrun`` or ``torch.distributed.run``."""
-    try:
-        return launches(psutil.Process(pid).cmdline())
-    except (psutil.Error, OSError):
-        return False
+def _is_launcher(pid: int) -> bool:
+    return inspect_process(pid, lambda process: launches(process.cmdline()), False)
 
 
 def launches(words: list[str]) -> bool:
-    """Return whether this command line belongs to a launcher."""
+    """Return whether this command line belongs to a launcher, such as ``torchrun``."""
     words = words[1:]
     while words and words[0].startswith("-") and words[0] != "-m":
         words = words[1:]
@@ -184,13 +169,10 @@ def launches(words: list[str]) -> bool:
 
 def rank_environ(pid: int) -> dict[str, str]:
     """Return the environment at the start of a process; empty if it is unreadable or has ended."""
-    try:
-        return psutil.Process(pid).environ()
-    except (psutil.Error, OSError):
-        return {}
+    return inspect_process(pid, psutil.Process.environ, {})
 
 
-def _last_word(rank: LocalRank) -> float:
+def _last_write(rank: LocalRank) -> float:
     """Return the time at which the rank last wrote into its ring."""
     with contextlib.suppress(OSError, LayoutProblem):
         if rank.ring is not None:

@@ -1,6 +1,6 @@
-"""Read facts about a process from outside: its state, its waits, its processor time and its children.
+"""Read the state, the waits, the processor time, and the children of a process.
 
-The functions read files in Linux's ``/proc`` (proc(5)); if these are not readable, they return no facts.
+The functions read files in Linux's ``/proc`` (proc(5)). If these are not readable, they return no facts.
 """
 
 from __future__ import annotations
@@ -13,30 +13,22 @@ from pathlib import Path
 import psutil
 
 from stallwatch_exporter.probe.stacks import signal_masks
+from stallwatch_exporter.rings.presence import inspect_process
 from stallwatch_rules.stacks.records import Condition
 from stallwatch_rules.text.lazy import lazy
 
 PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 _LOCK = lazy(r"^\d+: (?P<waits>-> )?\S+\s+\S+\s+\S+\s+(?P<pid>\d+) ")
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_STATES: dict[str, Condition] = {
-    "T": "stopped",
-    "t": "stopped",
-    "D": "blocked",
-    "Z": "ended",
-    "X": "ended",
-}
+_STATES: dict[str, Condition] = {"T": "stopped", "t": "stopped", "D": "blocked", "Z": "ended", "X": "ended"}
 
 
 def family(command: int | None) -> list[psutil.Process]:
     """Return the command and all its descendants; empty if the command has ended or is unknown."""
     if command is None:  # psutil interprets None as this process
         return []
-    try:
-        leader = psutil.Process(command)
-        return [leader, *leader.children(recursive=True)]
-    except (psutil.Error, OSError):  # psutil does not handle errors due to a lack of descriptors or memory
-        return []
+    return inspect_process(command, lambda leader: [leader, *leader.children(recursive=True)], [])
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
@@ -48,43 +40,32 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
     return _STATES.get(found[1], "alive") if found else "alive"
 
 
-def kernel_place(pid: int, proc: Path = PROC) -> str:
-    """Return the kernel function in which a process waits, if readable, which mostly needs root."""
-    stack = _read(proc / str(pid) / "stack") or ""
+def kernel_place(pid: int) -> str:
+    """Return the kernel function in which a process waits; empty if unreadable, as mostly without root."""
+    stack = _read(PROC / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:
         return found[1]
-    place = (_read(proc / str(pid) / "wchan") or "").strip()
+    place = (_read(PROC / str(pid) / "wchan") or "").strip()
     return "" if place == "0" else place
 
 
-def transferred(pid: int, proc: Path = PROC) -> int | None:
-    """Return the bytes that the main thread has read and written; ``None`` if they are not readable.
-
-    See ``proc_pid_io(5)``.
-    """
-    return _transferred(proc / str(pid) / "task" / str(pid) / "io")
+def transferred(pid: int) -> int | None:
+    """Return the bytes that the main thread has read and written (proc_pid_io(5)), if they are readable."""
+    return _transferred(PROC / str(pid) / "task" / str(pid) / "io")
 
 
-def children_transferred(pid: int, proc: Path = PROC) -> dict[int, int]:
+def children_transferred(pid: int) -> dict[int, int]:
     """Return the bytes that each descendant has read and written, if they are readable."""
-    sizes = {child.pid: _transferred(proc / str(child.pid) / "io") for child in family(pid)[1:]}
+    sizes = {child.pid: _transferred(PROC / str(child.pid) / "io") for child in family(pid)[1:]}
     return {child: size for child, size in sizes.items() if size is not None}
 
 
-def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
+def processor_seconds(pid: int) -> float | None:
     """Return the main thread's processor seconds so far (proc_pid_stat(5)); ``None`` if it has ended."""
-    text = _read(proc / str(pid) / "task" / str(pid) / "stat") or ""
+    text = _read(PROC / str(pid) / "task" / str(pid) / "stat") or ""
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the processes that a process started itself, oldest first."""
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except (psutil.Error, OSError):
-        return []
 
 
 def children_seconds(pid: int) -> float | None:
@@ -98,27 +79,25 @@ def children_seconds(pid: int) -> float | None:
 
 
 def is_suspended(command: int) -> bool:
-    """Return whether the command and all its descendants are stopped, or their control group is frozen.
-
-    A single stopped process does not mean that the job is suspended.
-    """
+    """Return whether the command and all its descendants are stopped, or their control group is frozen."""
     members = family(command)
-    if len(members) > 1 and all(condition(one.pid) == "stopped" for one in members):
+    # A single stopped process does not mean that the job is suspended.
+    if len(members) > 1 and all(condition(member.pid) == "stopped" for member in members):
         return True
     return bool(members) and is_frozen(command)
 
 
-def is_frozen(pid: int, proc: Path = PROC, groups: Path = Path("/sys/fs/cgroup")) -> bool:
+def is_frozen(pid: int) -> bool:
     """Return whether the control group (version 2) of the process is frozen (cgroup.events, ``frozen``)."""
-    found = re.search(r"^0::/(.*)$", _read(proc / str(pid) / "cgroup") or "", re.MULTILINE)
-    return found is not None and "frozen 1" in (_read(groups / found[1] / "cgroup.events") or "")
+    found = re.search(r"^0::/(.*)$", _read(PROC / str(pid) / "cgroup") or "", re.MULTILINE)
+    return found is not None and "frozen 1" in (_read(_CGROUPS / found[1] / "cgroup.events") or "")
 
 
-def lock_holders(proc: Path = PROC) -> dict[int, int]:
-    """Return the processes that wait for a file lock, and for each the process that holds the lock."""
+def lock_holders() -> dict[int, int]:
+    """Return the holder of the lock for each process that waits for a file lock."""
     waiting: dict[int, int] = {}
     holder: int | None = None
-    for line in (_read(proc / "locks") or "").splitlines():
+    for line in (_read(PROC / "locks") or "").splitlines():
         found = _LOCK.match(line)
         if found is None:
             continue
@@ -130,7 +109,7 @@ def lock_holders(proc: Path = PROC) -> dict[int, int]:
 
 
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Return whether the process handles and does not block a signal, so that the signal cannot kill it."""
+    """Return whether a signal would run a handler in the process rather than kill it."""
     try:
         masks = signal_masks(str(proc / str(pid) / "status"))
     except OSError:
@@ -151,10 +130,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` unless `count` files can be opened.
-
-    Without this check, a rank that cannot be queried would look like a rank that does not answer.
-    """
+    """Raise `OSError` unless `count` files can be opened, which querying a rank needs."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -1,4 +1,4 @@
-"""Query a rank for its stacks, through its pipe, by a signal to its faulthandler, or with py-spy."""
+"""Query a rank for its stacks through its pipe, with a signal to its faulthandler, or with py-spy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from stallwatch_exporter.probe.events import MOST_LINE
 from stallwatch_exporter.probe.stacks import ANSWER, FAULT, MOST_BYTES, QUERY, SIGNAL
-from stallwatch_exporter.stacks.processes import PROC, children_of, handles
+from stallwatch_exporter.rings.presence import inspect_process
+from stallwatch_exporter.stacks.processes import PROC, handles
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
@@ -47,9 +50,7 @@ def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | Non
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program.
-
-    With `well`, only an end without an error counts.
+    """Return whether the rank reported the end of its program or, with `well`, an end without an error.
 
     The process of the rank can continue for a while after this report.
     """
@@ -64,7 +65,7 @@ def has_left(ring: Path, *, well: bool = False) -> bool:
 
 
 class FaultDump:
-    """Dump of one process's stacks by faulthandler; ``text`` returns the stacks once they are complete."""
+    """Dump of a process's stacks by faulthandler."""
 
     def __init__(self, ring: Path, pid: int) -> None:
         self._path = ring.with_suffix(FAULT)
@@ -74,7 +75,7 @@ class FaultDump:
         self.sent = self._send(ring)
 
     def text(self) -> str | None:
-        """Return the dump; ``None`` while the dump does not exist or is still growing."""
+        """Return the dump once it is complete; ``None`` while it does not exist or is still growing."""
         try:
             size = self._path.stat().st_size
             now = time.monotonic()
@@ -115,16 +116,18 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
     The other workers wait for their next batch. Without py-spy, the result is empty.
     """
     program, end = find_py_spy(), time.monotonic() + patience
-    for child in children_of(pid) if program is not None else ():
+    if program is None:
+        return None, ()
+    for child in inspect_process(pid, psutil.Process.children, list[psutil.Process]()):
         left = end - time.monotonic()
-        if program is None or left <= 0:
+        if left <= 0:
             break
-        main = main_thread(spied(program, child, left))
+        main = main_thread(spied(program, child.pid, left))
         frames = main.frames if main is not None else ()
         loops = [at for at, frame in enumerate(frames) if frame.function == _WORKER_LOOP]
         below = frames[loops[-1] :] if loops else ()  # a forked worker starts with its parent's calls
         if any(not is_library(frame) for frame in below):
-            return child, below
+            return child.pid, below
     return None, ()
 
 
@@ -135,7 +138,7 @@ def find_py_spy() -> str | None:
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process; empty if the system's ptrace rules prevent py-spy from reading it."""
+    """Return the threads of a process; empty if py-spy cannot read it, for example due to ptrace rules."""
     # Do not block: by default py-spy stops the process while it reads.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

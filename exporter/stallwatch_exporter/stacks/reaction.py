@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -44,9 +45,9 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run a shell command; its standard input is the incident as JSON in this language.
+    """Run a shell command with the incident, as JSON in this language, as its standard input.
 
-    The output is stored in `folder`, if given; a notice reports the exit status and the file.
+    The output is stored in `folder`, if given. A notice reports the exit status and the file.
     """
     begin, when = time.monotonic(), time.time()
     try:
@@ -55,18 +56,19 @@ def run_line(
         notice(f"the on_stall command cannot be run: {error.strerror or error}")
         return
     text = redact(kept.decode("utf-8", "replace"))
-    took = f"{time.monotonic() - begin:.1f} s"
-    how = (
-        f"was ended after {patience:.0f} s" if status is None else f"exited with {status} after {took}"
-    ) + _last_line(text if status else "")
+    if status is None:
+        how = f"was ended after {patience:.0f} s"
+    else:
+        how = f"exited with {status} after {time.monotonic() - begin:.1f} s"
+    if status and text.strip():
+        how += f": {text.strip().splitlines()[-1][:300]}"
     notice(f"the on_stall command {how}{_keep(text, folder, when)}")
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
     """Run a shell command, and return its exit status and output.
 
-    If the command takes longer than `patience` seconds, its process group is killed, and the status is
-    ``None``.
+    After `patience` seconds, its process group is killed, and the status is ``None``.
     """
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
@@ -108,7 +110,7 @@ class _Output:
         self._state = (b"", 0)  # last bytes and total size, in one object for two threads
 
     def read(self) -> None:
-        """Read until the last process that has opened the pipe has ended."""
+        """Read until no process has the pipe open for writing."""
         with contextlib.suppress(OSError), self._pipe:
             while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
                 last, size = self._state
@@ -122,13 +124,8 @@ class _Output:
         return f"[the first {size - len(last):,} bytes are left out]\n".encode() + last
 
 
-def _last_line(kept: str) -> str:
-    last = kept.strip().splitlines()[-1:]
-    return f": {last[0][:300]}" if last else ""
-
-
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return a text that contains the path."""
+    """Write the output to a file; return a text for the notice that contains the path."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
@@ -148,35 +145,11 @@ LOOK_PATIENCE_SECONDS = 5.0  #: limit for queries about processes, which usually
 _Answer = TypeVar("_Answer")
 
 
-def react(
-    policy: str,
-    incident: Incident,
-    command: int | None,
-    notice: Callable[[str], None],
-    *,
-    folder: str = "",
-    language: str = "en",
-) -> threading.Thread | None:
-    """Start the action of `policy` in a thread; `command` is the process to end, if there is one."""
-    if policy == ABORT:
-        if command is None:
-            notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
-            return None
-        grace = f"{GRACE_SECONDS:.0f} s"
-        notice(f"the run is stalled: ending it, as [stall] on_stall = abort says (grace {grace})")
-        return _started(lambda: abort(command, GRACE_SECONDS))
-    if policy.startswith(COMMAND):
-        line = policy[len(COMMAND) :].strip()
-        known = variables(incident, command, folder)
-        return _started(lambda: run_line(line, incident, known, notice, folder=folder, language=language))
-    return None
-
-
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
     """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill all that still run.
 
-    A query about a process that is stuck in the kernel may never return, so no query waits longer than
-    `patience` seconds. Without a result, only the command is ended, because its descendants are unknown.
+    A query about a process that is stuck in the kernel may never return, so each query ends after `patience`
+    seconds. Without a result, only the command is killed, because its descendants are unknown.
     """
     processes = _answer(lambda: family(command), patience)
     if processes is None:
@@ -229,7 +202,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables that describe the incident to the user's command, empty if unknown."""
+    """Return the environment variables for the user's command; the value of an unknown fact is empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -246,14 +219,8 @@ def variables(incident: Incident, command: int | None, folder: str) -> dict[str,
     return {f"STALLWATCH_{name}": "" if value is None else str(value) for name, value in facts.items()}
 
 
-def _started(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, name="stallwatch on_stall", daemon=True)
-    thread.start()
-    return thread
-
-
 class Response:
-    """Reaction to stalls; `evidence` takes snapshots of the ranks, and ``react`` applies `policy`."""
+    """Reaction to stalls: `evidence` takes snapshots of the ranks, and `react` applies the `policy`."""
 
     def __init__(
         self,
@@ -273,11 +240,11 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """Set the process id of the command, which the agent can end, and whose descendants can be ranks."""
+        """Set the process id of the command, whose descendants can be ranks."""
         self.evidence.command = command
 
     def alone(self) -> bool:
-        """Return whether the command is a single process, as far as visible, and no launcher started it."""
+        """Return whether the command is a single Python program that does not belong to a larger job."""
         return is_alone(self._rings, self.evidence.command)
 
     def launching(self) -> bool:
@@ -291,16 +258,33 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending. If the agent ended the command, the ending includes this fact."""
+        """Return the command's ending, with the fact that the agent ended the command, if it did."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code
         detail = sentences(message("run.aborted"), ending.detail)
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
-    def react(self, incident: Incident) -> None:
-        """Start the user's action for a stall, without waiting for it."""
-        command = self.evidence.command
-        folder = str(self._path) if self._path else ""
-        started = react(self._policy, incident, command, self._notice, folder=folder, language=self._language)
-        self.aborted = self.aborted or (started is not None and self._policy == ABORT)
+    def react(self, incident: Incident) -> threading.Thread | None:
+        """Start the action of the policy for a stall; return its thread, if there is an action."""
+        command, folder = self.evidence.command, str(self._path) if self._path else ""
+        work: Callable[[], None]
+        if self._policy.startswith(COMMAND):
+            line = self._policy[len(COMMAND) :].strip()
+            known = variables(incident, command, folder)
+            work = partial(
+                run_line, line, incident, known, self._notice, folder=folder, language=self._language
+            )
+        elif self._policy != ABORT:
+            return None
+        elif command is None:
+            self._notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
+            return None
+        else:
+            grace = f"{GRACE_SECONDS:.0f} s"
+            self._notice(f"the run is stalled: ending it, as [stall] on_stall = abort says (grace {grace})")
+            work = partial(abort, command, GRACE_SECONDS)
+        thread = threading.Thread(target=work, name="stallwatch on_stall", daemon=True)
+        thread.start()
+        self.aborted = self.aborted or self._policy == ABORT
+        return thread

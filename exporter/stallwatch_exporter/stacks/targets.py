@@ -13,11 +13,11 @@ import psutil
 from msgspec.structs import replace
 
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE
-from stallwatch_exporter.rings.presence import process_namespace
+from stallwatch_exporter.rings.presence import inspect_process, process_namespace
 from stallwatch_exporter.running import keeper
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, kept_runs, read_info
 from stallwatch_exporter.stacks.gathering import gather
-from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks, sole_program
+from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks, rank_environ, sole_program
 from stallwatch_exporter.stacks.processes import family
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.rank_files import read_rank_files
@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """Error if no rank can be queried. `key` and its parameters identify a message of the command line."""
+    """No rank can be queried. `key` and its parameters identify a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -38,7 +38,7 @@ class NoTargetError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Processes that can be ranks."""
+    """A local run or a process, whose descendants can be ranks."""
 
     run: str  #: empty if the user gave a process id
     command: int | None  #: process with ranks as descendants; ``None`` if it has ended
@@ -55,10 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the target with this run name, run folder or process id.
-
-    An empty name means the only run on this host.
-    """
+    """Return the target with this run name, run folder or process id; if empty, the only run on this host."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -99,10 +96,11 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
 
 def _started_by(agent: int) -> list[psutil.Process]:
     """Return the processes that an agent started, except the keeper process, which can outlive the agent."""
-    try:
-        return [one for one in psutil.Process(agent).children() if keeper.__file__ not in one.cmdline()]
-    except (psutil.Error, OSError):
-        return []
+    return inspect_process(
+        agent,
+        lambda process: [child for child in process.children() if keeper.__file__ not in child.cmdline()],
+        [],
+    )
 
 
 def _of_process(pid: int) -> Target:
@@ -125,20 +123,17 @@ def _require_own(pid: int) -> None:
 
 def _rings_in(process: psutil.Process) -> Path | None:
     """Return the folder of rings in the environment of a process; ``None`` without one."""
-    try:
-        folder = Path(process.environ().get(FOLDER_VARIABLE, ""))
-    except (psutil.Error, OSError):
-        return None
+    folder = Path(rank_environ(process.pid).get(FOLDER_VARIABLE, ""))
     return folder if folder.is_absolute() and folder.is_dir() else None
 
 
 def _rings_of(agent: int, home: Path) -> Path | None:
-    """Return the newest folder of rings that an agent created, according to the folders' names."""
+    """Return the newest folder of rings that an agent created; the names of folders contain their times."""
     return max((home / "rings").glob(f"{agent}-*"), default=None)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Stacks of the ranks of a target, and the answer of each rank to the query."""
+    """Stacks of a target's ranks, and the answer of each rank to the query."""
 
     stacks: StallStacks
     answers: list[RankAnswer]
@@ -152,10 +147,10 @@ def look(target: Target) -> Seen:
         raise NoTargetError("stacks-nobody", name=target.name)
     began = time.monotonic()
     answers = gather(ranks, interrupt=False)
-    if all(one.condition in ("alive", "blocked") and not one.origin for one in answers):
+    if all(answer.condition in ("alive", "blocked") and not answer.origin for answer in answers):
         raise NoTargetError("stacks-unread")
     stacks = fold(answers, time=time.time(), seconds=time.monotonic() - began)
-    if not any(one.counters for one in answers):
+    if not any(answer.counters for answer in answers):
         return Seen(stacks, answers, advances=False)
     time.sleep(AGAIN_SECONDS)
     advances = _advanced(answers, gather(ranks, interrupt=False))
@@ -165,7 +160,7 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Analyze the output of ``stallwatch stacks --json`` from several hosts together with torch's dumps."""
+    """Combine the output of ``stallwatch stacks --json`` from several hosts with torch's dumps."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)
@@ -179,9 +174,9 @@ def read_snapshots(paths: Sequence[Path]) -> Seen:
 
 def _advanced(before: Sequence[RankAnswer], now: Sequence[RankAnswer]) -> bool:
     """Return whether any counter of a rank has grown between two snapshots."""
-    earlier = {(one.rank, one.pid): one.counters for one in before}
+    earlier = {(answer.rank, answer.pid): answer.counters for answer in before}
     return any(
-        value > earlier.get((one.rank, one.pid), {}).get(name, value)
-        for one in now
-        for name, value in one.counters.items()
+        value > earlier.get((answer.rank, answer.pid), {}).get(name, value)
+        for answer in now
+        for name, value in answer.counters.items()
     )

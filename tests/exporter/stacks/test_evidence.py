@@ -239,14 +239,23 @@ def test_only_program_of_a_command_counts_as_rank_0(programs: int, names_it: boo
     assert local_ranks.sole_program(command.pid) == []
 
 
-def test_late_response_means_that_the_rank_was_not_locked_out(watched: Watched) -> None:
+@pytest.mark.parametrize(("answers", "expected"), [(False, ("signal", True)), (True, ("probe", False))])
+def test_a_rank_that_answers_late_is_not_locked_out(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, answers: bool, expected: tuple[str, bool]
+) -> None:
     rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
-    asked = RankAnswer(0, os.getpid(), origin="signal", locked_out=True)
-    gathering._late_answers([(rank, asked)], "1")
-    assert asked.locked_out  # without an answer, nothing changes
-    watched.ring.path.with_suffix(ANSWER).write_text(json.dumps({"asked": "1", "threads": []}))
-    gathering._late_answers([(rank, asked)], "1")
-    assert (asked.origin, asked.locked_out) == ("probe", False)
+
+    def dump(pairs: list[tuple[LocalRank, RankAnswer]]) -> None:
+        for _, record in pairs:
+            record.origin = "signal"
+        if answers:
+            answer = {"asked": str(time.monotonic_ns()), "threads": []}
+            watched.ring.path.with_suffix(ANSWER).write_text(json.dumps(answer))
+
+    monkeypatch.setattr(gathering, "_by_signal", dump)
+    monkeypatch.setattr(gathering, "ANSWER_SECONDS", 0.1)
+    (found,) = gathering.gather([rank])
+    assert (found.origin, found.locked_out) == expected
 
 
 @pytest.mark.parametrize(

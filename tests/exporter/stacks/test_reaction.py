@@ -17,7 +17,8 @@ import pytest
 from processes import runs
 
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.stacks.reaction import OUTPUT_BYTES, abort, react, run_line, variables
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.stacks.reaction import OUTPUT_BYTES, Response, abort, run_line, variables
 from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
@@ -39,11 +40,12 @@ STALL = Incident(
 def test_command_receives_the_incident_and_variables(tmp_path: Path) -> None:
     notices: list[str] = []
     line = f"cat > {tmp_path}/in; echo $STALLWATCH_RANKS $STALLWATCH_STEP $STALLWATCH_STACKS > {tmp_path}/out"
-    thread = react(f"command {line}", STALL, 4711, notices.append, folder="/runs/sft")
+    folder = RunFolder.create("sft", ["train"], home=tmp_path)
+    thread = Response(folder, f"command {line}", None, notices.append).react(STALL)
     assert thread is not None
     thread.join(120)
     assert json.loads((tmp_path / "in").read_text())["stacks"]["odd"] == [1]
-    assert (tmp_path / "out").read_text() == "1 12 /runs/sft/stacks-1.txt\n"
+    assert (tmp_path / "out").read_text() == f"1 12 {folder.path}/stacks-1.txt\n"
     (notice,) = notices
     assert "exited with 0" in notice and notice.endswith("(it printed nothing)")
 
@@ -176,8 +178,12 @@ def test_abort_does_not_reap_the_command() -> None:
         assert command.wait(120) == -signal.SIGTERM
 
 
-def test_only_run_can_end_a_command() -> None:
+def test_only_run_can_end_a_command(tmp_path: Path) -> None:
     notices: list[str] = []
-    assert react("abort", STALL, None, notices.append) is None
+    folder = RunFolder.create("sft", ["train"], home=tmp_path)
+    response = Response(folder, "abort", None, notices.append)
+    assert response.react(STALL) is None and not response.aborted
     assert "only stallwatch run" in notices[0]
-    assert react("report", STALL, 4711, notices.append) is None
+    response = Response(folder, "report", None, notices.append)
+    response.watch(4711)
+    assert response.react(STALL) is None

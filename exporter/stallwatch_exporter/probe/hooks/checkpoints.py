@@ -1,12 +1,13 @@
 """Report the paths of checkpoints that the first rank writes, so that the agent can check them later.
 
-The hooks read no file. They report ``torch.save`` when it opens a file, a model of transformers when it
-writes its configuration, which precedes the weights, a trainer's checkpoint when it is complete, and
-DeepSpeed's when its tag is set. Direct calls of ``safetensors.torch.save_file`` are not observed.
+The hooks read no file. They report a path when ``torch.save`` opens a file, when a model of transformers
+writes its configuration (which precedes the weights), when a trainer's checkpoint is complete, and when
+DeepSpeed sets its tag. Direct calls of ``safetensors.torch.save_file`` are not observed.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
@@ -70,10 +71,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
 
 @_on_first_rank
 def watch_models(module: Any, probe: Probe) -> None:
-    """Watch ``save_pretrained`` of models, which first saves the configuration of the model.
-
-    The configuration is saved by a class in ``transformers.configuration_utils``.
-    """
+    """Watch ``save_pretrained`` of models, which first saves the model's configuration."""
     config = getattr(module, "PretrainedConfig", None) or module.PreTrainedConfig
 
     def described(_: Any, frame: FrameType) -> None:
@@ -85,7 +83,7 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return the folder of a file if the folder has the name of a checkpoint; otherwise, the file itself."""
+    """Return a file's folder if it has the name of a checkpoint; otherwise, the file."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 
@@ -114,15 +112,6 @@ class Written:
         self._probe.event("checkpoint", path=where, by=by)
 
 
-_shared: Written | None = None
-
-
+@functools.lru_cache(maxsize=1)  # the hooks share it, because several hooks report the same checkpoint
 def _written(probe: Probe) -> Written:
-    """Return the `Written` instance that all hooks share.
-
-    They share it because several hooks report the same checkpoint of a trainer.
-    """
-    global _shared
-    if _shared is None:
-        _shared = Written(probe)
-    return _shared
+    return Written(probe)

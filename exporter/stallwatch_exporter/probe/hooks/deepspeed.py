@@ -64,17 +64,15 @@ class EngineWatch:
         self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def counted(self, engine: Any, steps: int) -> None:
-        """Handle a new value of ``global_steps``.
+        """Handle a new value of ``global_steps``, which is greater by one only after a step.
 
-        The value is 0 at first, or any number after a checkpoint is loaded. After a step, it is greater by
-        one.
+        It is 0 at first, and any number after a checkpoint was loaded.
         """
         before = self._steps.get(engine)
         self._steps[engine] = steps
         _engines.add(engine)
-        if before is None:
-            return
-        if steps != before + 1 or not self._leader.steps(engine, self._probe.steps):
+        is_step = before is not None and steps == before + 1
+        if not is_step or not self._leader.steps(engine, self._probe.steps):
             return
         if not self._reported:
             self._reported = True
@@ -98,16 +96,13 @@ class EngineWatch:
         if loss is not None and self._leader.is_leader(engine):
             self._probe.value("loss", loss)
         for look in before_backward:
-            try:
-                look(engine, loss, frame)
-            except Exception:
-                self._probe.failed()
+            look(engine, loss, frame)
 
 
 def _numbers(engine: Any) -> dict[str, Any]:
-    own = engine.__dict__
-    optimizer = own.get("optimizer")
-    found = {"skipped_steps": own.get("skipped_steps"), "grad_norm": own.get("_global_grad_norm")}
+    values = engine.__dict__
+    optimizer = values.get("optimizer")
+    found = {"skipped_steps": values.get("skipped_steps"), "grad_norm": values.get("_global_grad_norm")}
     groups = getattr(optimizer, "param_groups", None)
     if groups:
         found["learning_rate"] = groups[0].get("lr")

@@ -24,10 +24,7 @@ class Leader:
         self._made = -1.0  # step number of the run when another optimizer last made a step
 
     def steps(self, optimizer: Any, made: float) -> bool:
-        """Return whether a step of `optimizer` counts as a step of the run.
-
-        `made` is the number of the run's steps before this step.
-        """
+        """Return whether a step of `optimizer` counts as a step of the run, which has made `made` so far."""
         leader = self.leader()
         if leader is not optimizer:
             self._others = self._others + 1 if made == self._made else 1

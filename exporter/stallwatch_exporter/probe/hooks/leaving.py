@@ -30,10 +30,7 @@ _LAST = -100  # priority among multiprocessing's finalizers; runs after the prog
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Report an exception that ends the process, and the end of the process.
-
-    The output of the program does not change.
-    """
+    """Report an exception that ends the process, and the end of the process."""
     reported: list[BaseException] = []
     exits: list[bool] = []  # True if the code of the last sys.exit means a failure
     before = sys.excepthook
@@ -51,13 +48,10 @@ def install(_: Any, probe: Probe) -> None:
         leave(*status)
 
     def leaving() -> None:
-        try:
-            last = getattr(sys, "last_value", None)
-            if last is not None and not any(one is last for one in reported):
-                report(probe, last, getattr(sys, "last_traceback", None))
-            probe.event("left", error=last is not None or True in exits, step=probe.steps)
-        except Exception:
-            probe.failed()
+        last = getattr(sys, "last_value", None)
+        if last is not None and not any(error is last for error in reported):
+            report(probe, last, getattr(sys, "last_traceback", None))
+        probe.event("left", error=last is not None or True in exits, step=probe.steps)
 
     def leaving_fork() -> None:
         """Report the end of a forked child that has reported something: it is a rank, not a data worker."""
@@ -84,7 +78,7 @@ def install(_: Any, probe: Probe) -> None:
     waiting: list[bool] = []
     sys.excepthook = hook
     sys.exit = noting
-    atexit.register(leaving)
+    atexit.register(quietly(leaving, probe))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=quietly(before_fork, probe))
 

@@ -1,10 +1,8 @@
-"""Observe calls of ``loss.backward()`` in plain training loops: the loss and its number of tokens.
+"""Record the loss and its number of tokens at calls of ``loss.backward()`` in plain training loops.
 
 With gradient accumulation, a loop divides each part by the number of parts, so the sum is the loss of the
-step. Only one step per second is examined. A tensor on a device is neither waited for nor added up: the last
-of several parts represents all of them.
-
-Tokens are counted from shapes in the graph of the loss: no tensor is read, copied or waited for.
+step. The loss of only one step per second is recorded. Parts on a device are not added up, because that would
+wait for them: the last part represents all of them. Tokens are counted from shapes in the graph of the loss.
 """
 
 from __future__ import annotations
@@ -42,11 +40,7 @@ def watch_scaler(module: Any, probe: Probe) -> None:
 
 
 class NoticedBackward:
-    """Descriptor that replaces ``Tensor.backward`` and examines the first step of each record.
-
-    The time at which a rank starts its backward pass matters only for steps that are long enough for a
-    record.
-    """
+    """Descriptor that replaces ``Tensor.backward`` and examines the first step of each record."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
@@ -66,8 +60,7 @@ class NoticedBackward:
             if row[_STEP] != row[_STEP]:  # no step since the last record
                 now = probe.monotonic() + probe.offset
                 trains = row[_PHASE] == TRAIN
-                # A loss with several elements is not the loss; its gradient comes from another stage of a
-                # pipeline.
+                # A tensor with several elements gets its gradient from another stage of a pipeline.
                 if trains and loss.numel() == 1:
                     row[_OWN_SECONDS] = now - row[TIME]
                     before = row[_TOKENS] if self._counted == probe.steps else 0.0
@@ -98,7 +91,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, including padding; NaN if its graph does not show it."""
+    """Return the number of tokens of a loss, with padding; NaN if its graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):
@@ -110,7 +103,7 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Return whether DeepSpeed calls ``backward``; its engine has then received the loss before scaling."""
+    """Return whether DeepSpeed calls ``backward``; the engine then received the loss before scaling it."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 

@@ -1,9 +1,8 @@
 """Detect evaluation in any trainer, from the switches of the trained model to evaluation mode and back.
 
-``Module.eval`` and ``Module.train`` are observed at the outermost module alone. They call ``train`` of each
-inner module, which would be observed a thousand times per switch; therefore this observation stops after a
-number of lookups. After that, the modes of known models are compared when an epoch begins, and at each batch
-while the run is in a phase other than training.
+``Module.eval`` and ``Module.train`` call ``train`` of each inner module, perhaps a thousand times per switch.
+Therefore, the lookups of ``train`` are observed only up to a maximum number. After that, the modes of known
+models are compared when an epoch begins, and at each batch in a phase other than training.
 
 A switch counts only for the model that an optimizer trains: not for a reference or reward model, a copy that
 averages the weights, or a part that is kept in evaluation mode, such as batch normalization.
@@ -12,7 +11,6 @@ averages the weights, or a part that is kept in evaluation mode, such as batch n
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -25,7 +23,7 @@ from .phases import phase_tracker_of
 _MOST_MODELS = 64
 _MOST_WITHIN = 20_000  # maximum number of lookups for submodules, which take some milliseconds in total
 _SWITCHES = INDEX["switches"]
-_OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
+_OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}  # arguments, which overriding methods share
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -63,10 +61,7 @@ class ModeWatch:
             self._switched(self._model(module), False, frame)
 
     def train_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the upcoming call of ``module.train``.
-
-        The argument of the call is unknown, so the resulting mode is checked later.
-        """
+        """Handle the upcoming call of ``module.train``; its argument is unknown, so check the mode later."""
         if frame.f_code is self._train_code:
             self._within += 1
             if self._within >= _MOST_WITHIN:
@@ -78,7 +73,7 @@ class ModeWatch:
             self._switching = True
 
     def compare(self, frame: FrameType) -> None:
-        """Handle the models that have changed their mode since the last comparison."""
+        """Handle the models that changed their mode since the last comparison."""
         self._switching = False
         for model in self._models:
             module = model.module()
@@ -109,27 +104,27 @@ class ModeWatch:
         return self._models[-1]
 
     def _trains(self, module: Any) -> bool:
-        own = _trainable(module)
-        if not own:
+        parameters = _trainable(module)
+        if not parameters:
             return False
-        trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
-        others = [found for found in self._modules() if found is not module]
+        trained = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        known = (model.module() for model in self._models)
+        others = [other for other in known if other is not None and other is not module]
         # Optimizers can hold copies of the parameters that do not belong to any model.
-        if not own & trained and any(_trainable(other) & trained for other in others):
+        if not parameters & trained and any(_trainable(other) & trained for other in others):
             return False
         whole = (
             other for other in others if other.training and any(part is module for part in other.modules())
         )
-        return all(len(own) * 2 >= len(_trainable(other)) for other in whole)
-
-    def _modules(self) -> Iterator[Any]:
-        return (module for model in self._models if (module := model.module()) is not None)
+        return all(len(parameters) * 2 >= len(_trainable(other)) for other in whole)
 
     def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
-        """Return whether the switch of this module's mode is not part of a switch of an outer module.
-
-        The frames of overridden methods are recognized by the names of the methods and arguments.
-        """
+        """Return whether the switch of this module's mode is not part of a switch of an outer module."""
         while frame is not None and frame.f_code is not self._train_code:
             code = frame.f_code
             if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:

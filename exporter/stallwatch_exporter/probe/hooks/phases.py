@@ -1,10 +1,8 @@
 """Detect phases other than training: evaluation, saving, loading, sampling, weight sync, compilation.
 
-Each phase is reported when its function is looked up, just before the call. The next sign of training ends
-it: a batch (``training_step``), a backward pass or a step. Names that a version does not have are skipped.
-The mode of the model shows the evaluations of any trainer (``model_modes``).
-
-``imports.PHASES`` contains the names.
+Each phase begins when one of its functions (``imports.PHASES``) is looked up, just before the call. The next
+sign of training ends it: a batch (``training_step``), a backward pass or a step. The mode of the model shows
+the evaluations of any trainer (``model_modes``).
 """
 
 from __future__ import annotations
@@ -24,12 +22,7 @@ _ANY_FILE = ("torch.serialization", "safetensors.torch")  # files written before
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # maximum number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
-_EVALUATES = (
-    "evaluate",
-    "predict",
-    "prediction_step",
-    "eval_batch",
-)  # sampling in these functions is not a rollout
+_EVALUATES = ("evaluate", "predict", "prediction_step", "eval_batch")  # sampling in them is not a rollout
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -46,8 +39,7 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which can take minutes in the middle of a run.
 
-    torch 2.4 and later run callbacks at the start of the first of several overlapping compilations, and at
-    the end of the last one.
+    Of overlapping compilations, torch 2.4 and later report the start of the first and the end of the last.
     """
     doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -69,10 +61,7 @@ class PhaseTracker:
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """Return the notice function that handles a call of `name` as the beginning of `phase`.
-
-        Unless `always` is True, the notice acts only after the first step.
-        """
+        """Return the notice that begins `phase` at a call of `name`; if not `always`, only after a step."""
 
         def notice(_: Any, frame: FrameType) -> None:
             if frame.f_globals.get("__package__") == __package__:
@@ -87,8 +76,8 @@ class PhaseTracker:
 
     def train(self) -> None:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
-        self._look()
-        self._saved()
+        self._notice_step()
+        self._end_save()
         self.thread = threading.get_ident()  # set only here; another thread can save after the first step
         self._evaluated = False
         phase = "train" if self._begun else "init"
@@ -99,15 +88,12 @@ class PhaseTracker:
     def begin(
         self, phase: str, *, surely: bool = False, within: str = "", frame: FrameType | None = None
     ) -> None:
-        """Begin or continue a phase other than training, in a function with the name `within`.
-
-        Threads other than the training thread also write checkpoints, and servers sample in their threads.
-        """
-        self._look()
+        """Begin or continue a phase other than training, in a function with the name `within`."""
+        self._notice_step()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:
-            return
+            return  # for example, a thread that writes a checkpoint, or a server that samples
         if phase != "save":
-            self._saved()
+            self._end_save()
         if phase != self._probe.doing:
             self._within = within
             if phase == "save":
@@ -121,12 +107,9 @@ class PhaseTracker:
         self._probe.phase(phase)
 
     def switched(self, training: bool, frame: FrameType) -> None:
-        """Handle a switch of the training model's mode by the code at `frame`.
-
-        Code that samples or saves can also switch the mode; the phase then stays the same.
-        """
+        """Handle a switch of the training model's mode by the code at `frame`."""
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
-            return
+            return  # code that samples or saves also switches the mode, without a new phase
         if training:
             self.train()
         else:
@@ -148,7 +131,7 @@ class PhaseTracker:
         elif doing == "eval" and self._evaluating and not evaluates:
             self.train()
 
-    def _saved(self) -> None:
+    def _end_save(self) -> None:
         """Record the duration of a finished save."""
         function, began = self._saving
         if function:
@@ -159,7 +142,7 @@ class PhaseTracker:
 
     def has_stepped(self) -> bool:
         """Return whether the first step is done."""
-        self._look()
+        self._notice_step()
         return self._begun
 
     def end(self) -> None:
@@ -167,7 +150,7 @@ class PhaseTracker:
         self._evaluating = False
         self._probe.phase("idle")
 
-    def _look(self) -> None:
+    def _notice_step(self) -> None:
         if self._probe.doing == "train":  # a step ended the phase before
             self._evaluating = False
             self._begun = True
@@ -175,8 +158,8 @@ class PhaseTracker:
 
     def compiling(self, *_: Any) -> None:
         """Handle the start of a compilation."""
-        if self._probe.ends_listening is not None:
-            self._probe.ends_listening()
+        if self._probe.stop_counting is not None:
+            self._probe.stop_counting()
         self._before = self._probe.doing
         if self._before == "train":
             self._probe.phase("init")

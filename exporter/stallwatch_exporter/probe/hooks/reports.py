@@ -1,4 +1,4 @@
-"""Reports that several hooks share: versions, imminent failures, and locations in user code."""
+"""Report versions, imminent failures, and places in the user's code, for several hooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..api import Probe
 
-#: Functions called once for each ``backward``, with the engine, its loss and the frame; see ``deepspeed``.
+#: Functions called once for each ``backward``, with the engine, its loss and the frame. They raise no errors.
 before_backward: list[Callable[[Any, Any, FrameType], None]] = []
 _PACKAGES = (
     *("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning", "numpy"),

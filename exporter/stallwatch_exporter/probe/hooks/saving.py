@@ -1,11 +1,9 @@
-"""Warn early that weights will not be saved.
+"""Warn when training begins, or when the weights are requested, that weights will not be saved.
 
-The warning appears when training begins, or when the weights are requested.
-
-Two faults appear only at the first checkpoint, hours later. In the first case, the ``save_model`` method of a
-trainer replaces the engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and accelerate then calls a
-method of the model that only an engine has. In the second case, ZeRO-3 is not configured to gather weights,
-so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is not shown.
+Otherwise, two faults appear only at the first checkpoint, hours later. In the first case, the ``save_model``
+method of a trainer replaces the engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and accelerate
+then calls a method of the model that only an engine has. In the second case, ZeRO-3 is not configured to
+gather weights, so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is not shown.
 """
 
 from __future__ import annotations
@@ -132,7 +130,7 @@ def _gathers_adapters(trainer: Any) -> bool:
 
 
 def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
-    """Return a description of when the first checkpoint is due, from the trainer's arguments."""
+    """Return when the first checkpoint is due, from the trainer's arguments."""
     steps = getattr(trainer.args, "save_steps", None)
     return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
 

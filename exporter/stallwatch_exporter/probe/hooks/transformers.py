@@ -69,13 +69,10 @@ class TrainerWatch:
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Record the logged numbers of the last steps.
-
-        transformers 5 writes some of these numbers as text.
-        """
-        logs = given.get("logs")
+        """Record the logged numbers of the last steps, of which transformers 5 writes some as text."""
+        logs = given.get("logs") or {}
         for name in _LOGGED:
-            if logs and name in logs:
+            if name in logs:
                 try:
                     value = logs[name]  # do not call ``float`` on a tensor, which waits for its device
                     self._probe.value(name, float(value) if isinstance(value, str) else value)

@@ -1,9 +1,7 @@
 """Report the Python warnings and the log records at WARNING and above that are shown.
 
-Each text is reported once, with its count.
-
 No handler is added to any logger: with a handler at the root, ``logging.basicConfig`` would do nothing, and
-messages that are shown today would disappear.
+messages would disappear.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from typing import Any
 from ..api import Probe
 from ..noticing import notice_method, notice_module_attribute, stop_noticing
 from .deepspeed import engines
-from .reports import before_backward, place_of, warn
+from .reports import before_backward, place_of, quietly, warn
 
 RULE_EVAL = "zero3-backward-in-eval-mode"
 LOOK_SECONDS = 1.0
@@ -68,15 +68,14 @@ def watch_backward(module: Any, probe: Probe) -> None:
             stop_noticing(cls, name)
 
     watch = EvalWatch(probe, arm)
-    before_backward.extend((watch.begins, SumWatch(probe).begins))
+    before_backward.extend(quietly(call, probe) for call in (watch.begins, SumWatch(probe).begins))
 
 
 class EvalWatch:
     """Observer of the modes of the modules in each engine.
 
     `arm` starts and stops the observation of a backward pass, which is only needed while modules are in
-    evaluation mode. `refused` is true if this version of DeepSpeed rejects such modules. If `refused` is not
-    given, the version decides; it is not known yet while DeepSpeed is being imported.
+    evaluation mode. `refused` is whether DeepSpeed rejects such modules; if ``None``, its version decides.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`, and check its modules' modes if a check is due."""
+        """Handle the start of a backward pass of `engine`; check its modules' modes if a check is due."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -110,7 +109,7 @@ class EvalWatch:
         now = self._clock()
         if self._reported >= _MOST_WARNINGS or (now < self._due.get(engine, now) and not left):
             return
-        if self._refused is None:
+        if self._refused is None:  # the version is not known while DeepSpeed is being imported
             self._refused = _version() < _TRAINS_ON_SINCE
         self._suspects = in_evaluation(engine.module, strict=self._refused)
         took = self._clock() - now
@@ -121,7 +120,7 @@ class EvalWatch:
             self._arm(True)
 
     def reached(self, _: Any, frame: FrameType) -> None:
-        """Handle a module that the backward pass has reached, which is the caller's ``sub_module``."""
+        """Handle a module that the backward pass reached, which is the caller's ``sub_module``."""
         if not self._suspects:
             return
         module: Any = frame.f_locals.get("sub_module")
@@ -240,9 +239,9 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
-    """Return the class of the trainer that is being created, and the names of its models that are ``None``.
+    """Return the class of the trainer that is being created, and which of its models are ``None``.
 
-    If no trainer is being created, return two empty texts.
+    If no trainer is being created, both texts are empty.
     """
     for _ in range(_MOST_FRAMES):
         if frame is None:

@@ -10,7 +10,7 @@ import pytest
 
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.draft import INDEX
-from stallwatch_exporter.probe.listening import Listening
+from stallwatch_exporter.probe.forward_passes import ForwardPasses
 
 
 def forward(_: object) -> int:
@@ -27,24 +27,24 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     return torch.Module
 
 
-def begin(listening: Listening, probe: Probe, step_at: int) -> int:
-    """Start the listening, with a training step before line `step_at`; return the number of lines."""
+def begin(passes: ForwardPasses, probe: Probe, step_at: int) -> int:
+    """Start the count, with a training step before line `step_at`; return the number of lines."""
     lines = 0
 
     def each(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal lines
-        if frame.f_globals.get("__name__") != Listening.__module__:
+        if frame.f_globals.get("__name__") != ForwardPasses.__module__:
             return None
         if event == "line":
             lines += 1
-            if lines == step_at and probe.ends_listening is not None:
-                probe.ends_listening()
+            if lines == step_at and probe.stop_counting is not None:
+                probe.stop_counting()
         return each
 
     before = sys.gettrace()
     sys.settrace(each)
     try:
-        listening.begin()
+        passes.begin()
     finally:
         sys.settrace(before)
     return lines
@@ -52,20 +52,20 @@ def begin(listening: Listening, probe: Probe, step_at: int) -> int:
 
 def test_step_during_setup_leaves_modules_callable(module: Any) -> None:
     probe = Probe(None)
-    lines = begin(Listening(probe), probe, 0)
-    assert lines > 10 and probe.ends_listening is not None
-    probe.ends_listening()
+    lines = begin(ForwardPasses(probe), probe, 0)
+    assert lines > 10 and probe.stop_counting is not None
+    probe.stop_counting()
     for line in range(1, lines + 1):
-        begin(Listening(probe), probe, line)
+        begin(ForwardPasses(probe), probe, line)
         assert module()() == 1
-        if probe.ends_listening is not None:
-            probe.ends_listening()
-        assert vars(module)["__call__"] is forward and probe.ends_listening is None
+        if probe.stop_counting is not None:
+            probe.stop_counting()
+        assert vars(module)["__call__"] is forward and probe.stop_counting is None
 
 
 def test_forward_passes_are_not_counted_twice(module: Any) -> None:
     probe = Probe(None)
-    Listening(probe).begin()
-    Listening(probe).begin()
+    ForwardPasses(probe).begin()
+    ForwardPasses(probe).begin()
     module()()
     assert probe.row[INDEX["forwards"]] == 1.0

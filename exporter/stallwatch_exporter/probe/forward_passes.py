@@ -1,8 +1,9 @@
-"""Count forward passes, but only while the agent suspects a stall.
+"""Count forward passes while the agent suspects a stall.
 
-The counting starts at a query by the agent, and ends at the next step or after ten minutes. Each call of a
-module looks up ``__call__`` in its class. If torch's compiler has compiled anything, the class is not
-changed, because compiled code depends on it. A compilation that begins later ends the counting.
+The counting starts at a query by the agent, and ends at the next step or after ten minutes. It replaces
+``__call__`` in the class ``Module``, which each call of a module looks up. If torch's compiler has compiled
+anything, the class is not changed, because compiled code depends on it. A later compilation ends the
+counting.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ MOST_SECONDS = 600.0
 _FORWARDS = INDEX["forwards"]
 
 
-class Listening:
-    """Count the forward passes of one process, and store the count in the record of its probe."""
+class ForwardPasses:
+    """Counter of the forward passes of one process, which stores the count in the record of its probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -57,7 +58,7 @@ class Listening:
         ours = _CountedCall(function, self._probe)
         cls.__call__ = ours
         self._cls, self._ours = cls, ours
-        self._probe.ends_listening = self.end
+        self._probe.stop_counting = self.end
         self._probe.due_at = 0.0  # the next step gets its own record, instead of only being counted
 
     def end(self) -> None:
@@ -66,7 +67,7 @@ class Listening:
             return  # the other thread restores it, or the next step calls this again
         try:
             ours, self._ours = self._ours, None
-            self._probe.ends_listening = None
+            self._probe.stop_counting = None
             if ours is not None and vars(self._cls).get("__call__") is ours:
                 self._cls.__call__ = ours.function
         finally:
