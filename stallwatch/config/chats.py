@@ -71,13 +71,9 @@ def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
             pack = next((pack for rule, pack in packs.items() if fnmatchcase(rule, name)), None)
             if pack is not None and not any(fnmatchcase(rule, name) for rule in catalogue.pages):
                 message = f"rule {name!r} is in the pack {pack}, which is not loaded"
-                found.append(_error(config, number, "rules", message, remedy=load_pack(pack)))
+                remedy = f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
+                found.append(_error(config, number, "rules", message, remedy=remedy))
     return found
-
-
-def load_pack(pack: str) -> str:
-    """Return a text that explains how to load a pack."""
-    return f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
 
 
 def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:

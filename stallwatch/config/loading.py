@@ -196,13 +196,15 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
     file = str(path)
     try:
         data = read(path)
-        text = data.decode("utf-8-sig")
-        tables = require_bounded(tomllib.loads(text))
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         return config.report(file, None, message, "name a file that can be read", UNREAD)
+    # If the file can configure chats, an error in its syntax loses them.
+    unread = UNREAD if _CHATS.search(data.decode("utf-8-sig", "replace")) else ""
+    try:
+        text = data.decode("utf-8-sig")
+        tables = require_bounded(tomllib.loads(text))
     except UnicodeDecodeError:
-        unread = UNREAD if _CHATS.search(data.decode("utf-8", "replace")) else ""
         return config.report(file, None, "is not UTF-8 text", "save it as UTF-8", unread)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
@@ -211,12 +213,10 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         remedy = "mend that line"
         if "routes" in message:  # two route tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
-        unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
     # The text can contain a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-        unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
     config.lines = text.splitlines()
     for section, table in tables.items():

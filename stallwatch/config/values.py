@@ -25,10 +25,6 @@ class BadValue(ValueError):
     """An error in a value of the configuration. The message gives the reason, and never quotes a secret."""
 
 
-def _flag(text: str) -> bool:
-    return _BOOLEANS[text.lower()]
-
-
 def _listed(text: str) -> list[str]:
     return text.split(",")
 
@@ -53,7 +49,7 @@ _KINDS: dict[KindName, _Kind] = {
     "reaction": _Kind("a string", _REACTIONS),
     "int": _Kind("a whole number", types=(int,), parse=int),
     "number": _Kind("a number", types=(int, float), parse=float),
-    "bool": _Kind("true or false", "true or false", (bool,), _flag),
+    "bool": _Kind("true or false", "true or false", (bool,), lambda text: _BOOLEANS[text.lower()]),
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
