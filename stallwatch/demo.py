@@ -178,10 +178,7 @@ def _short(command: list[str]) -> str:
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """Return the environment for the demo.
-
-    It omits the user's Stallwatch settings, so that real chats get no messages.
-    """
+    """Return the environment without the user's Stallwatch settings, so that real chats get no messages."""
     env = {
         name: value
         for name, value in os.environ.items()

@@ -23,10 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident can have.
-
-    Rules of packs that are not loaded are included.
-    """
+    """Return the ids of all rules that an incident can have, with those of packs that are not loaded."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -135,10 +132,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL.
-
-    If this fails, the error contains the URL's place in the configuration and a fix.
-    """
+    """Return the channel for a URL; an error names the URL's place in the configuration, and a fix."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 

@@ -173,6 +173,11 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return _nearest(name, tuple(known), cutoff)
 
 
+def did_you_mean(near: str) -> str:
+    """Return a question about the nearest name, with a blank after it; empty if there is no such name."""
+    return f"did you mean {near}? " if near else ""
+
+
 @lru_cache  # the same mistake often occurs in many tables
 def _nearest(name: str, known: tuple[str, ...], cutoff: float) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
