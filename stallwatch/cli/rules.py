@@ -188,7 +188,7 @@ def _page(catalogue: Catalogue, rule: str) -> RulePage:
 
 
 def _lies_in(path: str, folder: Path) -> bool:
-    return str(Path(path).absolute()).startswith(str(folder.absolute()))
+    return Path(path).absolute().is_relative_to(folder.absolute())
 
 
 def _count(number: int, what: str) -> str:
