@@ -53,17 +53,11 @@ class DsConfig:
         """Return whether the value is exactly ``true``; ``auto`` and other values do not count."""
         return self.get(*path) is True
 
-    def line(self, *path: str) -> int | None:
-        """Return the line of this key, or of the nearest enclosing object with a known line."""
-        while path:
-            if path in self.lines:
-                return self.lines[path]
-            path = path[:-1]
-        return None
-
     def at(self, *path: str) -> Place:
-        """Return the place of this key: the file and the line."""
-        return self.file, self.line(*path)
+        """Return the file, and the line of this key or of the nearest enclosing object with a known line."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.file, self.lines.get(path)
 
     @property
     def stage(self) -> int | None:

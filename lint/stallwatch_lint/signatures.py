@@ -12,13 +12,10 @@ MOST_STEPS = 12  #: maximum number of steps from module to module and from class
 
 
 class Source(NamedTuple):
-    """The source text of a module.
-
-    `package` is True for an ``__init__.py``, whose relative imports start at its own folder.
-    """
+    """The source text of a module."""
 
     text: str
-    package: bool
+    package: bool  #: True for an ``__init__.py``, whose relative imports start at its own folder
 
 
 #: A function that returns the source of a module by its dotted name; ``None`` if there is none.

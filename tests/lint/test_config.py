@@ -262,7 +262,7 @@ def test_a_key_that_occurs_twice() -> None:
 
 def test_lines_in_a_file_with_tabs() -> None:
     config = parse_json('{\n\t"zero_optimization": {\n\t\t"stage": 3\n\t}\n}', "ds.json").config
-    assert config is not None and config.line("zero_optimization", "stage") == 3
+    assert config is not None and config.at("zero_optimization", "stage")[1] == 3
 
 
 def test_accelerates_own_configuration() -> None:
