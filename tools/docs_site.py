@@ -276,8 +276,8 @@ def options_of(words: list[str]) -> str:
             assert inner is not None
             parts += [f"### stallwatch {' '.join([*words, name])}", inner.get_short_help_str(300)]
             parts += [options_of([*words, name])]
-        own = _table(command, context) if command.params else ""
-        return "\n\n".join(part for part in (own, *parts) if part)
+        group_table = _table(command, context) if command.params else ""
+        return "\n\n".join(part for part in (group_table, *parts) if part)
     return _table(command, context)
 
 

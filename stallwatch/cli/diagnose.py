@@ -355,12 +355,12 @@ def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = (
 def _command(job: JobSummary, result: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
     from stallwatch_rules.report.jobtable import OTHER
 
-    own = result.paths.get(job.name, [])
+    files = result.paths.get(job.name, [])
     again = "-" not in paths  # standard input can be read only once
-    if own and (len(own) <= _FEW or not again):
+    if files and (len(files) <= _FEW or not again):
         # Files without a known job can belong to several jobs.
-        apart = ["--together"] if len(own) > 1 and job.name.startswith(OTHER) else []
-        if command := _shell([*options, *apart], own):
+        apart = ["--together"] if len(files) > 1 and job.name.startswith(OTHER) else []
+        if command := _shell([*options, *apart], files):
             return command
     return _shell([*options, "--job", job.name], paths) if again else ""
 

@@ -391,13 +391,13 @@ def _report_no_chats(config: Config) -> None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
     if not config["alerts.urls"] and not routed:
-        who = NO_NOTIFICATION
+        effect = NO_NOTIFICATION
     elif wrong.key == UNREAD:
-        who = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
+        effect = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
     else:
         return
     why = "nothing of this file is in force" if wrong.key == UNREAD else "no chat is left in alerts.urls"
-    message = f"{why}: {who} of stalls and failures"
+    message = f"{why}: {effect} of stalls and failures"
     config.report(wrong.file, wrong.line, message, "mend it, then try stallwatch alerts test", wrong.key)
 
 
