@@ -174,10 +174,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the JSON with which docs/javascripts/rules.js finds the rules that match a line.
-
-    Rules that describe causes come first.
-    """
+    """Return the JSON with which docs/javascripts/rules.js finds the rules for a line, causes first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))

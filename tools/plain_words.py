@@ -56,10 +56,7 @@ class Word:
     skipped: tuple[str, ...]  #: files in which the word is not searched for
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the places of the word in a text.
-
-        Places in the contexts where the word is correct are omitted.
-        """
+        """Yield the places of the word in a text, except in contexts where the word is correct."""
         for found in self.pattern.finditer(text):
             usual = (place.span() for sense in self.right for place in sense.finditer(text))
             if not any(start <= found.start() and found.end() <= end for start, end in usual):

@@ -49,8 +49,7 @@ class FirstRank:
             return next((one for one in parts if one is not None), None)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and self._is_rank(test.left):
             return _compared(test.ops[0], test.comparators[0])
-        called = isinstance(test, ast.Call) and not test.args and not test.keywords
-        named = test.func if called and isinstance(test, ast.Call) else test
+        named = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
         if last_name(named) in CALLS.first_rank:
             return True
         return {_IS_FIRST: True, _IS_OTHER: False}.get(self._names.meaning(test))

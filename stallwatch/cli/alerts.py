@@ -17,7 +17,7 @@ from stallwatch.cli.context import (
     address_options,
     catalogue_of,
     extra,
-    hides_people,
+    hides_notifications,
     language_option,
     local_time,
     plain_table,
@@ -102,18 +102,18 @@ def test(
     rule or family, a file was ignored because other accounts can write it, or the configuration has another
     mistake. URLs are shown masked.
     """
-    config = app.config(hides_people, also=report_wrong_alerts)
+    config = app.config(hides_notifications, also=report_wrong_alerts)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _test_delivery_path(config, prometheus, alertmanager or "", at, wait)
         if config.ignored:
             raise click.exceptions.Exit(1)
         return
-    spoken = config["alerts.language" if "alerts.language" in app.flags else "ui.language"]
+    ui_language = config["alerts.language" if "alerts.language" in app.flags else "ui.language"]
     urls = alert_settings(config).all_urls
     if not urls:
-        raise click.UsageError(say("no-chat", spoken))
-    with extra("alerts", spoken):
+        raise click.UsageError(say("no-chat", ui_language))
+    with extra("alerts", ui_language):
         from stallwatch_alerts.trial import test_message
     catalogue = catalogue_of(config)
     names = misnamed(config, catalogue)
@@ -128,7 +128,7 @@ def test(
                 print_line(f"        → {line}")
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
-        print_notice(say("not-taken", spoken, failed=failed, all=len(deliveries)))
+        print_notice(say("not-taken", ui_language, failed=failed, all=len(deliveries)))
     if failed or names or config.problems or config.ignored:
         raise click.exceptions.Exit(1)
 
@@ -157,7 +157,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
 
     Chats are masked.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     run = run_named(opened(config)[0], run) if run else None
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
@@ -202,7 +202,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     A chat that was removed from the configuration is listed with a name. To discard its messages, pass the
     name to --drop. If hosts share a database, first check that the chat is not configured on another host.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.notice import fingerprint

@@ -74,7 +74,7 @@ class Group(click.Group):
 
 _CHATS = ("alerts.urls", "alerts.routes")
 # Sections that configure notifications and their storage; "" is a mistake that may affect any section.
-_OF_PEOPLE = ("", "alerts", "relay", "run")
+_NOTIFICATION_SECTIONS = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -112,14 +112,14 @@ def any_key(_key: str) -> bool:
     return True
 
 
-def hides_people(key: str) -> bool:
+def hides_notifications(key: str) -> bool:
     """Return whether a mistake in this key can hide notifications or stored messages from the user.
 
     This is for commands that list messages or send them manually. A mistake in a chat or a route does not
     stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated to
     notifications do not stop them, either.
     """
-    return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
+    return key not in _CHATS and key.partition(".")[0] in (*_NOTIFICATION_SECTIONS, UNREAD)
 
 
 def shuts_relay(key: str) -> bool:

@@ -15,7 +15,7 @@ from stallwatch.cli.context import (
     App,
     catalogue_of,
     duration,
-    hides_people,
+    hides_notifications,
     local_time,
     open_incidents,
     plain_table,
@@ -44,7 +44,7 @@ _SHOWN = 100
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
     """List open incidents, newest first, and current silences."""
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     store, people = opened(config)
     which = "all" if everything else "ended" if ended else "open"
@@ -84,7 +84,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if no such incident
     exists or the incident is no longer open.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     store, people = opened(config)
     now, missing = time.time(), 0
@@ -116,7 +116,7 @@ def note(app: App, incident: str, text: str) -> None:
     A run's name or the beginning of an id is enough if it identifies a single incident. Exit code: 1 if no
     such incident exists.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     if not text.strip():
         raise click.UsageError(say("empty-note", language))
@@ -168,7 +168,7 @@ def silence(
     """
     from stallwatch_alerts.people import Silence
 
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     now = time.time()
     if end is not None:

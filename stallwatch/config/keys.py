@@ -7,23 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
-
-KindName = Literal[
-    "text",
-    "web",
-    "path",
-    "int",
-    "number",
-    "choice",
-    "bool",
-    "texts",
-    "paths",
-    "urls",
-    "patterns",
-    "reaction",
-    "routes",
-]
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,7 +16,7 @@ class Key:
 
     section: str
     name: str
-    kind: KindName
+    kind: str  #: a kind of values in ``values.py``
     default: Any
     secret: bool = False
     choices: tuple[str, ...] = ()

@@ -423,7 +423,6 @@ def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
 
 
 def _sections_with(name: str) -> list[str]:
-    """Return the sections that have a key of exactly this name."""
     return [key.section for key in KEYS if key.name == name]
 
 

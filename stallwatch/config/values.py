@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stallwatch.config.keys import Key, KindName
+from stallwatch.config.keys import Key
 from stallwatch_exporter.settings import user_path
 
 # A comma inside an Apprise URL is part of the URL; a comma or blank before the next scheme separates URLs.
@@ -41,7 +41,7 @@ class _Kind(NamedTuple):
 
 
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
-_KINDS: dict[KindName, _Kind] = {
+_KINDS = {
     "text": _Kind("a string", '"…"'),
     "web": _Kind("a string", '"https://…"'),
     "path": _Kind("a string", '"folder/file"'),

@@ -210,11 +210,7 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """Return the alternatives that a text can contain.
-
-        The text must contain most words of their specific pieces. Only alternatives of missing rules are
-        returned.
-        """
+        """Return the alternatives of missing rules whose specific pieces a text can contain."""
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):
@@ -222,8 +218,7 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
-        # A file with an alternative contains its first specific piece, so only these alternatives are
-        # examined.
+        # A text with an alternative contains its first specific piece.
         candidates = sorted(number for piece in near for number in self._by_first.get(piece, ()))
         return [
             one
