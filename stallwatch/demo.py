@@ -59,13 +59,7 @@ class CannotStart(Exception):
     """Raised if the demo cannot start. The message gives the reason and the fix."""
 
 
-def demo(
-    recording: Path | None = None,
-    speed: float = 4.0,
-    port: int = 8501,
-    live: bool = False,
-    exit_when_done: bool = False,
-) -> int:
+def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> int:
     """Show a stall from its first healthy step to its diagnosis; return the exit code.
 
     `recording` is a run folder of ``stallwatch run`` (default: the packaged recording), `speed` is the speed
@@ -178,10 +172,7 @@ def _short(command: list[str]) -> str:
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """Return the environment for the demo.
-
-    It omits the user's Stallwatch settings, so that real chats get no messages.
-    """
+    """Return the environment without the user's Stallwatch settings, so that real chats get no messages."""
     env = {
         name: value
         for name, value in os.environ.items()

@@ -20,10 +20,7 @@ from stallwatch_alerts.notice import SIGNS
 
 @contextmanager
 def chat_endpoint(show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run an endpoint that passes each message to `show` as a block of lines; yield its Apprise URL.
-
-    Port 0 selects a free port.
-    """
+    """Run an endpoint that passes each message to `show`; yield its Apprise URL. Port 0: any free port."""
     handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
     with ThreadingHTTPServer((host, port), handler) as server:
         threading.Thread(target=server.serve_forever, name="demo-chat", daemon=True).start()

@@ -174,10 +174,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the JSON with which docs/javascripts/rules.js finds the rules that match a line.
-
-    Rules that describe causes come first.
-    """
+    """Return the JSON with which docs/javascripts/rules.js finds the rules for a line, causes first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))
@@ -276,8 +273,8 @@ def options_of(words: list[str]) -> str:
             assert inner is not None
             parts += [f"### stallwatch {' '.join([*words, name])}", inner.get_short_help_str(300)]
             parts += [options_of([*words, name])]
-        own = _table(command, context) if command.params else ""
-        return "\n\n".join(part for part in (own, *parts) if part)
+        group_table = _table(command, context) if command.params else ""
+        return "\n\n".join(part for part in (group_table, *parts) if part)
     return _table(command, context)
 
 

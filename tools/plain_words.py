@@ -18,7 +18,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -54,13 +54,9 @@ class Word:
     kinds: tuple[str, ...]
     right: tuple[re.Pattern[str], ...]  #: contexts in which the word has its usual sense
     skipped: tuple[str, ...]  #: files in which the word is not searched for
-    enforced: tuple[str, ...]  #: the kinds of text that must be free of it
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the places of the word in a text.
-
-        Places in the contexts where the word is correct are omitted.
-        """
+        """Yield the places of the word in a text, except in contexts where the word is correct."""
         for found in self.pattern.finditer(text):
             usual = (place.span() for sense in self.right for place in sense.finditer(text))
             if not any(start <= found.start() and found.end() <= end for start, end in usual):
@@ -92,16 +88,13 @@ def load() -> list[Word]:
     """Read the list of words. A space in a pattern also matches a line break."""
     words = []
     for table in tomllib.loads(LIST.read_text(encoding="utf-8"))["word"]:
-        kinds = tuple(table.get("in", KINDS))
-        enforced = table.get("enforce", True)
         words.append(
             Word(
                 _compiled(rf"\b(?:{table['word']})\b"),
                 table["instead"],
-                kinds,
+                tuple(table.get("in", KINDS)),
                 tuple(map(_compiled, table.get("right", []))),
                 tuple(table.get("skip", [])),
-                tuple(enforced) if isinstance(enforced, list) else kinds if enforced else (),
             )
         )
     return words
@@ -274,19 +267,16 @@ def _group(name: str, quoted: str) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Also look where a word is not enforced yet.")
 @click.option("--word", "only", metavar="TEXT", help="Look for the entries of TEXT alone.")
 @click.option("--count", is_flag=True, help="Count the hits of each word.")
 @click.option("--sample", "seed", type=int, metavar="SEED", help="Draw texts for a rating instead.")
-def main(paths: tuple[str, ...], every: bool, only: str | None, count: bool, seed: int | None) -> None:
+def main(paths: tuple[str, ...], only: str | None, count: bool, seed: int | None) -> None:
     """Print the places of private words with their replacements; exit with 1 if there are any."""
     if seed is not None:
         for number, (group, place, quoted) in enumerate(sample(seed), 1):
             click.echo(f"[{number}] {group}: {place}\n{quoted}\n")
         return
     words = [word for word in load() if not only or word.pattern.fullmatch(only)]
-    if not every:
-        words = [replace(word, kinds=word.enforced) for word in words]
     names = [name for name in files() if not paths or name.startswith(paths)]
     places = list(check(names, words))
     if count:

@@ -25,9 +25,9 @@ _STEPS = ("compute_loss", "training_step")
 
 
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Check the keyword arguments of calls that create objects of transformers and TRL.
+    """Find keyword arguments that the classes of transformers and TRL do not accept.
 
-    They are compared with the source of the called classes or, if it cannot be read, with a table.
+    The arguments are compared with the source of the called classes or, if it cannot be read, with a table.
     """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
@@ -50,8 +50,8 @@ def _not_taken(
     the same class (`others`) that the installed release accepts.
     """
     unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
-    reached = conditions_of(script.tree).of(call.node) if unknown else "asked"
-    if reached == "asked":
+    reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
+    if reached == "by-version":
         return
     beside = {one.arg for other in others for one in other.node.keywords}
     package = full.partition(".")[0]
@@ -118,7 +118,7 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         return  # the script defines both signatures, one of which is for older releases
     for node, loss in losses:
         reached = conditions_of(script.tree).of(loss)
-        if reached == "asked" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
+        if reached == "by-version" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
             continue
         place, severity = (script.file, loss.lineno), _SEVERITIES[reached]
         yield diagnostic("compute-loss-signature", place, severity=severity, release=str(transformers))
@@ -134,9 +134,9 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 
 def _replaced(script: Script) -> bool:
-    """Return whether the script defines or assigns ``training_step``, or assigns ``compute_loss``.
+    """Return whether the script may change the arguments that ``compute_loss`` receives.
 
-    The arguments that ``compute_loss`` receives are then unknown.
+    It may if it defines or assigns ``training_step``, or assigns ``compute_loss``.
     """
     if any("training_step" in _methods(one) for one in script.classes):
         return True
@@ -149,12 +149,12 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
 
     Return False if a base class before the Trainer is unknown, because that class can override the Trainer.
     """
-    own = {one.name: one for one in script.classes}
+    by_name = {one.name: one for one in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
-        if name not in own or own[name].bases:
+        if name not in by_name or by_name[name].bases:
             return False  # a mixin from another file
     return False
 
@@ -168,10 +168,10 @@ def _origin(
     """
     named = [one for one in script.classes if one.name == name]
     if named:
-        own = named[0]
-        if len(named) > 1 or name in seen or (inherited and not _inherits(own)) or not own.bases:
+        defined = named[0]
+        if len(named) > 1 or name in seen or (inherited and not _inherits(defined)) or not defined.bases:
             return None
-        return _origin(script, dotted(own.bases[0]), seen | {name}, inherited=inherited)
+        return _origin(script, dotted(defined.bases[0]), seen | {name}, inherited=inherited)
     if name.partition(".")[0] in script.stored:
         return None
     full = script.full(name)
@@ -180,10 +180,7 @@ def _origin(
 
 
 def _inherits(node: ast.ClassDef) -> bool:
-    """Return whether a class leaves the creation of its instances to its first base class.
-
-    Its arguments are then those of the base class's ``__init__``.
-    """
+    """Return whether the first base class of a class creates its instances, from the same arguments."""
     return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 

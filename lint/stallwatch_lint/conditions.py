@@ -10,9 +10,9 @@ from typing import Literal
 from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
-#: How often runs reach a node: ``always``; ``sometimes``, below a condition; ``asked``, below a condition on
-#: the installed packages.
-Reached = Literal["always", "sometimes", "asked"]
+#: How often runs reach a node: ``always``; ``sometimes``, below a condition; ``by-version``, below a
+#: condition on the installed packages.
+Reached = Literal["always", "sometimes", "by-version"]
 _VERSION_CHECK = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _INSTALLATION_ERRORS = {
     "TypeError",
@@ -24,9 +24,9 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
 class Conditions:
-    """The conditions under which the lines of a script run.
+    """Determines how often the nodes of a script run.
 
-    They follow from the blocks around a line, and from earlier ``return`` and ``continue`` statements.
+    This depends on the blocks around a node, and on earlier ``return`` and ``continue`` statements.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -40,12 +40,9 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Return whether runs reach this node ``always``, ``sometimes``, or ``asked``.
-
-        See ``Reached`` for the meaning of these words.
-        """
+        """Return how often runs reach this node."""
         found = set(self._around(node))
-        return "asked" if "asked" in found else "sometimes" if found else "always"
+        return "by-version" if "by-version" in found else "sometimes" if found else "always"
 
     def _around(self, node: ast.AST) -> Iterator[Reached]:
         while (above := self._above.get(id(node))) is not None:
@@ -56,9 +53,9 @@ class Conditions:
             ):
                 yield "sometimes"
             elif isinstance(above, ast.Try) and above.handlers and node not in above.finalbody:
-                yield "asked" if any(map(_checks_installation, above.handlers)) else "sometimes"
+                yield "by-version" if any(map(_checks_installation, above.handlers)) else "sometimes"
             elif isinstance(above, ast.ExceptHandler) or any(map(_catches, getattr(above, "items", ()))):
-                yield "asked"
+                yield "by-version"
             for before in _before(above, node):
                 if isinstance(before, ast.If) and any(map(_leaves, (before.body, before.orelse))):
                     yield from self._tested(before.test)
@@ -67,7 +64,11 @@ class Conditions:
     def _tested(self, test: ast.expr) -> Iterator[Reached]:
         names = {dotted(one) for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))}
         if "__name__" not in names:
-            yield "asked" if names & self._flags or _VERSION_CHECK.search(ast.unparse(test)) else "sometimes"
+            yield (
+                "by-version"
+                if names & self._flags or _VERSION_CHECK.search(ast.unparse(test))
+                else "sometimes"
+            )
 
 
 conditions_of = lru_cache(maxsize=4)(Conditions)  # cached for all checks of one script

@@ -30,19 +30,18 @@ class DsConfig:
     world_size: int | None = None
     accelerate: bool = False  #: True if built from accelerate's settings in the way accelerate does
 
-    def get(self, *path: str, default: Any = None) -> Any:
-        """Return the value at this path; ``default`` if the value is missing or ``null``."""
+    def get(self, *path: str) -> Any:
+        """Return the value at this path; ``None`` if it is missing."""
         value: Any = self.values
         for key in path:
-            if not isinstance(value, Mapping) or key not in value:
-                return default
-            value = value[key]
-        return default if value is None else value
+            if not isinstance(value, Mapping):
+                return None
+            value = value.get(key)
+        return value
 
     def has(self, *path: str) -> bool:
         """Return whether the key is present, regardless of its value."""
-        parent = self.get(*path[:-1], default={}) if len(path) > 1 else self.values
-        return isinstance(parent, Mapping) and path[-1] in parent
+        return path[-1] in self.section(*path[:-1])
 
     def section(self, *path: str) -> Mapping[str, Any]:
         """Return the object at this path; an empty object if the path is missing."""
@@ -53,17 +52,11 @@ class DsConfig:
         """Return whether the value is exactly ``true``; ``auto`` and other values do not count."""
         return self.get(*path) is True
 
-    def line(self, *path: str) -> int | None:
-        """Return the line of this key, or of the nearest enclosing object with a known line."""
-        while path:
-            if path in self.lines:
-                return self.lines[path]
-            path = path[:-1]
-        return None
-
     def at(self, *path: str) -> Place:
-        """Return the place of this key: the file and the line."""
-        return self.file, self.line(*path)
+        """Return the file, and the line of this key or of the nearest enclosing object with a known line."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.file, self.lines.get(path)
 
     @property
     def stage(self) -> int | None:

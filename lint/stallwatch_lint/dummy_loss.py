@@ -39,7 +39,8 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     for scope, nodes in scopes(script.tree):
         if any(_gathers(node) for node in ast.walk(scope)):
             continue
-        losses = {name for node in nodes for name in _pulled(node)}
+        pulled = [expression for node in nodes for expression in _pulled_expressions(node)]
+        losses = {expression.id for expression in pulled if isinstance(expression, ast.Name)}
         seen: set[int] = set()
         added = [one for node in nodes for one in _looped(node)]
         looped = {id(statement) for name, statement in added if _is_loss(name, losses)}
@@ -48,10 +49,10 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
         forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
         # In a `forward`, `self.parameters()` belong to the running module, so they can be present.
-        own = forward and any(dotted(owner) == "self" for owner in owners)
+        of_running_module = forward and any(dotted(owner) == "self" for owner in owners)
         # Some parameters of a whole model are large enough to be partitioned.
         whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
-        sure = not own and (whole or not persistent)
+        sure = not of_running_module and (whole or not persistent)
         for node in nodes:
             matched = (
                 id(node) in looped
@@ -76,15 +77,8 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
         yield from node.args[:1]
 
 
-def _pulled(node: ast.AST) -> Iterator[str]:
-    return (one.id for one in _pulled_expressions(node) if isinstance(one, ast.Name))
-
-
 def _makers(script: Script) -> Iterator[str]:
-    """Yield functions of the script that return a sum over parameters without gathering them.
-
-    Methods have the name ``self.name``.
-    """
+    """Yield functions that return a sum over ungathered parameters; a method is named ``self.name``."""
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -115,10 +109,7 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Find the sums that a loop over parameters builds up by adding a number for each parameter.
-
-    Yield the name of each sum, and the statement that adds to it.
-    """
+    """Yield the name of each sum that a loop over parameters builds up, and the statement that adds to it."""
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -159,8 +150,7 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
     """Return whether a sum over parameters is a term or a factor of the expression.
 
-    An example is ``sum(p.sum() for p in x.parameters())``. A call of one of the functions ``makers`` also
-    counts.
+    Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call of one of the functions in `makers`.
     """
     for part in _arithmetic(expression):
         while (  # for example, torch.stack([…]).sum()

@@ -34,9 +34,10 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
-    Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
-    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` replace
-    the engine by the bare policy. Reproduced with 0.11.4 and 0.12.2.
+    Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
+    ``save_model`` of the PPO trainers replaces the engine by the bare policy. Read in trl 0.11.4 to 0.16.1
+    (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py`` and ``rloo_trainer.py``);
+    reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return

@@ -57,9 +57,9 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of a name at the place where it is used; empty if unknown.
+        """Return what a name means where it is used; empty if unknown.
 
-        If `among` is set, all meanings that are not in it are ignored.
+        If `among` is set, ignore all other meanings.
         """
         name = dotted(node)
         if "?" in name:

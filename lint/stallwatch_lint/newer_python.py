@@ -37,9 +37,9 @@ class NewerPython(Exception):
     """Error: the script uses syntax of a newer Python version, which the message names."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
-        own = ".".join(map(str, sys.version_info[:2]))
+        this_version = ".".join(map(str, sys.version_info[:2]))
         super().__init__(
-            f"{file}:{line}: {form} is read by Python {since} and later, and this is Python {own}:"
+            f"{file}:{line}: {form} is read by Python {since} and later, and this is Python {this_version}:"
             f" install Stallwatch there to have this script checked"
         )
 

@@ -41,8 +41,8 @@ def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
     if config.has("optimizer", "params", "max_grad_norm"):
         yield diagnostic("optimizer-max-grad-norm", config.at("optimizer", "params", "max_grad_norm"))
     if isinstance(name, str):
-        own = name.lower() in map(str.lower, KNOWN.own)
-        if not own and name not in KNOWN.of_torch:
+        is_deepspeeds = name.lower() in map(str.lower, KNOWN.own)
+        if not is_deepspeeds and name not in KNOWN.of_torch:
             fix = _nearest(name, (*KNOWN.of_torch, *KNOWN.own), "optimizer-unknown-near-fix")
             yield diagnostic("optimizer-unknown", place, fix=fix, name=name)
         elif config.stage and name.lower() in KNOWN.one_bit:
@@ -86,19 +86,13 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
-    """Return a fix that suggests the known name most similar to this one, ignoring case.
-
-    Return ``None`` if no known name is similar enough.
-    """
+    """Return a fix that suggests the most similar known name, ignoring case; ``None`` if none is similar."""
     written = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None
 
 
 def _text(value: Any) -> str | None:
-    """Return the string that a parameter has instead of a number; ``None`` for a number or ``auto``.
-
-    For a list, return its first such string.
-    """
+    """Return the first string in a value or a list, other than ``auto``; ``None`` if there is none."""
     several = value if isinstance(value, list) else [value]
     return next((one for one in several if isinstance(one, str) and one != AUTO), None)

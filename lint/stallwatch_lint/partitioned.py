@@ -1,9 +1,9 @@
 """Find the names of DeepSpeed models in a script, and the calls on them that all ranks must make.
 
-At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
-0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
-``GatheredParameters`` gathers them on entering, and so does accelerate's ``get_state_dict`` (1.15.0). At
-every stage, backward and step of the engine reduce gradients.
+With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks, and so does
+``generate`` (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).
+``GatheredParameters`` and accelerate's ``get_state_dict`` (1.15.0) gather weights as well. At every stage,
+the engine's ``backward`` and ``step`` reduce gradients.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Find calls that all ranks must make but that the script makes on one rank only, so that the rank hangs.
 
-Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
-``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
-the weights. So does the Trainer's ``save_model``, through accelerate's ``get_state_dict`` (read in
-transformers 5.23.0 and accelerate 1.15.0).
+Tested with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): a ``barrier`` that only rank 0 calls ends
+in a timeout. So do ``save_checkpoint`` at every ZeRO stage, and ``save_16bit_model`` at stage 3, where it
+gathers the weights. The Trainer's ``save_model`` gathers them as well, through accelerate's
+``get_state_dict`` (read in transformers 5.23.0 and accelerate 1.15.0).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FirstRank:
     def passes(self, test: ast.expr) -> bool | None:
         """Return True if a test holds only on the first rank, and False if it holds only on other ranks.
 
-        Return None if the test does not depend on the rank, or in an unknown way.
+        Return None if the test does not depend on the rank, or if the dependency is unknown.
         """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             if self._is_rank(test.operand):
@@ -49,8 +49,7 @@ class FirstRank:
             return next((one for one in parts if one is not None), None)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and self._is_rank(test.left):
             return _compared(test.ops[0], test.comparators[0])
-        called = isinstance(test, ast.Call) and not test.args and not test.keywords
-        named = test.func if called and isinstance(test, ast.Call) else test
+        named = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
         if last_name(named) in CALLS.first_rank:
             return True
         return {_IS_FIRST: True, _IS_OTHER: False}.get(self._names.meaning(test))

@@ -63,7 +63,6 @@ def print_check(
 
 
 def _block(diagnostic: Diagnostic, language: str) -> RenderableType:
-    """Return the printed form of one diagnostic, from its rendered texts."""
     colour = "white on red" if diagnostic.severity == "fails" else f"black on {_STYLES[diagnostic.severity]}"
     badge = say(f"lint.badge-{diagnostic.severity}", language)
     what = without_controls(str(diagnostic.what))

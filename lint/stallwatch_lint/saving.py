@@ -1,12 +1,13 @@
 """Check that a script gathers weights that ZeRO-3 has partitioned before it saves them.
 
-Unless gathering is enabled, no rank can save them. Saving without the engine writes empty weights: this holds
-for the model that ``deepspeed.initialize`` or accelerate's ``prepare`` takes and returns, and for a Trainer's
-model after training (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor
-``state_dict`` gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` calls a
-method of the given model to find out whether weights are gathered (1.15.0, ``accelerator.py``), and only
-DeepSpeed's engine has that method; a trainer whose ``save_model`` replaces the engine by another model fails
-likewise (TRL's PPO trainers, 0.11 to 0.16).
+Without the setting that gathers weights, no rank can save the complete model. Code that saves a model without
+DeepSpeed's engine writes empty weights. This applies to the model that ``deepspeed.initialize`` or
+accelerate's ``prepare`` takes or returns, and to the model of a Trainer after training.
+
+Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and ``state_dict`` do not gather
+weights; ``Trainer.save_model`` does, through the engine. accelerate 1.15.0 (``accelerator.py``,
+``get_state_dict``) calls a method of the model that only DeepSpeed's engine has. The PPO trainers of TRL 0.11
+to 0.16 fail for the same reason: their ``save_model`` replaces the engine by another model.
 """
 
 from __future__ import annotations

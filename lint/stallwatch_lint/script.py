@@ -197,11 +197,6 @@ class Script:
                 found.update(name for name in bound_by(node) if name)
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
-    def made_by(self, value: ast.expr | None) -> Call | None:
-        """Return the only call that can create this object; ``None`` if there are several or none."""
-        makers = self.makers(value)
-        return makers[0] if len(makers) == 1 else None
-
     def makers(self, value: ast.expr | None) -> list[Call]:
         """Return all calls that can create this object.
 
@@ -309,13 +304,13 @@ def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
     waiting: list[Scope] = [tree]
     while waiting:
         scope = waiting.pop()
-        own: list[ast.AST] = []
+        found: list[ast.AST] = []
         inside: list[ast.AST] = list(ast.iter_child_nodes(scope))
         while inside:
             node = inside.pop()
-            own.append(node)
+            found.append(node)
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
                 waiting.append(node)
             else:
                 inside += ast.iter_child_nodes(node)
-        yield scope, own
+        yield scope, found

@@ -6,19 +6,16 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from stallwatch_lint.script import dotted, is_constant, last_name
+from stallwatch_lint.script import Call, dotted, is_constant, last_name
 
 MOST_STEPS = 12  #: maximum number of steps from module to module and from class to base
 
 
 class Source(NamedTuple):
-    """The source text of a module.
-
-    `package` is True for an ``__init__.py``, whose relative imports start at its own folder.
-    """
+    """The source text of a module."""
 
     text: str
-    package: bool
+    package: bool  #: True for an ``__init__.py``, whose relative imports start at its own folder
 
 
 #: A function that returns the source of a module by its dotted name; ``None`` if there is none.
@@ -138,10 +135,6 @@ def _own_fields(node: ast.ClassDef) -> Iterator[str]:
     for statement in node.body:
         if not isinstance(statement, ast.AnnAssign) or "ClassVar" in ast.unparse(statement.annotation):
             continue
-        given = (
-            {key.arg: key.value for key in statement.value.keywords}
-            if isinstance(statement.value, ast.Call)
-            else {}
-        )
-        if not is_constant(given.get("init"), False):
+        init = Call.of(statement.value).argument("init") if isinstance(statement.value, ast.Call) else None
+        if not is_constant(init, False):
             yield dotted(statement.target)

@@ -57,7 +57,7 @@ def _trains(call: Call) -> bool:
 
 
 def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnostic]:
-    own = call.last in _OWN
+    of_transformers = call.last in _OWN
     file = named if isinstance(named := call.constant("deepspeed"), str) else None
     if file is not None and PurePath(file).name != PurePath(config.file).name:
         return
@@ -66,7 +66,7 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
         if value is None or value == AUTO or isinstance(value, str):
             continue
         given = call.argument(argument)
-        if given is None and (not own or call.open or call.node.args[1:]):
+        if given is None and (not of_transformers or call.open or call.node.args[1:]):
             continue
         wanted = TRAINERS.defaults[argument] if given is None else _literal(given)
         excuse = TRAINERS.excuses.get(argument)
@@ -132,7 +132,7 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _strategy(call: Call, name: str) -> str | None:
-    """Return the name of a strategy, such as ``"steps"`` for ``"steps"`` and ``IntervalStrategy.STEPS``.
+    """Return the strategy in an argument: ``steps`` for ``"steps"`` and ``IntervalStrategy.STEPS``.
 
     Return ``None`` if the script does not show the strategy.
     """
@@ -154,14 +154,11 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return the constant that a call passes as this argument, or the known default if it passes none.
-
-    Return ``None`` if the value is unknown.
-    """
+    """Return the constant or the known default of an argument of a call; ``None`` if it is unknown."""
     if call.argument(name) is not None:
         return call.constant(name)
-    own = call.last in _OWN and not call.open and not call.node.args[1:]
-    return TRAINERS.defaults.get(name) if own else None
+    of_transformers = call.last in _OWN and not call.open and not call.node.args[1:]
+    return TRAINERS.defaults.get(name) if of_transformers else None
 
 
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
@@ -181,9 +178,10 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
         if not is_theirs(script, call, *_TRAINERS) or call.open:
             continue
         data = call.argument("eval_dataset", _EVAL_DATASET)
-        arguments = script.made_by(call.argument("args", _ARGS))
-        if (data is not None and not is_constant(data, None)) or arguments is None:
+        makers = script.makers(call.argument("args", _ARGS))
+        if (data is not None and not is_constant(data, None)) or len(makers) != 1:
             continue
+        arguments = makers[0]
         if arguments.open or not is_theirs(script, arguments, *_ARGUMENTS):
             continue
         given = next(
@@ -244,10 +242,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Return the factors of the batch size: processes, samples per device, and accumulation steps.
-
-    Return ``None`` if one of them is unknown.
-    """
+    """Return the numbers of processes, samples per device and accumulation steps; ``None`` if unknown."""
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

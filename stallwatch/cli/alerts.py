@@ -17,7 +17,7 @@ from stallwatch.cli.context import (
     address_options,
     catalogue_of,
     extra,
-    hides_people,
+    hides_notifications,
     language_option,
     local_time,
     plain_table,
@@ -102,18 +102,18 @@ def test(
     rule or family, a file was ignored because other accounts can write it, or the configuration has another
     mistake. URLs are shown masked.
     """
-    config = app.config(hides_people, also=report_wrong_alerts)
+    config = app.config(hides_notifications, also=report_wrong_alerts)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _test_delivery_path(config, prometheus, alertmanager or "", at, wait)
         if config.ignored:
             raise click.exceptions.Exit(1)
         return
-    spoken = config["alerts.language" if "alerts.language" in app.flags else "ui.language"]
+    ui_language = config["alerts.language" if "alerts.language" in app.flags else "ui.language"]
     urls = alert_settings(config).all_urls
     if not urls:
-        raise click.UsageError(say("no-chat", spoken))
-    with extra("alerts", spoken):
+        raise click.UsageError(say("no-chat", ui_language))
+    with extra("alerts", ui_language):
         from stallwatch_alerts.trial import test_message
     catalogue = catalogue_of(config)
     names = misnamed(config, catalogue)
@@ -128,7 +128,7 @@ def test(
                 print_line(f"        → {line}")
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
-        print_notice(say("not-taken", spoken, failed=failed, all=len(deliveries)))
+        print_notice(say("not-taken", ui_language, failed=failed, all=len(deliveries)))
     if failed or names or config.problems or config.ignored:
         raise click.exceptions.Exit(1)
 
@@ -157,7 +157,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
 
     Chats are masked.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     run = run_named(opened(config)[0], run) if run else None
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
@@ -202,7 +202,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     A chat that was removed from the configuration is listed with a name. To discard its messages, pass the
     name to --drop. If hosts share a database, first check that the chat is not configured on another host.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.notice import fingerprint
@@ -229,13 +229,12 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
         for url in settings.all_urls
     ]
     channels = [fingerprint(url) for url in settings.all_urls]
-
-    def waiting() -> int:
-        return sum(outbox.waiting(channels, steady.now()) for outbox in outboxes)
-
     began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
-    while waiting() and (late := time.monotonic() - deadline) < _FIRST_TRY_SECONDS:
+    while any(outbox.waiting(channels, steady.now()) for outbox in outboxes):
+        late = time.monotonic() - deadline
+        if late >= _FIRST_TRY_SECONDS:
+            break
         # Each sender tries once, even after the time limit, because loading the senders can take longer.
         tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
         if late >= 0 and tried:
@@ -245,13 +244,17 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
         sender.close(5.0)
     language = config["ui.language"]
     print_line(say("sent", language, count=sum(sender.sent for sender in senders)))
-    left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
+    left = _waiting(outboxes)
     now = time.time()
     groups = Counter((one.name, _why(one, channels, now, language)) for one in left)
     for (chat, why), count in groups.items():
         print_notice(say("waiting", language, count=count, chat=chat, why=why))
     if any(one.not_before <= now for one in left):
         raise click.exceptions.Exit(1)
+
+
+def _waiting(outboxes: Sequence[Outbox]) -> list[Delivery]:
+    return [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
 
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
@@ -261,15 +264,12 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
     """
     from stallwatch_alerts.notice import fingerprint
 
-    configured = {fingerprint(url) for url in urls}
-    left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
-    incidents_named = (
-        {one.channel: one.name for one in left if one.channel.startswith(named)} if named else {}
-    )
-    if len(incidents_named) != 1:
-        raise click.UsageError(say("drop-several" if incidents_named else "drop-none", language, name=named))
-    ((channel, chat),) = incidents_named.items()
-    if channel in configured:
+    waiting = _waiting(outboxes) if named else []
+    chats = {one.channel: one.name for one in waiting if one.channel.startswith(named)}
+    if len(chats) != 1:
+        raise click.UsageError(say("drop-several" if chats else "drop-none", language, name=named))
+    ((channel, chat),) = chats.items()
+    if channel in map(fingerprint, urls):
         raise click.UsageError(say("drop-configured", language, name=named, chat=chat))
     count = sum(outbox.drop(channel, f"dropped by {current_user()}", steady.now()) for outbox in outboxes)
     print_line(say("dropped", language, count=count, chat=chat))
@@ -288,10 +288,7 @@ def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str)
 
 
 def _outboxes(config: Config) -> list[Outbox]:
-    """Return the outboxes whose messages the command lists.
-
-    This is the outbox in the incident database and, if the database is remote, also this host's own outbox.
-    """
+    """Return the outbox in the incident database and, if that is remote, also this host's own outbox."""
     from stallwatch_alerts.delivery.outbox import Outbox
 
     store, _ = opened(config)

@@ -40,10 +40,7 @@ class Inputs:
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the package versions from a file, from another Python or from this Python.
-
-        Return an empty dict if they are unknown.
-        """
+        """Return the package versions from a file, or of another or this Python; empty if unknown."""
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -89,7 +86,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
     yaml = file.suffix in _YAML
     parsed = parse_accelerate(text, str(file)) if yaml else parse_json(text, str(file))
     if parsed.other_file is not None:
-        parsed = _other(file, parsed, inputs)
+        parsed = _other_file(file, parsed, inputs)
     inputs.diagnostics += parsed.diagnostics
     if parsed.config is not None:
         inputs.configs.append(parsed.config)
@@ -102,11 +99,8 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
         )
 
 
-def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
-    """Read the file that accelerate's ``deepspeed_config_file`` names.
-
-    Its path can be relative to accelerate's file.
-    """
+def _other_file(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
+    """Read the file that ``deepspeed_config_file`` names; its path can be relative to accelerate's file."""
     named = Path(parsed.other_file or "")
     there = next((path for path in (named, file.parent / named) if path.is_file()), named)
     text = _text(there, inputs)
@@ -203,9 +197,9 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """Return a function that returns the source code of a module.
+    """Return a function that returns the source of a module of one of the packages in ``SOURCES``.
 
-    The module is in one of the packages in ``SOURCES``, in this or another Python.
+    The packages are those of the interpreter `python`, by default of this Python.
     """
     origins: dict[str, str] = {}
     if python is None:

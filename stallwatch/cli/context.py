@@ -6,7 +6,9 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -51,10 +53,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 class Group(click.Group):
-    """A group of commands that knows the commands of earlier releases.
-
-    If a user calls a command of an earlier release, the error message names the command's replacement.
-    """
+    """A group of commands whose errors name the replacement of a command of an earlier release."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -75,7 +74,7 @@ class Group(click.Group):
 
 _CHATS = ("alerts.urls", "alerts.routes")
 # Sections that configure notifications and their storage; "" is a mistake that may affect any section.
-_OF_PEOPLE = ("", "alerts", "relay", "run")
+_NOTIFICATION_SECTIONS = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -93,10 +92,10 @@ class App:
     def config(
         self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
     ) -> Config:
-        """Load the configuration, apply the command's flags, and report the configuration's problems.
+        """Load the configuration with the command's flags, and report its problems on stderr.
 
-        If `ends_for` returns True for the key of a problem, the command ends with exit code 2. Before it
-        ends, `also` is called and reports further problems.
+        If `ends_for` returns True for the key of a problem, call `also` to report further problems, and end
+        the command with exit code 2.
         """
         config = load(self.config_file, self.flags)
         mask_site_patterns(config)
@@ -113,14 +112,14 @@ def any_key(_key: str) -> bool:
     return True
 
 
-def hides_people(key: str) -> bool:
+def hides_notifications(key: str) -> bool:
     """Return whether a mistake in this key can hide notifications or stored messages from the user.
 
     This is for commands that list messages or send them manually. A mistake in a chat or a route does not
     stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated to
     notifications do not stop them, either.
     """
-    return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
+    return key not in _CHATS and key.partition(".")[0] in (*_NOTIFICATION_SECTIONS, UNREAD)
 
 
 def shuts_relay(key: str) -> bool:
@@ -211,10 +210,7 @@ def report_wrong_alerts(loaded: Config) -> bool:
 
 @contextmanager
 def extra(name: str, language: str = "en") -> Iterator[None]:
-    """Wrap imports of optional libraries.
-
-    If one is missing, name the extra of Stallwatch that installs it.
-    """
+    """Report a missing library in the block as a usage error that names the extra that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -235,14 +231,19 @@ def open_incidents(config: Config) -> IncidentStore:
         raise click.ClickException(say("no-database", config["ui.language"], reason=reason)) from None
 
 
+def stop_event() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set, instead of ending the process."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    return stopped
+
+
 # ---------------------------------------------------------------- output
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named.
-
-    Raise ``OSError`` if the file or its folder is a link that belongs to another account.
-    """
+    """Write a file; raise ``OSError`` if the file or its folder is a link that belongs to another account."""
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
@@ -305,10 +306,7 @@ def show_table(table: Table) -> bool:
 
 
 def rendered(show: Callable[[Console], None], *, coloured: bool) -> str:
-    """Return what `show` prints.
-
-    On a terminal, it is colored and as wide as the terminal, otherwise plain and 100 columns wide.
-    """
+    """Return the text that `show` prints: in color and as wide as the terminal, or plain with 100 columns."""
     from rich.console import Console
 
     text = io.StringIO()
@@ -323,9 +321,9 @@ _WORTH_A_BAR = 32 * 1024 * 1024
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that shows the progress of reading.
+    """Yield a callback that shows the progress of reading; ``None`` if stderr is not a terminal.
 
-    It shows nothing without a terminal or for small inputs.
+    The bar appears only for large inputs.
     """
     if not sys.stderr.isatty():
         yield None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-
 import click
 
 from stallwatch.cli.context import (
@@ -14,6 +11,7 @@ from stallwatch.cli.context import (
     language_option,
     print_notice,
     rules_option,
+    stop_event,
 )
 from stallwatch.config.handover import join_settings
 from stallwatch_exporter.private import keep_private
@@ -62,11 +60,9 @@ def coordinator(app: App) -> None:
         raise click.UsageError(
             f"{address} cannot be had: {error.strerror or error}; give another --port"
         ) from error
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    stopped = stop_event()
     print_notice(f"agents may join at port {service.port}")
-    while not ended.wait(1.0):
+    while not stopped.wait(1.0):
         destinations.alive()
     service.close()
     destinations.close()

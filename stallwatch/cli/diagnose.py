@@ -52,14 +52,14 @@ class _Diagnose(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Convert the value in ``--json=2`` to a separate option before click parses the arguments."""
         end = args.index("--") if "--" in args else len(args)
+        split: list[str] = []
         for arg in args[:end]:
-            if arg.startswith("--json=") and arg[7:] not in ("1", "2"):
+            if not arg.startswith("--json="):
+                split.append(arg)
+            elif arg[7:] in ("1", "2"):
+                split += ["--json", "--json-schema", arg[7:]]
+            else:
                 raise click.UsageError(f"{arg}: the schemas are 1 and 2; give --json=2", ctx)
-        split = [
-            part
-            for arg in args[:end]
-            for part in (["--json", "--json-schema", arg[7:]] if arg.startswith("--json=") else [arg])
-        ]
         return super().parse_args(ctx, split + args[end:])
 
 
@@ -192,16 +192,21 @@ def diagnose(
             diagnosis, unread = result.diagnosis, result.problems
             # The exit code covers all jobs, even if only one is reported.
             found = [("", diagnosis)]
-    judged: Sequence[Diagnosis | JobSummary] = [one for _, one in found]
-    if not each and result.jobs:
-        judged = result.jobs
+    several_jobs = not each and result.jobs
+    judged: Sequence[Diagnosis | JobSummary] = result.jobs if several_jobs else [one for _, one in found]
     problems += unread
     print_notices(problems)
     if late := sum(one.stats.unread_files for _, one in found):
         print_notice(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
-    elif form is None and output is None and problems and _is_of_nothing(diagnosis):
+    elif (
+        form is None
+        and output is None
+        and problems
+        and not diagnosis.stats.files
+        and diagnosis.verdict == "no-training-log"
+    ):
         unwritten = False  # a verdict without evidence would hide the reason why nothing was read
     else:
         options = [
@@ -226,10 +231,7 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the folder at the path of a run.
-
-    If the run's record did not fit into the state folder, return the folder where it actually is.
-    """
+    """Return the folder with a run's record, which is elsewhere if it did not fit into the state folder."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -249,14 +251,6 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
     return _STRICT if strict and any(one.verdict in unknown for one in judged) else 0
 
 
-def _is_of_nothing(diagnosis: Diagnosis) -> bool:
-    """Return whether the diagnosis has no content, because no file was read and the run's ending is unknown.
-
-    The ending of a run without output can be known.
-    """
-    return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
-
-
 def _form(**options: bool) -> str | None:
     """Return the form of the report that the user requested; ``None`` for the default form for terminals."""
     forms = [name for name, wanted in options.items() if wanted]
@@ -268,10 +262,7 @@ def _form(**options: bool) -> str | None:
 def _baseline(
     paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel, limits: Limits
 ) -> tuple[Baseline | None, list[InputProblem]]:
-    """Read the logs of the healthy run. Return the baseline, and problems with the files.
-
-    The baseline is ``None`` if there are no usable logs.
-    """
+    """Return the baseline from the logs of a healthy run, or ``None``, and the problems with the files."""
     if not paths:
         return None, []
     from stallwatch_logs.parallel_reading import read_baseline
@@ -338,10 +329,7 @@ def _deliver(report: str, output: Path | None) -> bool:
 def report_each(
     found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str, schema: Schema = 1
 ) -> str:
-    """Return a report with a row for each job, as text or Markdown.
-
-    For JSON, return a list of the complete diagnoses.
-    """
+    """Return a table with a row for each file, as text or Markdown, or all diagnoses as a JSON list."""
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
@@ -367,12 +355,12 @@ def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = (
 def _command(job: JobSummary, result: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
     from stallwatch_rules.report.jobtable import OTHER
 
-    own = result.paths.get(job.name, [])
+    files = result.paths.get(job.name, [])
     again = "-" not in paths  # standard input can be read only once
-    if own and (len(own) <= _FEW or not again):
+    if files and (len(files) <= _FEW or not again):
         # Files without a known job can belong to several jobs.
-        apart = ["--together"] if len(own) > 1 and job.name.startswith(OTHER) else []
-        if command := _shell([*options, *apart], own):
+        apart = ["--together"] if len(files) > 1 and job.name.startswith(OTHER) else []
+        if command := _shell([*options, *apart], files):
             return command
     return _shell([*options, "--job", job.name], paths) if again else ""
 

@@ -15,8 +15,7 @@ from stallwatch.cli.context import (
     App,
     catalogue_of,
     duration,
-    extra,
-    hides_people,
+    hides_notifications,
     local_time,
     open_incidents,
     plain_table,
@@ -45,7 +44,7 @@ _SHOWN = 100
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
     """List open incidents, newest first, and current silences."""
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     store, people = opened(config)
     which = "all" if everything else "ended" if ended else "open"
@@ -85,7 +84,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if no such incident
     exists or the incident is no longer open.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     store, people = opened(config)
     now, missing = time.time(), 0
@@ -117,7 +116,7 @@ def note(app: App, incident: str, text: str) -> None:
     A run's name or the beginning of an id is enough if it identifies a single incident. Exit code: 1 if no
     such incident exists.
     """
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     if not text.strip():
         raise click.UsageError(say("empty-note", language))
@@ -169,7 +168,7 @@ def silence(
     """
     from stallwatch_alerts.people import Silence
 
-    config = app.config(hides_people)
+    config = app.config(hides_notifications)
     language = config["ui.language"]
     now = time.time()
     if end is not None:
@@ -202,13 +201,10 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 
 
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
-    """Open the incident database.
-
-    Return it and the store of users' responses; raise `ClickException` on failure.
-    """
+    """Open the incident database and the users' responses in it; raise `ClickException` on failure."""
     store = open_incidents(config)
-    with extra("alerts", config["ui.language"]):
-        from stallwatch_alerts.people import OperatorActions
+    from stallwatch_alerts.people import OperatorActions  # late, because it needs an optional library
+
     return store, OperatorActions(store.engine)
 
 
@@ -294,27 +290,20 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.
-    caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_final_incident)
+    relevant = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_final_incident)
     if single:
-        return _chosen(caring or of_run)
-    return NamedIncidents(caring) if caring else NamedIncidents(over=tuple(of_run))
+        return _chosen(relevant or of_run)
+    return NamedIncidents(relevant) if relevant else NamedIncidents(over=tuple(of_run))
 
 
 def run_named(store: IncidentStore, name: str) -> str:
-    """Return the name of the run that `name` means.
-
-    This is the run with this name, or the only run whose incidents' ids start with it. If there is no such
-    run, return `name`.
-    """
+    """Return the only run whose incident ids start with `name`; otherwise return `name` unchanged."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """Return the run with this name.
-
-    If there is none, return the runs of incidents whose ids start with `name`.
-    """
+    """Return the run with this name or, if there is none, the runs whose incident ids start with it."""
     if not name or store.list(run=name, limit=1):
         return [name]
     return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
@@ -322,8 +311,8 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
     """Return the incident if it is the only one, or the only open one; otherwise return the ids of all."""
-    among = tuple(found)
-    still_open = tuple(incident for incident in among if incident.status == "open")
-    if len(among) == 1 or len(still_open) == 1:
-        return NamedIncidents(still_open or among)
-    return NamedIncidents(several=tuple(sorted({one.id for one in among}))[:_CANDIDATES])
+    matching = tuple(found)
+    still_open = tuple(incident for incident in matching if incident.status == "open")
+    if len(matching) == 1 or len(still_open) == 1:
+        return NamedIncidents(still_open or matching)
+    return NamedIncidents(several=tuple(sorted({incident.id for incident in matching}))[:_CANDIDATES])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +18,7 @@ from stallwatch.cli.context import (
     rules_option,
     say,
     shuts_relay,
+    stop_event,
 )
 from stallwatch.config.chats import checked_settings, connecting
 from stallwatch.config.handover import alert_settings, relay_settings
@@ -71,11 +70,9 @@ def relay(app: App, insecure: bool) -> None:
         raise click.UsageError(
             f"{settings.host}:{settings.port} cannot be had: {error.strerror}; give another --port"
         ) from error
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    stopped = stop_event()
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
     print_notice(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
-    ended.wait()
+    stopped.wait()
     running.close()
     store.close()

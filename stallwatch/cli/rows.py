@@ -94,7 +94,6 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
 
 
 def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
-    """Yield one line of output for each match."""
     import msgspec
 
     from stallwatch_rules.text.controls import without_controls

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from stallwatch.cli.context import (
 )
 from stallwatch.config.handover import rule_folders
 from stallwatch.config.loading import Setting
-from stallwatch.config.values import nearest
+from stallwatch.config.values import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -182,18 +182,13 @@ def _page(catalogue: Catalogue, rule: str) -> RulePage:
 
         if pack := packs_by_rule().get(rule):
             raise click.UsageError(f"rule {rule!r} is in the pack {pack}; add --rules-pack {pack}")
-        hint = _did_you_mean(rule, catalogue.pages)
+        hint = did_you_mean(nearest(rule, catalogue.pages, cutoff=0.4))
         raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
     return page
 
 
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known, cutoff=0.4)
-    return f"did you mean {near}? " if near else ""
-
-
 def _lies_in(path: str, folder: Path) -> bool:
-    return str(Path(path).absolute()).startswith(str(folder.absolute()))
+    return Path(path).absolute().is_relative_to(folder.absolute())
 
 
 def _count(number: int, what: str) -> str:
@@ -224,7 +219,7 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
     known = sorted({page.family for page in pages})
     for family in families:
         if family not in known:
-            hint = _did_you_mean(family, known)
+            hint = did_you_mean(nearest(family, known, cutoff=0.4))
             raise click.UsageError(f"no family {family!r}; {hint}they are: {', '.join(known)}")
     chosen = [
         page

@@ -145,8 +145,7 @@ def _watched(
     keep_private(settings.home)
     destinations = Destinations(config, catalogue)
     guard_threads(destinations.notice)
-    options |= {"notice": destinations.notice, "on_end": destinations.ended}
-    options["engine"] = destinations.engine(destinations.notice)
+    options |= {"notice": destinations.notice, "on_end": destinations.ended, "engine": destinations.engine()}
     watched = functools.partial(watch, list(what), settings, destinations.sinks, catalogue, **options)
     return watched, destinations
 

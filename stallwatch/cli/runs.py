@@ -60,10 +60,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Return the record of a run, with the end of the run if it is missing.
-
-    If a full disk prevented the agent from recording the end, the end comes from the run's incidents.
-    """
+    """Return the record of a run. If a full disk kept the end out of it, take the end from the incidents."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -110,10 +107,8 @@ def _ending(info: AgentInfo) -> str:
     ending = info.ending
     if ending is None:
         return "-"
-    details = [f"exit code {ending.exit_code}" if ending.exit_code else ""]
-    text = ", ".join(detail for detail in details if detail)
     name = ending.kind if ending.kind == "unknown" else render(ending_name(ending))
-    return f"{name} ({text})" if text else name
+    return f"{name} (exit code {ending.exit_code})" if ending.exit_code else name
 
 
 @click.command()

@@ -99,7 +99,7 @@ class Destinations:
                 keep_days=config["alerts.keep_days"],
             )
             # The delay allows this run to continue the record of a dead agent with the same name.
-            self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
+            self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans)
             self._orphans.daemon = True
             self._orphans.start()
         settings = checked_settings(config, catalogue, print_notice)
@@ -133,11 +133,8 @@ class Destinations:
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
-    def engine(self, notice: Callable[[str], None]) -> Engine | None:
-        """Return a function that connects the agents of a run through the incident database.
-
-        Return None if the database is not PostgreSQL.
-        """
+    def engine(self) -> Engine | None:
+        """Return a function that connects a run's agents through PostgreSQL, if that is the database."""
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -146,7 +143,7 @@ class Destinations:
         if not is_cluster_engine(url):
             return None
         return lambda identity, merges, agent: PostgresBacking(
-            url, identity, merges, agent=agent, notice=notice
+            url, identity, merges, agent=agent, notice=self.notice
         )
 
     def notice(self, text: str) -> None:
@@ -160,7 +157,7 @@ class Destinations:
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
 
-    def _close_orphans(self, home: Path) -> None:
+    def _close_orphans(self) -> None:
         from stallwatch_alerts.orphans import close_orphans, report_unsent
         from stallwatch_exporter.runs.runfolder import mark_reported
 
@@ -172,10 +169,10 @@ class Destinations:
             if self._store is not None:
                 self._store(incident)
 
-        found = report_unsent(home, time.time(), hand_on)
+        found = report_unsent(self._home, time.time(), hand_on)
         if self._chat is not None:  # without chats, an agent with chats does this
             self._unreported += [partial(mark_reported, *each) for each in found]
-        close_orphans(home, time.time(), hand_on)
+        close_orphans(self._home, time.time(), hand_on)
 
     def close(self) -> None:
         """Deliver the queued incidents within a time limit; never raise."""
@@ -185,7 +182,7 @@ class Destinations:
             self._orphans.cancel()
             if not self._looked:  # the run took less than a minute
                 with contextlib.suppress(Exception):
-                    self._close_orphans(self._home)
+                    self._close_orphans()
         with guard("the last lines for the terminal"):
             self._terminal.close(_TERMINAL_SECONDS)
         waiting, sent, unreported = 0, self._chat is None, list(self._unreported)

@@ -23,10 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident can have.
-
-    Rules of packs that are not loaded are included.
-    """
+    """Return the ids of all rules that an incident can have, with those of packs that are not loaded."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -71,13 +68,9 @@ def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
             pack = next((pack for rule, pack in packs.items() if fnmatchcase(rule, name)), None)
             if pack is not None and not any(fnmatchcase(rule, name) for rule in catalogue.pages):
                 message = f"rule {name!r} is in the pack {pack}, which is not loaded"
-                found.append(_error(config, number, "rules", message, remedy=load_pack(pack)))
+                remedy = f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
+                found.append(_error(config, number, "rules", message, remedy=remedy))
     return found
-
-
-def load_pack(pack: str) -> str:
-    """Return a text that explains how to load a pack."""
-    return f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
 
 
 def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:
@@ -139,10 +132,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL.
-
-    If this fails, the error contains the URL's place in the configuration and a fix.
-    """
+    """Return the channel for a URL; an error names the URL's place in the configuration, and a fix."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 

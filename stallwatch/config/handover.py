@@ -103,10 +103,7 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Return whether the key controls access to Stallwatch's servers.
-
-    A mistake in such a key must not grant access.
-    """
+    """Return whether the key controls access to the servers, which a mistake must not grant."""
     return key.partition(".")[0] == "server"
 
 
@@ -154,10 +151,7 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Return the outbox of this host's agents.
-
-    It is in the incident database if that is local, otherwise in a file of its own.
-    """
+    """Return the outbox of this host's agents, in a file of its own if the incident database is remote."""
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 

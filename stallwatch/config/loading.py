@@ -18,7 +18,15 @@ from typing import Any
 
 from stallwatch.config.keys import BY_NAME, KEYS, SECTIONS, Key
 from stallwatch.config.trust import Untrusted, distrust_pages, read_if_trusted
-from stallwatch.config.values import BadValue, example, from_text, from_toml, nearest, sound_entries
+from stallwatch.config.values import (
+    BadValue,
+    did_you_mean,
+    example,
+    from_text,
+    from_toml,
+    nearest,
+    sound_entries,
+)
 from stallwatch_exporter.settings import current_folder, state_home, user_path
 from stallwatch_rules.text.foreign_json import require_bounded
 
@@ -196,13 +204,15 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
     file = str(path)
     try:
         data = read(path)
-        text = data.decode("utf-8-sig")
-        tables = require_bounded(tomllib.loads(text))
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         return config.report(file, None, message, "name a file that can be read", UNREAD)
+    # If the file can configure chats, an error in its syntax loses them.
+    unread = UNREAD if _CHATS.search(data.decode("utf-8-sig", "replace")) else ""
+    try:
+        text = data.decode("utf-8-sig")
+        tables = require_bounded(tomllib.loads(text))
     except UnicodeDecodeError:
-        unread = UNREAD if _CHATS.search(data.decode("utf-8", "replace")) else ""
         return config.report(file, None, "is not UTF-8 text", "save it as UTF-8", unread)
     except tomllib.TOMLDecodeError as error:
         place = re.search(r"\(at line (\d+), column \d+\)|\(at end of document\)", str(error))
@@ -211,12 +221,10 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         remedy = "mend that line"
         if "routes" in message:  # two route tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
-        unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
     # The text can contain a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-        unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
     config.lines = text.splitlines()
     for section, table in tables.items():
@@ -240,7 +248,7 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
     if key is None:
         names = [known.name for known in KEYS if known.section == section]
         near = nearest(name, names)
-        remedy = f"{_did_you_mean(near)}known are {', '.join(names)}"
+        remedy = f"{did_you_mean(near)}known are {', '.join(names)}"
         meant = f"{section}.{near or name}"
         others = _sections_with(name)
         if others and not near:
@@ -259,10 +267,7 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Return whether the value contains routes.
-
-    Misspelled names of the key also count, so that no message is lost.
-    """
+    """Return whether the value contains routes, even under a misspelled name, so that none is lost."""
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
@@ -317,10 +322,7 @@ def line_of(config: Config, *names: str) -> int | None:
 
 
 def line_of_route(config: Config, number: int, key: str) -> int | None:
-    """Return the line of a key in the route with index `number`.
-
-    If the key is not found, return the line of the route's table.
-    """
+    """Return the line of a key in the route with index `number`, or the line of the route's table."""
     table = None
     for line, is_header, name in _places(config.lines):
         if is_header:
@@ -361,10 +363,7 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
 
 
 def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str | None:
-    """Return a secret from the file that the environment variable ``<variable>_FILE`` names.
-
-    Container images use this convention.
-    """
+    """Return a secret from the file that ``<variable>_FILE`` names, as is usual for container images."""
     variable = key.variable + _IN_FILE
     path = environ.get(variable)
     if not path:
@@ -386,22 +385,19 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report an additional problem if mistakes left no usable chat.
-
-    Without it, the loss of all chats would look like a small mistake.
-    """
+    """Report a further problem if mistakes left no usable chat, because each may look like a small one."""
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
     if not config["alerts.urls"] and not routed:
-        who = NO_NOTIFICATION
+        effect = NO_NOTIFICATION
     elif wrong.key == UNREAD:
-        who = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
+        effect = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
     else:
         return
     why = "nothing of this file is in force" if wrong.key == UNREAD else "no chat is left in alerts.urls"
-    message = f"{why}: {who} of stalls and failures"
+    message = f"{why}: {effect} of stalls and failures"
     config.report(wrong.file, wrong.line, message, "mend it, then try stallwatch alerts test", wrong.key)
 
 
@@ -422,24 +418,16 @@ def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
         config.report(file, line, f"unknown key {name} outside of any section", remedy, meant, chats)
     else:
         near = nearest(name, SECTIONS)
-        remedy = f"{_did_you_mean(near)}known are {', '.join(SECTIONS)}"
+        remedy = f"{did_you_mean(near)}known are {', '.join(SECTIONS)}"
         config.report(file, line, f"unknown section [{name}]", remedy, near, chats)
 
 
-def _did_you_mean(near: str) -> str:
-    return f"did you mean {near}? " if near else ""
-
-
 def _sections_with(name: str) -> list[str]:
-    """Return the sections that have a key of exactly this name."""
     return [key.section for key in KEYS if key.name == name]
 
 
 def _key_like(name: str, value: Any, tables: bool) -> str:
-    """Return the name of the key with this or the most similar name.
-
-    Return an empty text if the name of a section is more similar.
-    """
+    """Return the most similar name of a key; empty if the name of a section is more similar."""
     kinds = ("routes",) if tables else _LIST_KINDS if isinstance(value, list) else ()
     known = sorted({key.name for key in KEYS if not kinds or key.kind in kinds})
     near = name if name in known else nearest(name, known)

@@ -52,10 +52,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """Reads one table of a route.
-
-    It continues after a mistake, so that all mistakes are reported together.
-    """
+    """Reads one table of a route, and continues after a mistake, so that all are reported together."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []
@@ -103,10 +100,7 @@ class _Reader:
             return None
 
     def _list(self, key: str) -> tuple[str, ...] | None:
-        """Return the valid entries of a list.
-
-        In a list of chats, a wrong entry does not disable the others.
-        """
+        """Return the valid entries of a list. A wrong chat does not disable the other chats."""
         value = self._table[key]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):

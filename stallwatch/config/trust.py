@@ -74,10 +74,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Follow symbolic links from the path.
-
-    Yield the folder of each path on the way, with the status of the link.
-    """
+    """Follow symbolic links; yield the folder of each path on the way, and the status of the link."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -180,10 +177,7 @@ def trust_file() -> Path:
 
 
 def trusted_files() -> dict[str, str]:
-    """Return the digest of each file that the user trusts, by path.
-
-    Return an empty dict if other accounts can write the list of these files.
-    """
+    """Return the digests of the trusted files by path; empty if other accounts can write the list."""
     path = trust_file()
     try:
         found = json.loads(path.read_bytes()) if distrust(path) is None else {}

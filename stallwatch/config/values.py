@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stallwatch.config.keys import Key, KindName
+from stallwatch.config.keys import Key
 from stallwatch_exporter.settings import user_path
 
 # A comma inside an Apprise URL is part of the URL; a comma or blank before the next scheme separates URLs.
@@ -23,10 +23,6 @@ _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 
 class BadValue(ValueError):
     """An error in a value of the configuration. The message gives the reason, and never quotes a secret."""
-
-
-def _flag(text: str) -> bool:
-    return _BOOLEANS[text.lower()]
 
 
 def _listed(text: str) -> list[str]:
@@ -45,7 +41,7 @@ class _Kind(NamedTuple):
 
 
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
-_KINDS: dict[KindName, _Kind] = {
+_KINDS = {
     "text": _Kind("a string", '"…"'),
     "web": _Kind("a string", '"https://…"'),
     "path": _Kind("a string", '"folder/file"'),
@@ -53,7 +49,7 @@ _KINDS: dict[KindName, _Kind] = {
     "reaction": _Kind("a string", _REACTIONS),
     "int": _Kind("a whole number", types=(int,), parse=int),
     "number": _Kind("a number", types=(int, float), parse=float),
-    "bool": _Kind("true or false", "true or false", (bool,), _flag),
+    "bool": _Kind("true or false", "true or false", (bool,), lambda text: _BOOLEANS[text.lower()]),
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
@@ -175,6 +171,11 @@ def type_of(value: Any) -> str:
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the known name that is most similar to `name`; empty if no name is similar enough."""
     return _nearest(name, tuple(known), cutoff)
+
+
+def did_you_mean(near: str) -> str:
+    """Return a question about the nearest name, with a blank after it; empty if there is no such name."""
+    return f"did you mean {near}? " if near else ""
 
 
 @lru_cache  # the same mistake often occurs in many tables

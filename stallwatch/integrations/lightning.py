@@ -19,10 +19,7 @@ else:  # a trainer accepts only callbacks from its own package
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a callback, so that its exceptions do not end the training.
-
-    They are counted as failures of the probe.
-    """
+    """Wrap a callback, so that its exceptions count as failures of the probe and do not end the training."""
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> None:
@@ -66,10 +63,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report an optimizer step if the batch completed one.
-
-        With gradient accumulation, not every batch does.
-        """
+        """Report an optimizer step. With gradient accumulation, not every batch completes one."""
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
@@ -95,10 +89,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Report that a checkpoint is being saved.
-
-        Lightning assembles it at this point and then writes it.
-        """
+        """Report that a checkpoint is being saved: Lightning assembles it here, and then writes it."""
         probe().phase("save")
 
     @_guarded

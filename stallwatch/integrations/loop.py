@@ -48,10 +48,7 @@ def api() -> Any:
 
 
 def probe(name: str | None = None) -> Probe:
-    """Return the probe of this process.
-
-    If no agent reads it, create a probe whose numbers this process serves.
-    """
+    """Return the probe of this process. Without an agent, create one whose numbers this process serves."""
     global _begun
     module = api()
     current: Probe = module.current()
@@ -168,10 +165,7 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
 
 
 def hook(name: str | None = None) -> None:
-    """Install the hooks that observe the training libraries, as ``stallwatch run`` does.
-
-    A failure is reported once.
-    """
+    """Install the hooks with which ``stallwatch run`` observes the training; report a failure once."""
     global _hooked
     with _training_goes_on("the trainer is not watched"):
         current = probe(name)

@@ -152,6 +152,14 @@ def test_check_of_a_custom_folder_reports_problems(stallwatch: Stallwatch, mine:
     assert result.stdout == "1 page, 1 problem\n"
 
 
+def test_check_counts_no_page_of_a_folder_whose_name_is_longer(stallwatch: Stallwatch, mine: Path) -> None:
+    other = mine.parents[1].with_name(f"{mine.parents[1].name}-of-last-year") / "house/sun-is-full.md"
+    other.parent.mkdir(parents=True)
+    other.write_text(PAGE.replace("moon", "sun"), encoding="utf-8")
+    result = stallwatch("rules", "check", "mine", "--rules", str(other.parents[1]))
+    assert result.stdout == "1 page, no problems\n"
+
+
 def test_check_names_the_line_of_a_malformed_page(stallwatch: Stallwatch, mine: Path) -> None:
     mine.write_text(PAGE.replace("role: cause", "rule: cause"), encoding="utf-8")
     result = stallwatch("rules", "check", "mine")

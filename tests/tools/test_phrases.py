@@ -20,6 +20,7 @@ def test_phrases_are_found_across_line_breaks_and_in_any_case() -> None:
     assert sorted(looked.hits(text)) == [(("crane", "broke"), len(text) - 2), (("the", "crane"), 14)]
     assert looked.ends(b"the\0crane") == [], "two strings of a compiled file"
     assert looked.ends(b"\xff\xfeboat\0the crane") == [6, 16]
+    assert looked.hits(b"nothing") == looked.ends(b"nothing") == []
 
 
 @pytest.mark.usefixtures("engine")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from stallwatch_rules.matching.literal_index import sre, sre_parse
@@ -61,15 +61,11 @@ def _options(operation: Any, argument: Any) -> list[list[str | None]]:
         if (least, most) == (1, 1):
             return ways
         if least == 0:
-            return [[_GAP]] if most > 1 or _has_gap(ways) else [[], *ways]
+            return [[_GAP]] if most > 1 or any(_GAP in way for way in ways) else [[], *ways]
         return [[_GAP, *way, _GAP] for way in ways]
     if operation is sre.AT:
         return [[]]
     return [[_GAP]]
-
-
-def _has_gap(ways: Sequence[Sequence[str | None]]) -> bool:
-    return any(_GAP in way for way in ways)
 
 
 def _pieces(way: Iterable[str | None]) -> Branch:

@@ -69,10 +69,7 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
 
 def requirement(package: str, version: str = "") -> Requirement:
-    """Return the requirement for pip, which consists of a name and an optional version.
-
-    Any other syntax of pip is rejected.
-    """
+    """Return the requirement for pip, from a name and an optional version; reject pip's other syntax."""
     try:
         wanted = Requirement(f"{package}=={Version(version)}" if version else package)
     except InvalidVersion as error:

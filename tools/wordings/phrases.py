@@ -53,10 +53,10 @@ class Phrases:
             return [
                 (self._phrases[number], end) for number, end in zip(*self._scanner.hits(data), strict=True)
             ]
-        numbers = self._each.Match(data) if self._each is not None else ()
+        numbers = self._each.Match(data) if self._each is not None else None
         return [
             (self._phrases[number], found.end())
-            for number in numbers
+            for number in numbers or ()  # None if no phrase matches
             for found in re2.compile(self._expressions[number], _options()).finditer(data)
         ]
 

@@ -55,10 +55,7 @@ def is_specific(piece: str) -> bool:
 
 
 def covers(template: str, piece: str) -> bool:
-    """Return whether a string of source could produce the piece.
-
-    The text of the string itself must cover most of the piece.
-    """
+    """Return whether a string of source can produce the piece: its own text must cover most of the piece."""
     if piece in template:
         return True
     parts = [part for part in _PLACEHOLDER.sub(GAP, template).split(GAP) if len(part.strip()) >= LEAST_PART]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from stallwatch_rules.pages.page import EmittedBy, RulePage
@@ -59,7 +60,6 @@ class _Piece:
     phrases: Sequence[Phrase] = field(init=False)
     words: Sequence[bytes] = field(init=False)
     is_specific: bool = field(init=False)  #: True if the piece is too long for a chance match
-    whole: bool = field(init=False)  #: True if the anchor is a whole word, not at the piece's ends
 
     def __post_init__(self) -> None:
         self.lowered = self.text.lower()
@@ -68,7 +68,6 @@ class _Piece:
         self.phrases = rare_phrases(words)
         self.words = [word.encode() for word in words]
         inner = [w[0] for w in WORD.finditer(self.lowered) if w.start() > 0 and w.end() < len(self.lowered)]
-        self.whole = bool(inner)
         self.anchor = max(inner or WORD.findall(self.lowered), key=len)
 
     def may_be_in(self, around: bytes) -> bool:
@@ -102,9 +101,9 @@ class Search:
             emitted = [one for one in page.emitted_by if same_package(one.package, package)]
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
-        self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece; 0: none
+        self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece
         for number, alternative in enumerate(self._wanted):
-            first = next((id(piece) for piece in alternative.pieces if piece.is_specific), 0)
+            first = next(id(piece) for piece in alternative.pieces if piece.is_specific)
             self._by_first.setdefault(first, []).append(number)
         self._owners: dict[Phrase, list[_Piece]] = {}
         for piece in self._pieces.values():
@@ -160,18 +159,18 @@ class Search:
         hinted = self._hinted(whole)
         if not hinted:
             return
-        in_source, in_compiled = _ByAnchor(hinted, whole), _ByPhrase(hinted, self.phrases)
-        places: dict[int, dict[str, list[int]]] = {}
+        pieces = {piece.text: piece for one in hinted for piece in one.pieces if piece.anchor in whole}
+        lines: dict[str, list[int]] = {}  # the lines of each piece
         for template, lowered in given:
-            for wanted, piece in (in_source if template.line else in_compiled).near(lowered):
-                found = places.setdefault(id(wanted), {})
-                if not template.line and piece.text in found:
-                    continue  # a second place in a compiled file adds nothing
-                if self._is_there(template, lowered, piece):
-                    found.setdefault(piece.text, []).append(template.line)
+            for piece in pieces.values():
+                if piece.anchor not in lowered:
+                    continue
+                if template.text == piece.text if template.name else covers(lowered, piece.lowered):
+                    lines.setdefault(piece.text, []).append(template.line)
         for wanted in hinted:
-            if self.results[wanted.rule].state == "missing" and places.get(id(wanted)):
-                self._record_found(wanted, file, places[id(wanted)])
+            places = {piece.text: lines[piece.text] for piece in wanted.pieces if piece.text in lines}
+            if self.results[wanted.rule].state == "missing" and places:
+                self._record_found(wanted, file, places)
 
     def absent(self, compiled: str) -> None:
         """Record that the package was built without a source file, such as ``ProcessGroupNCCL.cpp``."""
@@ -211,11 +210,7 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """Return the alternatives that a text can contain.
-
-        The text must contain most words of their specific pieces. Only alternatives of missing rules are
-        returned.
-        """
+        """Return the alternatives of missing rules whose specific pieces a text can contain."""
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):
@@ -223,19 +218,14 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
-        # A file with an alternative contains its first specific piece, so only these alternatives are
-        # examined.
-        candidates = sorted(number for piece in (0, *near) for number in self._by_first.get(piece, ()))
+        # A text with an alternative contains its first specific piece.
+        candidates = sorted(number for piece in near for number in self._by_first.get(piece, ()))
         return [
             one
             for one in map(self._wanted.__getitem__, candidates)
             if self.results[one.rule].state == "missing"
             and all(id(piece) in near for piece in one.pieces if piece.is_specific)
         ]
-
-    @staticmethod
-    def _is_there(template: Template, lowered: str, piece: _Piece) -> bool:
-        return template.text == piece.text if template.name else covers(lowered, piece.lowered)
 
     def _record_found(self, wanted: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
         """Record an alternative as found if all of its pieces are near each other in a file.
@@ -245,53 +235,16 @@ class Search:
         compiled = any(line == 0 for found in lines.values() for line in found)
         if any(piece.text not in lines for piece in wanted.pieces if piece.is_specific or not compiled):
             return
-        longest = max(wanted.pieces, key=lambda piece: len(piece.text))
-        for line in lines[longest.text]:
+        for line in lines[max(lines, key=len)]:
             if all(any(abs(other - line) <= NEAR for other in found) for found in lines.values()):
                 result = self.results[wanted.rule]
                 result.state, result.pattern, result.file, result.line = "found", wanted.pattern, file, line
                 return
 
 
-class _ByAnchor:
-    """Index that finds, by their longest word, the pieces that a string of source can contain."""
-
-    def __init__(self, wanted: Iterable[_Wanted], whole: str) -> None:
-        """Index the pieces of `wanted`; ``whole`` is the text of all strings of the file, in lowercase."""
-        self._words: dict[str, list[tuple[_Wanted, _Piece]]] = {}
-        self._loose: list[tuple[_Wanted, _Piece]] = []
-        for alternative in wanted:
-            for piece in alternative.pieces:
-                if piece.whole:
-                    self._words.setdefault(piece.anchor, []).append((alternative, piece))
-                elif piece.anchor in whole:
-                    self._loose.append((alternative, piece))
-
-    def near(self, lowered: str) -> list[tuple[_Wanted, _Piece]]:
-        words = self._words.keys() & set(WORD.findall(lowered))
-        loose = [pair for pair in self._loose if pair[1].anchor in lowered]
-        return [pair for word in words for pair in self._words[word]] + loose
-
-
-class _ByPhrase:
-    """Index that finds, by their phrases, the specific pieces in a string of a compiled file."""
-
-    def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
-        self._all = phrases
-        self._owners: dict[Phrase, list[tuple[_Wanted, _Piece]]] = {}
-        for alternative in wanted:
-            for piece in alternative.pieces:
-                for phrase in piece.phrases if piece.is_specific else ():
-                    self._owners.setdefault(phrase, []).append((alternative, piece))
-
-    def near(self, lowered: str) -> list[tuple[_Wanted, _Piece]]:
-        held = {phrase for phrase, _ in self._all.hits(lowered.encode("utf-8", "replace"))}
-        return [pair for phrase in held for pair in self._owners.get(phrase, ())]
-
-
 def same_package(name: str, other: str) -> bool:
     """Return whether two names denote the same package, as ``torch-npu`` and ``torch_npu`` do."""
-    return re.sub(r"[-_.]+", "-", name).lower() == re.sub(r"[-_.]+", "-", other).lower()
+    return canonicalize_name(name) == canonicalize_name(other)
 
 
 def in_range(version: str, versions: str) -> bool:

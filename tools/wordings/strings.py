@@ -117,10 +117,7 @@ def c_strings(text: str) -> Iterator[Template]:
 
 
 def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
-    """Yield the strings of a compiled file that contain a phrase, each string once.
-
-    A string is the text between two NUL bytes.
-    """
+    """Yield the strings of a compiled file, between NUL bytes, that contain a phrase; each of them once."""
     given: set[bytes] = set()
     for data in _blocks(file, 2 * MAX_STRING):
         last_end = 0  # end of the last string
