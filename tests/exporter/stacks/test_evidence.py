@@ -240,7 +240,7 @@ def test_only_program_of_a_command_counts_as_rank_0(programs: int, names_it: boo
 
 
 @pytest.mark.parametrize(("answers", "expected"), [(False, ("signal", True)), (True, ("probe", False))])
-def test_a_rank_that_answers_late_is_not_locked_out(
+def test_late_response_means_that_the_rank_was_not_locked_out(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, answers: bool, expected: tuple[str, bool]
 ) -> None:
     rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
