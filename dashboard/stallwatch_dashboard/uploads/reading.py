@@ -72,6 +72,16 @@ class ReadingFailed(Exception):
     """Raised with the exit code if the reading process ended without a result."""
 
 
+def limits_of(settings: DashboardSettings) -> Limits:
+    return Limits(
+        members=settings.max_members,
+        expanded=settings.max_expanded_mb * _MIB,
+        ratio=settings.max_ratio,
+        ratio_from=_RATIO_FROM,
+        section="dashboard",
+    )
+
+
 def read_uploads(
     files: Sequence[tuple[str, BinaryIO]],
     settings: DashboardSettings,
@@ -99,13 +109,7 @@ def read_uploads(
             task = Task(
                 names=names[: len(files)],
                 rules=list(settings.rules),
-                limits=Limits(
-                    members=settings.max_members,
-                    expanded=settings.max_expanded_mb * _MIB,
-                    ratio=settings.max_ratio,
-                    ratio_from=_RATIO_FROM,
-                    section="dashboard",
-                ),
+                limits=limits_of(settings),
                 workers=default_workers(),
                 answer=str(answer),
                 healthy=names[len(files) :],
