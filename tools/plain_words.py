@@ -35,6 +35,7 @@ LIST = Path(__file__).with_suffix(".toml")
 KINDS = ("names", "prose")
 #: Number of texts that `--sample` draws, by group.
 DRAWN = {"docstrings": 25, "comments": 15, "documentation": 20, "what users see": 40, "Chinese": 40}
+CONTEXT = (6, 3)  #: number of lines that `--sample` prints before and after a text
 _SPAN = re.compile(r"``.+?``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<!--.*?-->|\{\w*\}", re.DOTALL)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MESSAGE = re.compile(r'^\s*"([^"]+)": "(.*)",?$')
@@ -228,7 +229,11 @@ def _markdown(source: str) -> Iterator[Text]:
 
 
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the group, place and source text of texts drawn at random: `DRAWN` of each group."""
+    """Yield the group, place and source text of texts drawn at random: `DRAWN` of each group.
+
+    Lines before and after a text are included, because nobody reads a docstring without its function. ``>``
+    marks the lines of the text itself.
+    """
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in DRAWN}
     chinese = subprocess.run(
         ["git", "ls-files", "rules/stallwatch_rules/locale/zh/*.json"],
@@ -248,15 +253,22 @@ def sample(seed: int) -> Iterator[tuple[str, str, str]]:
                 and not _NO_TEXT.match(quoted)
                 and name not in chinese
             ):
-                groups[_group(name, quoted)].append((f"{name}:{min(spans)}", quoted))
+                groups[_group(name, quoted)].append((f"{name}:{min(spans)}", _in_context(lines, spans)))
             elif name in chinese and _CHINESE.search(quoted):
-                groups["Chinese"].append((f"{name}:{min(spans)}", quoted))
+                groups["Chinese"].append((f"{name}:{min(spans)}", _in_context(lines, spans)))
         _, _, section = source.partition("\n## 中文\n")
         paragraphs = _FENCED.sub("", section).split("\n\n")
         groups["Chinese"] += [(name, part.strip()) for part in paragraphs if _CHINESE.search(part)]
     for group, texts_of in groups.items():
         for place, quoted in random.Random(f"{seed}/{group}").sample(texts_of, DRAWN[group]):
             yield group, place, quoted
+
+
+def _in_context(lines: list[str], spans: list[int]) -> str:
+    before, after = CONTEXT
+    first, last = min(spans), max(spans)
+    numbers = range(max(1, first - before), min(len(lines), last + after) + 1)
+    return "\n".join(f"{'>' if first <= n <= last else ' '} {lines[n - 1]}" for n in numbers)
 
 
 def _group(name: str, quoted: str) -> str:
