@@ -17,14 +17,20 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.messages import Text, has, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.phrases import ENDED_WITH_MESSAGE, next_steps, primary_note, where
+from stallwatch_rules.report.phrases import (
+    DOUBTFUL,
+    ENDED_WITH_MESSAGE,
+    is_cause_uncertain,
+    next_steps,
+    primary_note,
+    where,
+)
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.stacks.sentences import bare_title, place_of, sentence
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
 _FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum numbers of listed hosts, and of characters of folded ranks
-_DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than right
 
 
 @dataclass(frozen=True)
@@ -74,11 +80,14 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     level: Level = _OF_VERDICTS[found.verdict]
     headline = reader.say(f"verdict_{found.verdict}")
+    uncertain = is_cause_uncertain(found)
+    if uncertain:
+        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
     facts: tuple[str, ...] = (reader.render(found.ending),) if found.ending else ()
     primary = found.primary
     if primary is None:
         behind = bool(found.progress.behind) and not found.unknown and found.interrupted_by != "user"
-        if behind or found.verdict in ("interrupted", "unfinished", "no-evidence"):
+        if not uncertain and (behind or found.verdict in ("interrupted", "unfinished", "no-evidence")):
             headline = reader.render(report_headline(found))
         last, total = found.progress.last_step, found.progress.total_steps
         if found.verdict == "finished" and is_far_from_end(last, total) and not found.progress.finished:
@@ -86,14 +95,11 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
             facts += (reader.say("is_finished_early_why"),)
         if behind and not found.in_trouble:
             level = "warning"
-        closing = [note for note in found.notes if has(note, ENDED_WITH_MESSAGE)]
-        if found.verdict != "unknown-failure" or not (found.unknown or closing):
+        if not uncertain:
             return Verdict(level, headline, facts)
+        closing = [note for note in found.notes if has(note, ENDED_WITH_MESSAGE)]
         fixes = tuple(map(reader.render, next_steps(found.unknown[0]) if found.unknown else closing))
-        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
         return Verdict(level, headline, facts, cause=reader.render(report_headline(found)), fixes=fixes)
-    if primary.confidence < _DOUBTFUL and found.verdict in ("failed", "unknown-failure"):
-        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
     return Verdict(
         level=level,
         headline=headline,
@@ -203,7 +209,7 @@ def _with_doubt(headline: str, incident: Incident, say: Say) -> str:
     primary = primary_of(incident)
     if incident.rule == UNKNOWN_FAILURE:
         return say("cause_uncertain" if incident.exception else "cause_unknown", headline)
-    if primary is not None and primary.confidence < _DOUBTFUL:
+    if primary is not None and primary.confidence < DOUBTFUL:
         return say("cause_uncertain", headline)
     return headline
 

@@ -19,7 +19,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 Stall = Callable[..., Incident]
 
 
-@pytest.mark.parametrize(("language", "labels"), [("en", ["Rule", "Page"]), ("zh", ["规则", "页面"])])
+@pytest.mark.parametrize(("language", "labels"), [("en", ["Rule", "Dashboard"]), ("zh", ["规则", "看板"])])
 def test_message_ends_with_links(stall: Stall, language: Any, labels: list[str], cache_folder: Path) -> None:
     page = load_catalogue(cache=cache_folder).pages["cuda-oom"]  # a real page, which has a path
     settings = AlertSettings(language=language, dashboard_url="https://watch.example.org/")

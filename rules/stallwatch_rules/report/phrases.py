@@ -28,6 +28,7 @@ from stallwatch_rules.text.digest import FEW_HOSTS, fold_ranks, name_runs, parse
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
 ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: id of the note on a program's last message
+DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than right
 MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 
 
@@ -37,8 +38,20 @@ def word(key: str, language: str = "en", **params: str | int | float | Message) 
 
 
 def badge(diagnosis: Diagnosis) -> Message:
-    """Return the verdict in a word or two."""
-    return message(f"report.{diagnosis.verdict}")
+    """Return the verdict in a few words."""
+    return message("report.uncertain" if is_cause_uncertain(diagnosis) else f"report.{diagnosis.verdict}")
+
+
+def is_cause_uncertain(diagnosis: Diagnosis) -> bool:
+    """Return whether a failed run has a likely cause that is not known to be the cause.
+
+    Examples are an exception that no rule explains, and a rule whose confidence is low.
+    """
+    if diagnosis.primary is not None:
+        return diagnosis.primary.confidence < DOUBTFUL and diagnosis.verdict in ("failed", "unknown-failure")
+    return diagnosis.verdict == "unknown-failure" and (
+        bool(diagnosis.unknown) or any(has(note, ENDED_WITH_MESSAGE) for note in diagnosis.notes)
+    )
 
 
 def headline(diagnosis: Diagnosis) -> Text:

@@ -54,7 +54,7 @@ What to do:
 2. Set log_trace_cache_warnings to false in ds_config.json.
 
 Rule: https://github.com/stallwatch/stallwatch/blob/main/rules/zero3(a).md
-Page: https://watch.example.org/run?run=my%20run&x=1"""
+Dashboard: https://watch.example.org/run?run=my%20run&x=1"""
 
 
 @pytest.fixture

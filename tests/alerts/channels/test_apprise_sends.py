@@ -84,7 +84,7 @@ def test_email_contains_html_and_the_same_plain_text(mailbox: tuple[Mailbox, int
     shown = html.get_content()
     assert "<strong>Likely cause:</strong>" in shown
     assert "in &lt;module&gt; &amp; __init__ **x**" in shown and "<pre" in shown
-    assert '<a href="https://watch.example.org/run?run=my%20run&amp;x=1">Page</a>' in shown
+    assert '<a href="https://watch.example.org/run?run=my%20run&amp;x=1">Dashboard</a>' in shown
     assert "expected module 19" in text.get_content()
 
 

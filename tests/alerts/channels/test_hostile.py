@@ -68,7 +68,7 @@ def test_markup_in_an_incident_has_no_effect(
 
 
 RAW = Message(
-    f"[{HOSTILE}] x", f"Run: {HOSTILE}\n\n    {HOSTILE}\n\nPage: https://watch.example.org/run?run=a(b)&c=d"
+    f"[{HOSTILE}] x", f"Run: {HOSTILE}\n\n    {HOSTILE}\n\nDashboard: https://watch.example.org/run?run=a(b)&c=d"
 )
 
 
@@ -122,10 +122,10 @@ def test_discord_and_dingtalk_markup_is_escaped(edge: Any, raw: Notice) -> None:
     ).groups()  # type: ignore[union-attr]
     assert re.search(r"(?<!\\)[`<~|_]|(?<=\])\(", prose) is None
     assert "```" not in code
-    assert links == "[Page](https://watch.example.org/run?run=a%28b%29&c=d)"
+    assert links == "[Dashboard](https://watch.example.org/run?run=a%28b%29&c=d)"
     text = sent("dingtalk", edge, raw)["markdown"]["text"]
     unescaped = re.findall(r"(?<!\\)\[[^\]]*\]\([^)]*", text)
-    assert unescaped == ["[Page](https://watch.example.org/run?run=a%28b%29&c=d"]
+    assert unescaped == ["[Dashboard](https://watch.example.org/run?run=a%28b%29&c=d"]
     assert not re.search(r"(?<!\\)[<|]", text)
 
 

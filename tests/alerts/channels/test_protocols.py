@@ -47,7 +47,7 @@ def test_messages_of_any_length_are_accepted_and_keep_the_link(
     given = CHATS[name]
     server = edge.serve(given.host, given.protocol)
     title = "[myrun] " + "标题title👍🏽" * 30
-    long = f"{text}\n\nPage: https://watch.example.org/run?run=myrun"
+    long = f"{text}\n\nDashboard: https://watch.example.org/run?run=myrun"
     AppriseChannel(given.url).send(Notice(Message(title, long), "warning", notice.facts))
     assert server.taken and len(server.taken) == len(server.calls)
     assert "https://watch.example.org/run" in str(server.taken[0].json)

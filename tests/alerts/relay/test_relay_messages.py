@@ -45,7 +45,7 @@ def test_message_contains_the_diagnosis_of_the_incident(
         assert fact in body["text"]
     rule, page = body["text"].splitlines()[-2:]
     assert rule == "Rule: https://dash.example/rules?rule=cuda-oom"
-    assert page == "Page: https://dash.example/run?run=myrun"
+    assert page == "Dashboard: https://dash.example/run?run=myrun"
 
 
 def test_first_message_contains_the_locations_of_the_ranks(

@@ -279,10 +279,10 @@ def test_digest_of_ranks_is_in_every_format() -> None:
 def test_unknown_failure_is_in_the_headline() -> None:
     found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
     first = printed(found, width=300).splitlines()[0]
-    assert first.startswith(" FAILED, CAUSE UNKNOWN   ValueError: [bold red]x[/bold red]")
+    assert first.startswith(" FAILED, CAUSE UNCERTAIN   ValueError: [bold red]x[/bold red]")
     assert first.endswith("(rank 3)")
     heading = to_markdown(found).splitlines()[0]
-    assert heading.startswith("## FAILED, CAUSE UNKNOWN: ValueError: \\[bold red\\]x")
+    assert heading.startswith("## FAILED, CAUSE UNCERTAIN: ValueError: \\[bold red\\]x")
     assert "<script>" not in heading
 
 
