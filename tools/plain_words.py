@@ -231,7 +231,7 @@ def _markdown(source: str) -> Iterator[Text]:
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
     """Yield the group, place and source text of texts drawn at random: `DRAWN` of each group.
 
-    Lines before and after a text are included, because nobody reads a docstring without its function. ``>``
+    Lines before and after a text are included, because a docstring is read together with its function. ``>``
     marks the lines of the text itself.
     """
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in DRAWN}

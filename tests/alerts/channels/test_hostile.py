@@ -68,7 +68,8 @@ def test_markup_in_an_incident_has_no_effect(
 
 
 RAW = Message(
-    f"[{HOSTILE}] x", f"Run: {HOSTILE}\n\n    {HOSTILE}\n\nDashboard: https://watch.example.org/run?run=a(b)&c=d"
+    f"[{HOSTILE}] x",
+    f"Run: {HOSTILE}\n\n    {HOSTILE}\n\nDashboard: https://watch.example.org/run?run=a(b)&c=d",
 )
 
 
