@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from stallwatch_alerts.masking import hide_secrets, mask_url
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.locale import duration_text
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
@@ -135,7 +135,7 @@ class DeadmanSink:
         """Return the reason why the agent cannot monitor the run; "" if it can."""
         silent = self._clock() - self._contact_at
         if silent > _SILENT_SECONDS:
-            return f"the agent has not looked at the run for {short_duration(silent)}"
+            return f"the agent has not looked at the run for {duration_text(silent)}"
         return self._problem
 
     def close(self, timeout: float) -> None:

@@ -23,7 +23,7 @@ from stallwatch_alerts.relay.server import RelayMetrics, RelayServer
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_exporter import steady
 from stallwatch_exporter.serving.authentication import Access, problems
-from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.locale import duration_text
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.planning import Draft, Escalated, Notified
@@ -205,7 +205,7 @@ class Relay:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
         silent = self._clock() - watchdog_at
         if silent > self._settings.watchdog_seconds:
-            limit = short_duration(self._settings.watchdog_seconds)
+            limit = duration_text(self._settings.watchdog_seconds)
             return f"StallwatchWatchdog was not heard for more than {limit}"
         return self.unhealthy()
 

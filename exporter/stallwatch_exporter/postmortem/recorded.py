@@ -26,13 +26,13 @@ from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.files import open_regular
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
-from stallwatch_rules.locale import contains_message
+from stallwatch_rules.locale import contains_message, duration_text
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
-from stallwatch_rules.text.digest import fold_names, short_duration
+from stallwatch_rules.text.digest import fold_names
 from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
@@ -344,7 +344,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     notes: list[Text] = []
     if known.stall is not None:
         diagnosis = _with_stall(diagnosis, known.stall)
-        silence = short_duration(known.stall.stalled_seconds or 0.0)
+        silence = duration_text(known.stall.stalled_seconds or 0.0)
         at = iso(known.stall.opened_at)
         how = "stall-is-open" if known.stall_continues else "stall-was-open"
         notes.append(message(f"diagnosis.{how}", time=at or "", silence=silence))

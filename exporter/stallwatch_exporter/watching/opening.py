@@ -28,9 +28,10 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.line_prefix import LinePrefix
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import duration_text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.text.digest import counted, short_duration
+from stallwatch_rules.text.digest import counted
 
 #: file with the namespace of a pod
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -195,7 +196,7 @@ def shift_note(shift: float) -> str:
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
         return ""
     where, days = "later" if shift > 0 else "earlier", round(abs(shift) / 86400)
-    by = counted(days, "day") if days >= 2 else short_duration(abs(shift))
+    by = counted(days, "day") if days >= 2 else duration_text(abs(shift))
     return (
         f"its times are taken as {by} {where}, so that the last one is that at which the"
         " file was written (a copy's is that of the copying)"
@@ -224,7 +225,7 @@ def outlook(agent: Agent) -> str:
     state = agent.stall_state
     if state.seconds > state.threshold:
         return ""
-    quiet, threshold = short_duration(state.seconds), short_duration(state.threshold)
+    quiet, threshold = duration_text(state.seconds), duration_text(state.threshold)
     until = ", until the rhythm of its steps is known" if state.learning else ""
     return f"{agent.folder.run}: quiet for {quiet}; a stall is reported after {threshold}{until}"
 

@@ -101,7 +101,7 @@ def _rendered(message: Message, language: str) -> str:
 
 
 def duration_text(seconds: float, language: str = "en") -> str:
-    """Return a duration in the units of the language: ``42 s``, ``3 min 10 s``, ``2 d 3 h``."""
+    """Return a duration in the units of the language: ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``2 d 3 h``."""
     (count, unit), *rest = duration_parts(seconds)
     if not rest:
         return say(f"span.{_UNITS[unit]}", language, count=count)

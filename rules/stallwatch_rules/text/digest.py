@@ -97,11 +97,6 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
     return [(str(whole), "s")]
 
 
-def short_duration(seconds: float) -> str:
-    """Return a duration as ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``3 h 5 min`` or ``2 d 3 h``."""
-    return " ".join(f"{number} {unit}" for number, unit in duration_parts(seconds))
-
-
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     """Return a line for each group of ranks that ended in the same way, the primary cause first.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import duration_text, rendered
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
-from stallwatch_rules.text.digest import fold_ranks, parse_iso, rank_digest, short_duration
+from stallwatch_rules.text.digest import fold_ranks, parse_iso, rank_digest
 from stallwatch_rules.text.display import iso
 
 
@@ -43,7 +43,7 @@ def test_consecutive_ranks_are_folded(ranks: list[int], folded: str) -> None:
     ],
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
-    assert short_duration(seconds) == text
+    assert duration_text(seconds) == text
 
 
 def test_times_round_trip_through_iso_format() -> None:
