@@ -42,7 +42,8 @@ _MESSAGE = re.compile(r'^\s*"([^"]+)": "(.*)",?$')
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
 _CHINESE = re.compile("[一-鿿]")
-_NO_TEXT = re.compile(r"#|<!--|.*# type: ")
+_NO_TEXT = re.compile(r"#|<!--|type: ")
+_COMMENT = re.compile(r"(?:^|\s)#:? ")
 _LIST_ITEM = re.compile(r"^\s*(?:[*+-]|\d+\.|#+|\||>)\s")
 
 
@@ -107,12 +108,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def files() -> list[str]:
     """Return the files to check. Historical records and texts that other programs print are excluded."""
-    patterns = ("*.py", "*.md", "rules/stallwatch_rules/locale/en/*.json")
-    listed = subprocess.run(
-        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     past = ("CHANGELOG.md", "docs/decisions/", "docs/reviews/", "tests/", "README.zh.md")
-    return [name for name in listed.stdout.splitlines() if not name.startswith(past)]
+    names = _listed("*.py", "*.md", "rules/stallwatch_rules/locale/en/*.json")
+    return [name for name in names if not name.startswith(past)]
+
+
+def _listed(*patterns: str) -> list[str]:
+    command = ["git", "ls-files", *patterns]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def check(names: Iterable[str], words: list[Word]) -> Iterator[Hit]:
@@ -223,9 +226,13 @@ def _paragraphs(lines: Iterable[tuple[int, str]]) -> Iterator[Text]:
 def _markdown(source: str) -> Iterator[Text]:
     """Yield the paragraphs of a page and its title, without code blocks."""
     text = _FRONT.sub(lambda found: re.sub(r"^(?!title:).*$", "", found[0], flags=re.M), source)
-    text = _FENCED.sub(lambda found: re.sub(r"[^\n]", "", found[0]), text)
+    text = _FENCED.sub(_blank, text)
     text = text.partition("\n## 中文\n")[0]
     yield from _paragraphs(enumerate(_plain(text).split("\n"), 1))
+
+
+def _blank(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", "", found[0])
 
 
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
@@ -235,45 +242,42 @@ def sample(seed: int) -> Iterator[tuple[str, str, str]]:
     marks the lines of the text itself.
     """
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in DRAWN}
-    chinese = subprocess.run(
-        ["git", "ls-files", "rules/stallwatch_rules/locale/zh/*.json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    for name in [*files(), *chinese]:
+    for name in [*files(), *_listed("rules/stallwatch_rules/locale/zh/*.json")]:
         source = (ROOT / name).read_text(encoding="utf-8")
         lines = source.split("\n")
+        is_chinese = "/zh/" in name
         for text in texts(name, source):
-            spans = [number for number, _ in text.lines]
-            quoted = "\n".join(lines[min(spans) - 1 : max(spans)])
-            if (
-                text.kind == "prose"
-                and len(_WORD.findall(quoted)) > 3
-                and not _NO_TEXT.match(quoted)
-                and name not in chinese
-            ):
-                groups[_group(name, quoted)].append((f"{name}:{min(spans)}", _in_context(lines, spans)))
-            elif name in chinese and _CHINESE.search(quoted):
-                groups["Chinese"].append((f"{name}:{min(spans)}", _in_context(lines, spans)))
-        _, _, section = source.partition("\n## 中文\n")
-        paragraphs = _FENCED.sub("", section).split("\n\n")
-        groups["Chinese"] += [(name, part.strip()) for part in paragraphs if _CHINESE.search(part)]
+            group = "Chinese" if is_chinese else _group(name, lines[text.lines[0][0] - 1])
+            if text.kind == "prose" and _is_rated(text, is_chinese):
+                groups[group].append(_in_context(name, lines, text))
+        english, _, chinese = source.partition("\n## 中文\n")
+        section = enumerate(_FENCED.sub(_blank, chinese).split("\n"), english.count("\n") + 3)
+        groups["Chinese"] += [
+            _in_context(name, lines, text) for text in _paragraphs(section) if _is_rated(text, True)
+        ]
     for group, texts_of in groups.items():
         for place, quoted in random.Random(f"{seed}/{group}").sample(texts_of, DRAWN[group]):
             yield group, place, quoted
 
 
-def _in_context(lines: list[str], spans: list[int]) -> str:
+def _is_rated(text: Text, is_chinese: bool) -> bool:
+    """Return whether a text is long enough for a rating. Headings, code and type comments are not rated."""
+    plain = "\n".join(line for _, line in text.lines)
+    return len((_CHINESE if is_chinese else _WORD).findall(plain)) > 3 and not _NO_TEXT.match(plain)
+
+
+def _in_context(name: str, lines: list[str], text: Text) -> tuple[str, str]:
+    """Return the place of a text, and its lines with the lines around them."""
     before, after = CONTEXT
-    first, last = min(spans), max(spans)
+    first, last = text.lines[0][0], text.lines[-1][0]
     numbers = range(max(1, first - before), min(len(lines), last + after) + 1)
-    return "\n".join(f"{'>' if first <= n <= last else ' '} {lines[n - 1]}" for n in numbers)
+    marked = [f"{'>' if first <= number <= last else ' '} {lines[number - 1]}" for number in numbers]
+    return f"{name}:{first}", "\n".join(marked)
 
 
-def _group(name: str, quoted: str) -> str:
+def _group(name: str, line: str) -> str:
     if name.endswith(".py"):
-        return "comments" if "#" in quoted.partition('"')[0] else "docstrings"
+        return "comments" if _COMMENT.search(line) else "docstrings"
     return "documentation" if name.startswith("docs/") or "/" not in name else "what users see"
 
 
