@@ -65,7 +65,9 @@ def tarred(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
         ("zst", zstandard.ZstdCompressor().compress),
     ],
 )
-def test_bomb_of_one_repeated_line(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
+def test_bomb_of_one_repeated_line_is_read_up_to_a_ratio(
+    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
     """A few megabytes that expand to gigabytes are read up to 200 times their size, with a note."""
     packed = pack(LINE * (8 * MIB // len(LINE)))
     path = tmp_path / f"train.log.{ending}"
@@ -76,7 +78,7 @@ def test_bomb_of_one_repeated_line(tmp_path: Path, ending: str, pack: Callable[[
     assert "[archives] max_ratio" in said(problems)
 
 
-def test_bomb_spread_over_the_members_of_a_zip(tmp_path: Path) -> None:
+def test_members_of_a_zip_share_one_expansion_limit(tmp_path: Path) -> None:
     """Members that are harmless one by one are counted together."""
     path = zipped(tmp_path / "logs.zip", {f"rank{n}.log": LINE * 50_000 for n in range(40)})
     sizes, problems = read(path)
@@ -84,7 +86,7 @@ def test_bomb_spread_over_the_members_of_a_zip(tmp_path: Path) -> None:
     assert "times its size" in said(problems)
 
 
-def test_bomb_before_the_log_in_a_tar(tmp_path: Path) -> None:
+def test_skipped_tar_members_count_for_the_expansion_limit(tmp_path: Path) -> None:
     """Data that must be expanded to reach a log counts, even if it was not requested."""
     junk = tarfile.TarInfo("weights.bin")
     path = tarred(tmp_path / "logs.tar.gz", (junk, bytes(8 * MIB)), (tarfile.TarInfo("rank0.log"), LINE))
@@ -93,7 +95,7 @@ def test_bomb_before_the_log_in_a_tar(tmp_path: Path) -> None:
     assert "times its size" in said(problems)
 
 
-def test_tar_that_claims_holes(tmp_path: Path) -> None:
+def test_holes_of_a_sparse_tar_count_for_the_expansion_limit(tmp_path: Path) -> None:
     """A sparse file of two kilobytes that claims 8 GiB expands, though nothing is compressed."""
     info = tarfile.TarInfo("rank0.log")
     info.type, info.size = tarfile.GNUTYPE_SPARSE, 512
@@ -114,7 +116,7 @@ def test_tar_that_claims_holes(tmp_path: Path) -> None:
     assert "raise [dashboard] max_ratio" in said(problems)
 
 
-def test_tar_whose_logs_are_larger_than_the_limit(tmp_path: Path) -> None:
+def test_uncompressed_tar_beyond_the_size_limit_is_read_whole(tmp_path: Path) -> None:
     """Logs that are not compressed are no expansion, whatever their size, nor are they if read again."""
     path = tmp_path / "logs.tar"
     with tarfile.open(path, "w") as archive:
@@ -128,7 +130,7 @@ def test_tar_whose_logs_are_larger_than_the_limit(tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_tar_whose_list_of_holes_fills_memory(tmp_path: Path) -> None:
+def test_huge_sparse_map_of_a_tar_is_refused(tmp_path: Path) -> None:
     """The list of a sparse file's holes may claim any length: it may take a megabyte."""
     info = tarfile.TarInfo("rank0.log")
     info.type = tarfile.GNUTYPE_SPARSE
@@ -144,7 +146,7 @@ def test_tar_whose_list_of_holes_fills_memory(tmp_path: Path) -> None:
     assert "a header claims to be larger than 1 MiB" in said(problems)
 
 
-def test_tar_of_names_for_names(tmp_path: Path) -> None:
+def test_tar_with_a_chain_of_long_names_is_reported_as_broken(tmp_path: Path) -> None:
     """A chain of headers, which tarfile follows by recursion, ends the list."""
     path = tmp_path / "logs.tar"
     name = tarfile.TarInfo("././@LongLink")
@@ -155,7 +157,7 @@ def test_tar_of_names_for_names(tmp_path: Path) -> None:
     assert "the tar archive is broken" in said(problems)
 
 
-def test_zip_directory_that_fills_memory(tmp_path: Path) -> None:
+def test_zip_with_a_huge_directory_is_refused(tmp_path: Path) -> None:
     """The list of a zip archive's files is refused before it is read if it takes more than 16 MiB."""
     path = zipped(tmp_path / "logs.zip", {f"rank{n}.log": LINE for n in range(300)}, comment=b"x" * 65_000)
     sizes, problems = read(path)
@@ -163,7 +165,7 @@ def test_zip_directory_that_fills_memory(tmp_path: Path) -> None:
     assert "the list of its files takes more than 16 MiB" in said(problems)
 
 
-def test_tar_of_countless_folders(tmp_path: Path) -> None:
+def test_tar_with_countless_folders_is_refused(tmp_path: Path) -> None:
     """Folders and links, which are no files, are counted as well."""
     folders = [(tarfile.TarInfo(f"d{n}"), b"") for n in range(500)]
     for info, _ in folders:
@@ -174,7 +176,7 @@ def test_tar_of_countless_folders(tmp_path: Path) -> None:
     assert "holds more than 200 files, folders and links" in said(problems)
 
 
-def test_tar_whose_global_headers_fill_memory(tmp_path: Path) -> None:
+def test_tar_with_too_many_global_keywords_is_refused(tmp_path: Path) -> None:
     """Global headers, each of which adds to those before, may hold a thousand keywords."""
     path = tmp_path / "logs.tar"
     with path.open("wb") as out:
@@ -191,7 +193,7 @@ def test_tar_whose_global_headers_fill_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inner", ["logs.zip", "logs.tar.gz", "attempt-1.tar"])
 @pytest.mark.parametrize("outer", ["zip", "tar"])
-def test_archive_within_an_archive(tmp_path: Path, outer: str, inner: str) -> None:
+def test_nested_archive_is_reported_and_not_opened(tmp_path: Path, outer: str, inner: str) -> None:
     """Nesting multiplies: an inner archive is not opened, but named with the reason, beside the logs."""
     content = zipped(tmp_path / "inner", {"rank1.log": LINE}).read_bytes()
     members = {"rank0.log": LINE, inner: content}
@@ -208,7 +210,7 @@ def test_archive_within_an_archive(tmp_path: Path, outer: str, inner: str) -> No
         assert "archive within an archive" in str(problem) and "unpack it" in str(problem)
 
 
-def test_folder_of_archives_alone(tmp_path: Path) -> None:
+def test_folder_with_only_archives_is_reported(tmp_path: Path) -> None:
     """A folder with logs packed under other names is reported."""
     zipped(tmp_path / "data.zip", {"rank0.log": LINE})
     sizes, problems = read(tmp_path)
@@ -217,7 +219,7 @@ def test_folder_of_archives_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../escaped/rank0.log", "/escaped/rank0.log", "..\\escaped\\rank0.log"])
-def test_member_that_climbs_out_of_the_archive(
+def test_member_path_outside_the_archive_is_only_a_name(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is extracted: the path of a member is a displayed name, not a place on the disk."""
@@ -231,7 +233,7 @@ def test_member_that_climbs_out_of_the_archive(
     assert sorted(tmp_path.rglob("*")) == sorted([*before, path, path_tar])
 
 
-def test_links_and_devices_in_a_tar(tmp_path: Path) -> None:
+def test_links_and_devices_in_a_tar_are_skipped(tmp_path: Path) -> None:
     """A link in an archive leads nowhere: neither it nor a device is opened."""
     secret = tmp_path / "secret.log"
     secret.write_bytes(b"token\n")
@@ -244,7 +246,7 @@ def test_links_and_devices_in_a_tar(tmp_path: Path) -> None:
     assert read(path) == ({"!rank9.log": len(LINE)}, [])
 
 
-def test_archive_that_is_listed_for_hours(tmp_path: Path) -> None:
+def test_listing_of_an_archive_ends_at_the_time_limit(tmp_path: Path) -> None:
     """The list of a tar archive is only found by expanding it: the time for reading ends that as well."""
     path = tarred(tmp_path / "logs.tar.gz", (tarfile.TarInfo("rank0.log"), LINE))
     found, error = TarFile(lambda: path.open("rb"), "gzip", Limits(until=time.monotonic())).members()

@@ -87,13 +87,13 @@ def ask(kind: str, start: Callable[..., int], settings: ServerSettings) -> Calla
     return ask_it
 
 
-def test_each_credential_opens(ask: Callable[..., Answer]) -> None:
+def test_each_credential_grants_access(ask: Callable[..., Answer]) -> None:
     """What Prometheus sends with ``authorization`` and with ``basic_auth`` is let in."""
     for sent in (f"Bearer {TOKEN}", f"bearer {TOKEN}", basic(USER, PASSWORD), basic("alice", "another")):
         assert ask(f"Authorization: {sent}").status == 200
 
 
-def test_an_unknown_user_is_refused_and_learns_only_whom_to_contact(ask: Callable[..., Answer]) -> None:
+def test_unknown_user_is_refused_and_sees_only_a_contact(ask: Callable[..., Answer]) -> None:
     """A reader of /metrics or of the relay's messages without credentials."""
     answer = ask()
     assert answer.status == 401
@@ -101,7 +101,7 @@ def test_an_unknown_user_is_refused_and_learns_only_whom_to_contact(ask: Callabl
     assert answer.body == "the bearer token or password is missing or wrong\n"
 
 
-def test_a_wrong_token_is_refused(ask: Callable[..., Answer]) -> None:
+def test_wrong_token_is_refused(ask: Callable[..., Answer]) -> None:
     """A guess, a part of the token, or nothing."""
     for token in [
         "",
@@ -117,7 +117,7 @@ def test_a_wrong_token_is_refused(ask: Callable[..., Answer]) -> None:
         assert ask(f"Authorization: Bearer {token}").status == 401, token
 
 
-def test_a_wrong_password_or_scheme_is_refused(ask: Callable[..., Answer]) -> None:
+def test_wrong_password_or_scheme_is_refused(ask: Callable[..., Answer]) -> None:
     """Passwords of others, credentials of the other kind, and what is no credential at all."""
     for sent in [
         basic(USER, "another"),  # of the other user
@@ -142,20 +142,20 @@ def test_two_credentials_are_refused(ask: Callable[..., Answer]) -> None:
         assert ask(*(f"Authorization: {sent}" for sent in pair)).status == 401
 
 
-def test_nothing_in_the_address_is_a_credential(ask: Callable[..., Answer]) -> None:
+def test_credentials_in_the_address_are_ignored(ask: Callable[..., Answer]) -> None:
     """A token in the address, which logs keep, and addresses that may be read as others."""
     for path in [f"/metrics?token={TOKEN}", "//metrics", "/%2e/metrics", "/./metrics"]:
         assert ask(path=path).status == 401, path
 
 
-def test_no_other_method_is_a_way_in(ask: Callable[..., Answer]) -> None:
+def test_other_http_methods_are_refused(ask: Callable[..., Answer]) -> None:
     """A method that is handled before anybody looks at the credentials."""
     for method in ["OPTIONS", "HEAD", "PUT", "DELETE", "TRACE", "get"]:
         assert ask(method=method).status in (401, 501), method
 
 
 @pytest.mark.parametrize("path", ["/-/healthy/../api/messages", "/-/healthy/", "/-/healthy;/metrics"])
-def test_the_open_health_check_opens_nothing_else(
+def test_open_health_check_gives_access_to_nothing_else(
     start: Callable[..., int], settings: ServerSettings, path: str
 ) -> None:
     """The one address of the relay that needs no credentials as the beginning of another."""
@@ -164,7 +164,9 @@ def test_the_open_health_check_opens_nothing_else(
     assert request(port, path, "Host: 127.0.0.1", "Connection: close").status == 401
 
 
-def test_alertmanagers_own_token_is_one_more(start: Callable[..., int], settings: ServerSettings) -> None:
+def test_token_of_alertmanager_is_accepted_additionally(
+    start: Callable[..., int], settings: ServerSettings
+) -> None:
     """With ``[relay] token`` and files, each opens, and nothing else does."""
     port = start("relay", settings, token="of-alertmanager")
     for sent, status in (("of-alertmanager", 200), (TOKEN, 200), ("of-alertmanagers", 401)):
@@ -173,7 +175,7 @@ def test_alertmanagers_own_token_is_one_more(start: Callable[..., int], settings
 
 
 @pytest.mark.parametrize("content", ["", "\n \n", None])
-def test_a_file_without_credentials_grants_no_access(
+def test_file_without_credentials_grants_no_access(
     start: Callable[..., int], settings: ServerSettings, kind: str, content: str | None
 ) -> None:
     """An empty credential against a file that is empty, or was deleted."""
@@ -188,9 +190,7 @@ def test_a_file_without_credentials_grants_no_access(
     assert len(said) == 2 and all(str(settings.token_file.parent) in line for line in said)
 
 
-def test_a_replaced_token_is_worth_nothing_at_once(
-    ask: Callable[..., Answer], settings: ServerSettings
-) -> None:
+def test_replaced_token_is_invalid_immediately(ask: Callable[..., Answer], settings: ServerSettings) -> None:
     """A leaked token that was replaced while the server was running."""
     assert settings.token_file is not None
     settings.token_file.write_text("fresh\n")
@@ -198,7 +198,7 @@ def test_a_replaced_token_is_worth_nothing_at_once(
     assert ask("Authorization: Bearer fresh").status == 200
 
 
-def test_a_file_that_every_account_can_read_is_named(
+def test_credentials_file_readable_by_all_accounts_is_reported(
     start: Callable[..., int], settings: ServerSettings, kind: str
 ) -> None:
     """Another account of the host reads the token where it lies."""
@@ -210,16 +210,14 @@ def test_a_file_that_every_account_can_read_is_named(
     assert f"every account can read {settings.token_file}: chmod o-r" in line
 
 
-def test_a_browser_that_is_logged_in_serves_no_other_site(ask: Callable[..., Answer]) -> None:
+def test_logged_in_browser_cannot_be_used_by_another_site(ask: Callable[..., Answer]) -> None:
     """A browser adds a remembered password to requests of any page: their Origin gives them away."""
     known = f"Authorization: {basic(USER, PASSWORD)}"
     assert ask(known, "Origin: http://evil.example").status == 403
     assert ask(known, "Origin: http://127.0.0.1").status == 200
 
 
-def test_an_authenticated_caller_may_use_any_name(
-    start: Callable[..., int], settings: ServerSettings
-) -> None:
+def test_authenticated_caller_can_use_any_name(start: Callable[..., int], settings: ServerSettings) -> None:
     """A foreign page has no credentials, so the names of users do not matter."""
     port = start("metrics", settings)
     known = f"Authorization: Bearer {TOKEN}"
@@ -230,7 +228,7 @@ def test_an_authenticated_caller_may_use_any_name(
 @pytest.mark.parametrize(
     "text", ['[server]\ntoken_flie = "t"\n', "[server]\ntoken_file = 7\n", '[servre]\ntoken_file = "t"\n']
 )
-def test_a_mistake_in_who_may_read_does_not_open(tmp_path: Path, text: str) -> None:
+def test_invalid_access_list_does_not_grant_access(tmp_path: Path, text: str) -> None:
     """A misspelled key must not open to all what was meant for a few."""
     config = tmp_path / "stallwatch.toml"
     config.write_text(text)
@@ -244,7 +242,7 @@ def test_a_mistake_in_who_may_read_does_not_open(tmp_path: Path, text: str) -> N
     assert done.exit_code == 2
 
 
-def test_a_stranger_cannot_keep_an_agent_waiting(settings: ServerSettings) -> None:
+def test_unauthenticated_caller_cannot_block_an_agent(settings: ServerSettings) -> None:
     """An agent that has ended waits for the next scrape, but only for one that it has answered before."""
     server = serve(CollectorRegistry(), ExporterSettings(port=0, server=settings), pytest.fail)
     assert server is not None
@@ -276,7 +274,7 @@ class Thief:
         self.url = f"http://127.0.0.1:{self.server.server_port}/metrics"
 
 
-def test_the_dashboard_gives_no_credentials_to_who_took_an_agents_port(
+def test_dashboard_does_not_send_credentials_to_a_taken_port(
     tmp_path: Path, settings: ServerSettings
 ) -> None:
     """Any account may listen on the port of an agent that was killed, and wait for the dashboard."""

@@ -66,14 +66,14 @@ def statuses(port: int, *bodies: bytes, headers: tuple[str, ...] = ()) -> list[i
     return [send(port, body, *headers, number=number).status for number, body in enumerate(bodies, 1)]
 
 
-def test_what_the_attacks_are_made_of_would_be_taken(two: Cluster, victim: Host) -> None:
+def test_unmodified_base_post_of_the_attacks_is_accepted(two: Cluster, victim: Host) -> None:
     assert send(two.port).status == 200
     assert send(two.port, b"", method="GET", path=HELLO).status == 200
     assert victim.merges.agents == ["agent0", "eve"] and victim.notes == []
 
 
 @pytest.mark.parametrize("secret", ["", "wrong horse", SECRET[:-1]])
-def test_a_wrong_secret_opens_nothing(secret: str, two: Cluster, victim: Host) -> None:
+def test_post_with_a_wrong_secret_is_refused(secret: str, two: Cluster, victim: Host) -> None:
     assert send(two.port, secret=secret).status == 401
     assert send(two.port, b"", secret=secret, method="GET", path=HELLO).status == 401
     assert victim.merges.agents == ["agent0"]
@@ -83,7 +83,7 @@ def test_a_wrong_secret_opens_nothing(secret: str, two: Cluster, victim: Host) -
 @pytest.mark.parametrize(
     "header", ["", "Bearer correct horse", "Stallwatch-HMAC-SHA256", "Stallwatch-HMAC-SHA256 " + "a" * 60_000]
 )
-def test_no_proof_opens_nothing(header: str, two: Cluster, victim: Host) -> None:
+def test_post_without_proof_is_refused(header: str, two: Cluster, victim: Host) -> None:
     answer = request(two.port, REPORTS, f"Authorization: {header}", method="POST", body=POST)
     assert answer.status == 401
     assert victim.notes == ["refused an agent at 127.0.0.1: it has no proof that it is of this run"]
@@ -93,7 +93,9 @@ def test_no_proof_opens_nothing(header: str, two: Cluster, victim: Host) -> None
     "changed",
     [{"agent": "mallory"}, {"number": 2}, {"to": "agent1"}, {"digest": "0" * 64}, {"key": KEY[::-1]}],
 )
-def test_nothing_that_is_signed_can_be_changed(changed: dict[str, Any], two: Cluster, victim: Host) -> None:
+def test_post_with_any_changed_signed_part_is_refused(
+    changed: dict[str, Any], two: Cluster, victim: Host
+) -> None:
     signed = Signer(SECRET.encode(), KEY).sign("POST", REPORTS, Proof(KEY, "eve", 1, "agent0"), POST)
     header = f"Authorization: {signed._replace(**changed).header}"
     assert request(two.port, REPORTS, header, method="POST", body=POST).status in (401, 404)
@@ -103,7 +105,7 @@ def test_nothing_that_is_signed_can_be_changed(changed: dict[str, Any], two: Clu
     assert victim.merges.agents == ["agent0"]
 
 
-def test_a_post_is_taken_once(two: Cluster, victim: Host) -> None:
+def test_replayed_post_is_refused(two: Cluster, victim: Host) -> None:
     """A recorded post cannot be sent again, neither to its recipient nor to the successor."""
     assert statuses(two.port, POST) == [200]
     assert statuses(two.port, POST) == [401]
@@ -139,7 +141,7 @@ def test_posts_of_another_run_are_not_merged(two: Cluster, victim: Host) -> None
         msgspec.json.encode({"reports": [{**msgspec.to_builtins(report("eve")), "phase": "\x1b[31m"}]}),
     ],
 )
-def test_a_malformed_post_is_refused_in_one_line(body: bytes, two: Cluster, victim: Host) -> None:
+def test_malformed_post_is_refused_in_one_line(body: bytes, two: Cluster, victim: Host) -> None:
     assert send(two.port, body).status in (400, 411)
     (note,) = victim.notes
     assert note.startswith("refused a post of eve at 127.0.0.1: it ") and "\x1b" not in note
@@ -149,7 +151,7 @@ def test_a_malformed_post_is_refused_in_one_line(body: bytes, two: Cluster, vict
 @pytest.mark.parametrize(
     "body", [zstandard.compress(bytes(128 << 20)), zstandard.compress(b'"' + b" " * MOST_BYTES)]
 )
-def test_a_bomb_is_not_expanded(body: bytes, two: Cluster, victim: Host) -> None:
+def test_compression_bomb_is_not_expanded(body: bytes, two: Cluster, victim: Host) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(Malformed):
@@ -161,12 +163,12 @@ def test_a_bomb_is_not_expanded(body: bytes, two: Cluster, victim: Host) -> None
     assert victim.notes == ["refused a post of eve at 127.0.0.1: it is larger than 1,048,576 bytes"]
 
 
-def test_other_compressions_and_broken_ones_are_refused(two: Cluster, victim: Host) -> None:
+def test_other_and_broken_compressions_are_refused(two: Cluster, victim: Host) -> None:
     assert statuses(two.port, b"not packed", headers=("Content-Encoding: zstd",)) == [400]
     assert send(two.port, b"not packed", "Content-Encoding: gzip", number=2).status == 415
 
 
-def test_an_oversized_post_is_refused_unread(two: Cluster, victim: Host) -> None:
+def test_oversized_post_is_refused_without_reading_it(two: Cluster, victim: Host) -> None:
     """The answer comes although nothing of the body is sent."""
     signed = Signer(SECRET.encode(), KEY).sign("POST", REPORTS, Proof(KEY, "eve", 1, "agent0"), b"")
     for length in (str(MOST_BYTES + 1), "9" * 5000):
@@ -175,7 +177,7 @@ def test_an_oversized_post_is_refused_unread(two: Cluster, victim: Host) -> None
         signed = Signer(SECRET.encode(), KEY).sign("POST", REPORTS, Proof(KEY, "eve", 2, "agent0"), b"")
 
 
-def test_another_version_is_named_on_both_sides(
+def test_version_mismatch_is_reported_on_both_sides(
     two: Cluster, victim: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = msgspec.json.encode({"v": 2, "reports": "of another form"})
@@ -193,7 +195,7 @@ def test_another_version_is_named_on_both_sides(
     assert second.merges.agents == ["agent1"]
 
 
-def test_another_secret_is_named_on_both_sides(two: Cluster, victim: Host) -> None:
+def test_secret_mismatch_is_reported_on_both_sides(two: Cluster, victim: Host) -> None:
     second = two.start(1, secret="another")
     for _ in range(3):
         assert second.post()
@@ -205,7 +207,7 @@ def test_another_secret_is_named_on_both_sides(two: Cluster, victim: Host) -> No
     ]
 
 
-def test_who_answers_in_the_place_of_the_coordinator_is_not_believed(two: Cluster) -> None:
+def test_reply_of_an_impostor_coordinator_is_rejected(two: Cluster) -> None:
     """It answers like a coordinator, and repeats the signature that it got."""
 
     class Fake(BaseHTTPRequestHandler):
@@ -234,7 +236,7 @@ def test_who_answers_in_the_place_of_the_coordinator_is_not_believed(two: Cluste
     ]
 
 
-def test_a_reply_belongs_to_one_request() -> None:
+def test_reply_is_valid_for_one_request_only() -> None:
     signer = Signer(b"secret", KEY)
     first, second = (signer.sign("GET", HELLO, Proof(KEY, "a", number, ""), b"") for number in (1, 2))
     reply = signer.reply(first, 200, b"{}")
@@ -245,7 +247,7 @@ def test_a_reply_belongs_to_one_request() -> None:
     assert not signer.is_reply(first, 200, b"{}", "é")
 
 
-def test_an_answer_without_end_is_cut_off(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_reply_is_cut_off(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte within each timeout, indefinitely."""
     hasty(monkeypatch, 0.5)
     go_on = threading.Event()
@@ -268,7 +270,7 @@ def test_an_answer_without_end_is_cut_off(two: Cluster, monkeypatch: pytest.Monk
     assert reply is not None and reply.coordinator == "agent1"
 
 
-def test_a_post_whose_sender_has_left_is_not_merged(
+def test_post_of_a_disconnected_sender_is_not_merged(
     two: Cluster, victim: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a coordinator was stopped for a while: its senders have posted to another one since."""
@@ -294,7 +296,7 @@ def test_a_post_whose_sender_has_left_is_not_merged(
     assert victim.merges.agents == ["agent0"] and victim.notes == []
 
 
-def test_idle_connections_keep_no_agent_out(
+def test_idle_connections_do_not_block_agents(
     two: Cluster, victim: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If more connections come than there is room for, the slowest one is ended."""
@@ -310,13 +312,13 @@ def test_idle_connections_keep_no_agent_out(
 
 
 @pytest.mark.parametrize(("length", "status"), [(20_000, 401), (26_000, 431)])
-def test_the_head_of_a_request_has_a_bound(length: int, status: int, two: Cluster, victim: Host) -> None:
+def test_size_of_a_request_head_is_bounded(length: int, status: int, two: Cluster, victim: Host) -> None:
     """Not only each of its lines: a hundred of them, in each of many connections, are gigabytes."""
     headers = ["X-1: " + "x" * 40_000, "X-2: " + "x" * length]
     assert request(two.port, HELLO, *headers).status == status
 
 
-def test_the_secret_leaves_no_agent(two: Cluster, tmp_path: Path) -> None:
+def test_secret_is_never_sent(two: Cluster, tmp_path: Path) -> None:
     """Neither the wire nor a message shows it, in whatever form."""
     seen: list[bytes] = []
     send_all = socket.socket.sendall
@@ -335,7 +337,7 @@ def test_the_secret_leaves_no_agent(two: Cluster, tmp_path: Path) -> None:
         assert secret not in everything.replace(b"another one", b"").replace(b"another secret", b"")
 
 
-def test_nothing_listens_without_a_secret(two: Cluster, tmp_path: Path) -> None:
+def test_port_is_not_opened_without_a_secret(two: Cluster, tmp_path: Path) -> None:
     (tmp_path / "join").touch()  # in the place of the folder
     alone = two.start(0, secret="")
     reply = alone.post()
@@ -347,7 +349,7 @@ def test_nothing_listens_without_a_secret(two: Cluster, tmp_path: Path) -> None:
     assert note.endswith(HOW_TO_JOIN)
 
 
-def test_agents_that_share_a_state_folder_share_a_secret(two: Cluster, tmp_path: Path) -> None:
+def test_agents_with_a_common_state_folder_share_a_secret(two: Cluster, tmp_path: Path) -> None:
     first, second = two.start(0, secret=""), two.start(1, secret="")
     assert first.post() and second.post()
     assert first.merges.agents == ["agent0", "agent1"]
@@ -356,7 +358,7 @@ def test_agents_that_share_a_state_folder_share_a_secret(two: Cluster, tmp_path:
     assert len(path.read_bytes()) == 64
 
 
-def test_agents_with_folders_of_their_own_stay_apart(two: Cluster, tmp_path: Path) -> None:
+def test_agents_with_separate_state_folders_stay_separate(two: Cluster, tmp_path: Path) -> None:
     first, second = (two.start(node, secret="", home=tmp_path / str(node)) for node in range(2))
     assert first.post() and second.post()
     assert first.merges.agents == ["agent0"] and second.merges.agents == ["agent1"]
@@ -364,7 +366,7 @@ def test_agents_with_folders_of_their_own_stay_apart(two: Cluster, tmp_path: Pat
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
-def test_a_secret_that_others_can_read_or_write_is_not_used(mode: int, two: Cluster, tmp_path: Path) -> None:
+def test_secret_that_others_can_read_or_write_is_not_used(mode: int, two: Cluster, tmp_path: Path) -> None:
     (tmp_path / "join").mkdir(mode=0o700)
     path = tmp_path / "join" / KEY
     path.write_text("a" * 64)
@@ -376,7 +378,7 @@ def test_a_secret_that_others_can_read_or_write_is_not_used(mode: int, two: Clus
     ]
 
 
-def test_a_secret_of_another_account_is_not_used(
+def test_secret_of_another_account_is_not_used(
     eves: Callable[..., Path], two: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "join").mkdir(mode=0o700)
@@ -389,7 +391,7 @@ def test_a_secret_of_another_account_is_not_used(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "open folder"])
-def test_what_lies_in_the_place_of_the_secret_is_not_used(kind: str, two: Cluster, tmp_path: Path) -> None:
+def test_special_file_in_place_of_the_secret_is_not_used(kind: str, two: Cluster, tmp_path: Path) -> None:
     (tmp_path / "join").mkdir(mode=0o700)
     path = tmp_path / "join" / KEY
     if kind == "link":
@@ -405,7 +407,7 @@ def test_what_lies_in_the_place_of_the_secret_is_not_used(kind: str, two: Cluste
     assert len(alone.notes) == 1
 
 
-def test_a_secret_that_is_not_written_yet_is_waited_for(two: Cluster, tmp_path: Path) -> None:
+def test_agent_waits_for_a_secret_that_is_being_written(two: Cluster, tmp_path: Path) -> None:
     """Another host has made the file, and the network file system shows it empty for a while."""
     (tmp_path / "join").mkdir(mode=0o700)
     path = tmp_path / "join" / KEY
@@ -416,7 +418,7 @@ def test_a_secret_that_is_not_written_yet_is_waited_for(two: Cluster, tmp_path: 
     assert first.post() and first.backing.address != ""
 
 
-def test_a_secret_that_is_never_written_is_named(tmp_path: Path) -> None:
+def test_secret_that_is_never_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "join").mkdir(mode=0o700)
     (tmp_path / "join" / KEY).touch(0o600)
     source = SecretSource(JoinSettings(), tmp_path, KEY)
@@ -425,7 +427,7 @@ def test_a_secret_that_is_never_written_is_named(tmp_path: Path) -> None:
         source.get(1090.0)
 
 
-def test_secrets_of_runs_that_ended_long_ago_are_removed(tmp_path: Path) -> None:
+def test_secrets_of_old_runs_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "join"
     folder.mkdir(mode=0o700)
     for name, age in (("old", 8), ("new", 6)):
@@ -435,7 +437,7 @@ def test_secrets_of_runs_that_ended_long_ago_are_removed(tmp_path: Path) -> None
     assert sorted(path.name for path in folder.iterdir()) == sorted([KEY, "new"])
 
 
-def test_a_run_that_lasts_keeps_its_secret(two: Cluster, tmp_path: Path) -> None:
+def test_long_run_keeps_its_secret(two: Cluster, tmp_path: Path) -> None:
     first = two.start(0, secret="")
     assert first.post()
     path = tmp_path / "join" / KEY
@@ -464,9 +466,7 @@ def certificates(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     return make
 
 
-def test_certificates_take_the_place_of_a_secret(
-    two: Cluster, certificates: Callable[[str], dict[str, Any]]
-) -> None:
+def test_certificates_replace_the_secret(two: Cluster, certificates: Callable[[str], dict[str, Any]]) -> None:
     run = certificates("run")
     first, second = two.start(0, **run), two.start(1, **run)
     assert first.post() and second.post() and second.post()
@@ -475,7 +475,7 @@ def test_certificates_take_the_place_of_a_secret(
     assert not (two.home / "join").exists()
 
 
-def test_a_certificate_of_another_authority_is_refused_on_both_sides(
+def test_certificate_of_another_authority_is_refused_on_both_sides(
     two: Cluster, certificates: Callable[[str], dict[str, Any]]
 ) -> None:
     run, other = certificates("run"), certificates("other")
@@ -494,7 +494,7 @@ def test_a_certificate_of_another_authority_is_refused_on_both_sides(
 
 
 @pytest.mark.parametrize("missing", ["tls_certificate", "tls_key", "tls_ca"])
-def test_a_part_of_the_certificates_is_no_proof(
+def test_incomplete_certificates_are_refused(
     missing: str, two: Cluster, certificates: Callable[[str], dict[str, Any]]
 ) -> None:
     alone = two.start(0, **{**certificates("run"), missing: None})
@@ -504,7 +504,7 @@ def test_a_part_of_the_certificates_is_no_proof(
     ]
 
 
-def test_another_account_that_takes_the_place_of_the_host_gets_no_report(
+def test_other_account_in_place_of_the_host_agent_gets_no_report(
     two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Abstract names of sockets are for everybody: the kernel says whose process is at the other end."""
@@ -527,7 +527,7 @@ def test_another_account_that_takes_the_place_of_the_host_gets_no_report(
     ]
 
 
-def test_another_account_of_the_host_cannot_post(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_account_on_the_host_cannot_post(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     first = two.start(0)
     assert first.post()
     monkeypatch.setattr(server, "is_own_peer", lambda _: False)
@@ -536,7 +536,7 @@ def test_another_account_of_the_host_cannot_post(two: Cluster, monkeypatch: pyte
     assert first.merges.agents == ["agent0"]
 
 
-def test_a_stuck_agent_of_the_host_holds_up_no_other(two: Cluster) -> None:
+def test_stuck_agent_on_the_host_does_not_block_other_agents(two: Cluster) -> None:
     """It connects, announces a long post, and never sends it."""
     first = two.start(0)
     assert first.post()
@@ -550,7 +550,7 @@ def test_a_stuck_agent_of_the_host_holds_up_no_other(two: Cluster) -> None:
     assert first.merges.agents == ["agent0", "agent0", "sibling"]
 
 
-def test_a_service_merges_many_runs_apart(two: Cluster) -> None:
+def test_service_keeps_many_runs_separate(two: Cluster) -> None:
     """One secret for all runs: the proof for one run is invalid for another, and no run can be invented."""
     merged: dict[str, Recorder] = {}
 
@@ -570,7 +570,7 @@ def test_a_service_merges_many_runs_apart(two: Cluster) -> None:
     assert {key: one.agents for key, one in merged.items()} == {"a": ["eve"], "b": ["eve"]}
 
 
-def test_each_problem_is_mentioned_once_in_a_while() -> None:
+def test_each_problem_is_reported_once_per_interval() -> None:
     now, notes = [0.0], list[str]()
     say = Notices(notes.append, lambda: now[0])
     for _ in range(3):

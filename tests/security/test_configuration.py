@@ -61,7 +61,7 @@ def refused(folder: Path, because: str) -> Config:
     return config
 
 
-def test_root_runs_in_the_folder_of_another_account(
+def test_root_ignores_the_configuration_in_a_foreign_folder(
     attacked: Attacked, eves: Eves, folder: Path, tmp_path: Path
 ) -> None:
     """The file's command, address, state folder and chats are refused, and the run continues without them."""
@@ -85,7 +85,7 @@ def test_root_runs_in_the_folder_of_another_account(
         "alerts test",
     ],
 )
-def test_a_planted_file_is_named_by_every_command_that_it_could_steer(
+def test_planted_file_is_reported_by_every_command_that_reads_it(
     attacked: Attacked, folder: Path, command: str
 ) -> None:
     """No command stays silent about alerts that it does not send."""
@@ -95,9 +95,7 @@ def test_a_planted_file_is_named_by_every_command_that_it_could_steer(
     assert done.stderr.count("ignored, because every account can write it") == 1
 
 
-def test_alerts_are_tried_where_the_file_that_names_the_chats_is_ignored(
-    attacked: Attacked, folder: Path
-) -> None:
+def test_alerts_test_reports_an_ignored_configuration(attacked: Attacked, folder: Path) -> None:
     """``alerts test`` fails with the remedy, though the only chat left took the message."""
 
     class Chat(BaseHTTPRequestHandler):
@@ -119,20 +117,20 @@ def test_alerts_are_tried_where_the_file_that_names_the_chats_is_ignored(
     assert "stallwatch config trust" in done.stderr
 
 
-def test_a_file_waits_in_a_folder_that_every_account_can_write(eves: Eves, folder: Path) -> None:
+def test_configuration_in_a_world_writable_folder_is_ignored(eves: Eves, folder: Path) -> None:
     """A file of another account in ``/tmp`` is refused."""
     folder.chmod(0o1777)
     eves(planted(folder))
     refused(folder, "every account can write its folder")
 
 
-def test_a_file_of_another_account_lies_in_the_users_own_folder(eves: Eves, folder: Path) -> None:
+def test_foreign_file_in_the_users_folder_is_ignored(eves: Eves, folder: Path) -> None:
     """Extracted by root from an archive, it keeps its owner: refused."""
     eves(planted(folder))
     refused(folder, "it belongs to another account")
 
 
-def test_the_folder_is_mounted_from_another_account(attacked: Attacked, eves: Eves, folder: Path) -> None:
+def test_configuration_in_a_foreign_mount_is_ignored(attacked: Attacked, eves: Eves, folder: Path) -> None:
     """Under a bind mount, owners stay what they are: root of a container does not obey the user's file."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no right to mount")
@@ -150,14 +148,14 @@ def test_the_folder_is_mounted_from_another_account(attacked: Attacked, eves: Ev
     assert "touch gotcha" not in done.stdout
 
 
-def test_a_file_lies_in_the_parent_of_the_folder(folder: Path) -> None:
+def test_foreign_configuration_in_the_parent_folder_is_ignored(folder: Path) -> None:
     """Parents are not searched, regardless of their owner."""
     planted(folder.parent)
     config = load(environ={}, cwd=folder)
     assert (config.file, config.ignored, config["stall.on_stall"]) == (None, [], "report")
 
 
-def test_a_link_of_another_account_leads_to_a_file_of_the_user(eves: Eves, folder: Path) -> None:
+def test_foreign_symlink_to_the_users_file_is_ignored(eves: Eves, folder: Path) -> None:
     """Others cannot choose which of the user's files is read."""
     own = planted(folder.parent)
     link = folder / "stallwatch.toml"
@@ -166,13 +164,13 @@ def test_a_link_of_another_account_leads_to_a_file_of_the_user(eves: Eves, folde
     refused(folder, "the link to it belongs to another account")
 
 
-def test_a_link_of_the_user_leads_to_a_file_of_another_account(eves: Eves, folder: Path) -> None:
+def test_symlink_of_the_user_to_a_foreign_file_is_ignored(eves: Eves, folder: Path) -> None:
     """The owner of the file counts, not that of the link."""
     (folder / "stallwatch.toml").symlink_to(eves(planted(folder.parent)))
     refused(folder, "it belongs to another account")
 
 
-def test_a_link_of_the_user_leads_through_a_folder_that_others_can_write(folder: Path) -> None:
+def test_symlink_through_a_writable_folder_is_ignored(folder: Path) -> None:
     """There they can put another of the user's files, or a link of their own, in its place."""
     shared = folder.parent / "shared"
     shared.mkdir()
@@ -182,7 +180,9 @@ def test_a_link_of_the_user_leads_through_a_folder_that_others_can_write(folder:
     refused(folder, "every account can write its folder")
 
 
-def test_the_file_is_replaced_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_replaced_during_reading_is_ignored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checks are about the file that was opened; one that took its name since is refused."""
     file, opened = planted(folder), trusting._opened
 
@@ -195,7 +195,7 @@ def test_the_file_is_replaced_while_it_is_read(folder: Path, monkeypatch: pytest
     refused(folder, "it was replaced while it was read")
 
 
-def test_a_named_pipe_takes_the_files_place(folder: Path) -> None:
+def test_named_pipe_in_place_of_the_configuration_is_ignored(folder: Path) -> None:
     """It is not a file, and Stallwatch does not wait for what is written to it."""
     os.mkfifo(folder / "stallwatch.toml")
     assert load(environ={}, cwd=folder).file is None
@@ -205,7 +205,7 @@ def test_a_named_pipe_takes_the_files_place(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="POSIX ACLs are Linux's")
 @pytest.mark.parametrize("at", ["file", "folder"])
-def test_an_access_list_lets_another_account_write(
+def test_configuration_with_a_foreign_access_list_is_ignored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """The mode shows the list's mask as the bits of a private group, which excuses nothing here."""
@@ -223,7 +223,9 @@ def test_an_access_list_lets_another_account_write(
     refused(folder, "can write it" if at == "file" else "can write its folder")
 
 
-def test_a_member_of_the_private_group_writes_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_writable_by_a_private_group_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With ``umask 002`` the group's bit is allowed only while the owner is its only member."""
     planted(folder).chmod(0o664)
     account = SimpleNamespace(pw_name="ann", pw_gid=os.getegid())
@@ -238,7 +240,7 @@ def test_a_member_of_the_private_group_writes_the_file(folder: Path, monkeypatch
     refused(folder, "the group ann can write it")
 
 
-def test_a_trusted_file_is_changed_afterwards(eves: Eves, folder: Path) -> None:
+def test_trusted_file_that_changes_is_no_longer_trusted(eves: Eves, folder: Path) -> None:
     """Trust depends on the content: a changed file must be trusted again."""
     file = eves(planted(folder))
     trusting.trust(file)
@@ -247,7 +249,7 @@ def test_a_trusted_file_is_changed_afterwards(eves: Eves, folder: Path) -> None:
     refused(folder, "it was changed after you trusted it")
 
 
-def test_a_trusted_file_is_copied_to_another_folder(folder: Path) -> None:
+def test_copy_of_a_trusted_file_is_not_trusted(folder: Path) -> None:
     """Trust also depends on the path: relative paths have another meaning in another folder."""
     file = planted(folder)
     file.chmod(0o666)
@@ -259,7 +261,7 @@ def test_a_trusted_file_is_copied_to_another_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["owner", "mode", "folder"])
-def test_a_list_of_trusted_files_is_planted(eves: Eves, folder: Path, how: str) -> None:
+def test_planted_list_of_trusted_files_is_ignored(eves: Eves, folder: Path, how: str) -> None:
     """The list counts only if no other account can have written it."""
     file = planted(folder)
     file.chmod(0o666)
@@ -273,7 +275,7 @@ def test_a_list_of_trusted_files_is_planted(eves: Eves, folder: Path, how: str) 
     refused(folder, "every account can write it")
 
 
-def test_the_folders_name_holds_codes_for_the_terminal(attacked: Attacked, folder: Path) -> None:
+def test_terminal_codes_in_the_folder_name_are_removed(attacked: Attacked, folder: Path) -> None:
     """Neither the notice nor ``config show`` and ``config trust`` pass them on."""
     hostile = folder / "\x1b]0;title\x07\x1b[2J"
     hostile.mkdir()
@@ -284,7 +286,7 @@ def test_the_folders_name_holds_codes_for_the_terminal(attacked: Attacked, folde
         assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_the_list_of_trusted_files_is_replaced_by_a_link(folder: Path, tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_list_of_trusted_files_is_not_followed(folder: Path, tmp_path: Path) -> None:
     """What the link leads to stays as it is."""
     victim, path = tmp_path / "victim", trusting.trust_file()
     victim.write_text("{}")

@@ -94,7 +94,7 @@ def raw(connection: socket.socket, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["metrics", "relay"])
-def test_idle_connections_take_neither_threads_nor_the_next_answer(
+def test_idle_connections_use_no_threads_and_do_not_block_answers(
     kind: str, start: Callable[..., int], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times as many idle connections as there is room for: the threads stay few, a scrape is answered."""
@@ -107,7 +107,7 @@ def test_idle_connections_take_neither_threads_nor_the_next_answer(
     assert idle[0].recv(1) == b""
 
 
-def test_a_request_that_dribbles_in_is_ended_at_one_deadline(
+def test_slow_request_is_ended_at_one_deadline(
     driven: tuple[BoundedServer, list[float]], connect: Connect
 ) -> None:
     """One byte within each timeout, indefinitely: the deadline is that of the request."""
@@ -123,7 +123,7 @@ def test_a_request_that_dribbles_in_is_ended_at_one_deadline(
     assert slow.recv(1) == b""
 
 
-def test_a_connection_that_was_answered_once_is_not_waited_for_without_end(
+def test_connection_after_its_first_answer_has_a_deadline(
     driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request in time, then nothing more: the one that never comes has a deadline, too."""
@@ -147,7 +147,9 @@ def test_a_connection_that_was_answered_once_is_not_waited_for_without_end(
         server.service_actions()
 
 
-def test_who_waits_longest_makes_room(driven: tuple[BoundedServer, list[float]], connect: Connect) -> None:
+def test_longest_waiting_connection_is_closed(
+    driven: tuple[BoundedServer, list[float]], connect: Connect
+) -> None:
     """The attacker's idle connections are ended, oldest first; later ones stay."""
     server, now = driven
     for _ in range(3):
@@ -157,7 +159,7 @@ def test_who_waits_longest_makes_room(driven: tuple[BoundedServer, list[float]],
     assert b"204" in raw(newest, b"GET / HTTP/1.0\r\n\r\n")
 
 
-def test_where_all_are_being_answered_the_next_is_refused(
+def test_next_connection_is_refused_if_all_are_active(
     monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     """Long requests are not ended for others: the new connection is refused."""
@@ -186,7 +188,7 @@ def test_where_all_are_being_answered_the_next_is_refused(
             assert b"204" in stream.read()
 
 
-def test_a_reader_that_takes_nothing_is_ended(
+def test_reader_that_reads_nothing_is_disconnected(
     driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scraper that asks for a long page and never reads it holds its thread for one deadline."""
@@ -213,7 +215,7 @@ def test_a_reader_that_takes_nothing_is_ended(
     assert ended.wait(120)
 
 
-def test_a_body_that_is_announced_and_never_sent_has_a_deadline(
+def test_announced_body_that_is_never_sent_has_a_deadline(
     driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`Expect: 100-continue`, then nothing: the deadline outlasts the server's "100 Continue"."""
@@ -236,7 +238,7 @@ def test_a_body_that_is_announced_and_never_sent_has_a_deadline(
 
 
 @pytest.mark.parametrize(("pieces", "is_whole"), [(5, True), (10, False)])
-def test_a_slow_reader_is_served_as_long_as_it_takes_each_piece_in_time(
+def test_slow_reader_is_served_if_each_piece_is_in_time(
     driven: tuple[BoundedServer, list[float]],
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
@@ -268,7 +270,7 @@ def test_a_slow_reader_is_served_as_long_as_it_takes_each_piece_in_time(
 
 
 @pytest.mark.parametrize(("pieces", "is_whole"), [(5, True), (10, False)])
-def test_a_slow_notification_is_taken_as_long_as_each_piece_comes_in_time(
+def test_slow_notification_is_accepted_if_each_piece_is_in_time(
     start: Callable[..., int],
     connect: Connect,
     monkeypatch: pytest.MonkeyPatch,
@@ -300,7 +302,7 @@ def test_a_slow_notification_is_taken_as_long_as_each_piece_comes_in_time(
     assert answer.startswith(b"HTTP/1.1 400 ") is is_whole
 
 
-def test_the_idle_time_of_a_connection_does_not_count_for_its_next_request(
+def test_idle_time_does_not_count_for_the_next_request(
     driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """9 s of silence between two requests, each of which takes 9 s to come: both are answered."""
@@ -330,7 +332,7 @@ def test_the_idle_time_of_a_connection_does_not_count_for_its_next_request(
     assert answers.count(b"204") == 2
 
 
-def test_a_server_that_closes_ends_its_idle_connections(
+def test_closing_server_ends_idle_connections(
     driven: tuple[BoundedServer, list[float]], connect: Connect
 ) -> None:
     """Connections without a request do not outlive the server, which alone would have ended them."""
@@ -341,7 +343,7 @@ def test_a_server_that_closes_ends_its_idle_connections(
     assert idle.recv(1) == b""
 
 
-def test_a_server_that_closes_does_not_wait_for_the_next_look_of_its_loop(
+def test_closing_server_does_not_wait_for_its_polling_interval(
     driven: tuple[BoundedServer, list[float]],
 ) -> None:
     """The end of a run is not delayed; otherwise, the test's own limit ends it."""
@@ -356,7 +358,7 @@ def test_a_server_that_closes_does_not_wait_for_the_next_look_of_its_loop(
     loop.join()
 
 
-def test_a_server_that_closes_lets_an_answer_go_out(
+def test_closing_server_completes_an_answer(
     driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last scrape of a run, which may still be under way, is answered."""
@@ -386,7 +388,7 @@ def test_a_server_that_closes_lets_an_answer_go_out(
         assert stream.read() == b"page"
 
 
-def test_a_connection_without_a_tls_handshake_blocks_no_other(
+def test_connection_without_a_tls_handshake_does_not_block_others(
     start: Callable[..., int], connect: Connect, tmp_path: Path
 ) -> None:
     """One connection that never begins its handshake: others are served."""
@@ -416,7 +418,7 @@ def test_a_connection_without_a_tls_handshake_blocks_no_other(
         b"Content-Length: 2\r\nX : hides what follows\r\nContent-Length: 40",
     ],
 )
-def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(
+def test_request_with_two_lengths_is_refused_and_the_rest_is_not_read(
     start: Callable[..., int], connect: Connect, headers: bytes
 ) -> None:
     """What a proxy takes for the body must not become a second request to the relay."""
@@ -425,14 +427,14 @@ def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(
     assert answers.startswith(b"HTTP/1.1 400 ") and answers.count(b"HTTP/1.1 ") == 1
 
 
-def test_the_body_of_a_get_is_no_second_request(start: Callable[..., int], connect: Connect) -> None:
+def test_body_of_a_get_is_not_a_second_request(start: Callable[..., int], connect: Connect) -> None:
     """A request within the body of one that must have no body goes unanswered."""
     smuggled = b"GET /-/healthy HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 43\r\n\r\n" + FOLLOWER
     answers = raw(connect(start("relay")), smuggled)
     assert answers.startswith(b"HTTP/1.1 200 ") and answers.count(b"HTTP/1.1 ") == 1
 
 
-def test_a_body_that_breaks_off_is_no_notification(start: Callable[..., int], connect: Connect) -> None:
+def test_truncated_body_is_not_a_notification(start: Callable[..., int], connect: Connect) -> None:
     """A connection that is cut within a body is neither stored nor answered."""
     connection = connect(start("relay"))
     connection.sendall(b"POST /alertmanager HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 40\r\n\r\n{}")

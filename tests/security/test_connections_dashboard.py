@@ -41,7 +41,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("many_descriptors")
-def test_idle_connections_leave_the_pages_as_they_are(tmp_path: Path) -> None:
+def test_idle_connections_do_not_affect_the_pages(tmp_path: Path) -> None:
     """More of them than the dashboard may have descriptors: a page stays connected, another one is served."""
     with served(DashboardSettings(home=tmp_path), LIMITED) as (port, lines), ExitStack() as opened:
         origin = f"http://127.0.0.1:{port}"
@@ -53,7 +53,7 @@ def test_idle_connections_leave_the_pages_as_they_are(tmp_path: Path) -> None:
     assert sum(map(len, lines)) < 4096
 
 
-def test_the_dashboard_takes_the_descriptors_that_it_may_have() -> None:
+def test_dashboard_raises_its_limit_of_descriptors() -> None:
     program = (
         "import resource; from stallwatch_dashboard.connections import bound\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n"
@@ -145,7 +145,7 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> Attack:
     return lambda attack: run(Driven(now).serve(attack))
 
 
-def test_a_head_that_dribbles_in_is_ended_at_one_deadline(attack: Attack) -> None:
+def test_slow_request_head_is_ended_at_one_deadline(attack: Attack) -> None:
     """One byte each second, indefinitely: the deadline is that of the head, not of its next byte."""
 
     async def dribble(server: Driven) -> None:
@@ -160,7 +160,7 @@ def test_a_head_that_dribbles_in_is_ended_at_one_deadline(attack: Attack) -> Non
     attack(dribble)
 
 
-def test_who_waits_longest_makes_room_and_who_is_being_answered_stays(attack: Attack) -> None:
+def test_longest_waiting_connection_is_closed_and_active_ones_stay(attack: Attack) -> None:
     async def fill(server: Driven) -> None:
         busy, _ = await server.connect(GET)
         server.pass_time(60.0)
@@ -176,7 +176,7 @@ def test_who_waits_longest_makes_room_and_who_is_being_answered_stays(attack: At
     attack(fill)
 
 
-def test_where_all_are_being_answered_the_next_is_refused(attack: Attack) -> None:
+def test_next_connection_is_refused_if_all_are_active(attack: Attack) -> None:
     async def fill(server: Driven) -> None:
         busy = [await server.connect(GET) for _ in range(2)]
         late, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -189,7 +189,7 @@ def test_where_all_are_being_answered_the_next_is_refused(attack: Attack) -> Non
     attack(fill)
 
 
-def test_a_body_may_take_long_but_not_pause_for_long(attack: Attack) -> None:
+def test_body_may_be_slow_but_not_pause_for_long(attack: Attack) -> None:
     """An upload over a slow line is no attack; one that is announced and never sent is."""
 
     async def upload(server: Driven) -> None:
@@ -205,7 +205,7 @@ def test_a_body_may_take_long_but_not_pause_for_long(attack: Attack) -> None:
     attack(upload)
 
 
-def test_an_upload_that_the_server_lets_wait_is_not_ended(attack: Attack) -> None:
+def test_upload_that_the_server_delays_is_not_ended(attack: Attack) -> None:
     async def upload(server: Driven) -> None:
         size = 1 << 20
         head = POST.replace(b"POST", b"PATCH").replace(b"20", str(size).encode())
@@ -219,7 +219,7 @@ def test_an_upload_that_the_server_lets_wait_is_not_ended(attack: Attack) -> Non
     attack(upload)
 
 
-def test_a_reader_may_take_long_but_not_pause_for_long(attack: Attack) -> None:
+def test_reader_may_be_slow_but_not_pause_for_long(attack: Attack) -> None:
     """Plotly's script over a slow line is no attack; never to take an answer is."""
 
     async def read(server: Driven) -> None:

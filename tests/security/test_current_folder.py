@@ -16,9 +16,7 @@ from processes import STALLWATCH
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_a_module_of_the_current_folder_is_imported_by_the_queried_python(
-    attacked: Attacked, tmp_path: Path
-) -> None:
+def test_queried_python_does_not_import_from_the_current_folder(attacked: Attacked, tmp_path: Path) -> None:
     """``check --python`` starts another Python, which looks for no module where the user happens to be."""
     (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'gotcha')!r}, 'w')")
     (tmp_path / "ds_config.json").write_text("{}")
@@ -56,7 +54,7 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
         starter.communicate()
 
 
-def test_a_module_of_the_current_folder_takes_a_librarys_name(dashboard: tuple[str, Path]) -> None:
+def test_module_in_the_current_folder_does_not_shadow_a_library(dashboard: tuple[str, Path]) -> None:
     """The dashboard's processes look for no module where the user happens to be."""
     url, folder = dashboard
     with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:
@@ -64,7 +62,7 @@ def test_a_module_of_the_current_folder_takes_a_librarys_name(dashboard: tuple[s
     assert not (folder / "gotcha").exists()
 
 
-def test_streamlits_own_configuration_is_planted(dashboard: tuple[str, Path]) -> None:
+def test_planted_streamlit_configuration_is_ignored(dashboard: tuple[str, Path]) -> None:
     """``.streamlit/config.toml`` of the current folder is not obeyed: the pages stay where they are."""
     url, _ = dashboard
     with urllib.request.urlopen(f"{url}/_stcore/health", timeout=60) as answer:

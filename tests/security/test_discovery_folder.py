@@ -25,7 +25,7 @@ def announce_and_close(folder: Path) -> list[str]:
     return said
 
 
-def test_a_link_in_place_of_the_announcement_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_announcement_is_not_followed(tmp_path: Path) -> None:
     """Another account plants a link at the name that an agent will write, to have a file overwritten."""
     folder, victim = tmp_path / "sd", tmp_path / "victim"
     folder.mkdir()
@@ -37,14 +37,14 @@ def test_a_link_in_place_of_the_announcement_is_not_followed(tmp_path: Path) -> 
     assert json.loads(path.read_text())[0]["targets"] == ["127.0.0.1:19999"]
 
 
-def test_a_pipe_among_the_announcements_does_not_hang_the_agent(tmp_path: Path) -> None:
+def test_pipe_among_the_announcements_does_not_block_the_agent(tmp_path: Path) -> None:
     """Opening a pipe without a writer would block the start of the watcher indefinitely."""
     os.mkfifo(tmp_path / "stallwatch-pipe.json")
     assert announce_and_close(tmp_path) == []
     assert (tmp_path / "stallwatch-pipe.json").exists()
 
 
-def test_a_link_among_the_announcements_leads_to_no_removal(tmp_path: Path) -> None:
+def test_symlink_among_the_announcements_is_not_removed(tmp_path: Path) -> None:
     """A link to a stale announcement elsewhere must not make us read or remove what it points to."""
     folder, elsewhere = tmp_path / "sd", tmp_path / "elsewhere.json"
     folder.mkdir()
@@ -61,7 +61,7 @@ def test_a_link_among_the_announcements_leads_to_no_removal(tmp_path: Path) -> N
     ["[" * 60_000, '[{"labels": {"__meta_stallwatch_host": HOST, PID: Infinity}}]'],
     ids=["nested", "infinite"],
 )
-def test_an_announcement_that_cannot_be_read_stops_no_other(tmp_path: Path, text: str) -> None:
+def test_unreadable_announcement_does_not_affect_others(tmp_path: Path, text: str) -> None:
     """It is nested too deeply, or its process has no number; the endpoint is announced anyway."""
     namespace = f'"__meta_stallwatch_namespace": "{process_namespace()}", "__meta_stallwatch_pid"'
     strange = tmp_path / "stallwatch-strange.json"

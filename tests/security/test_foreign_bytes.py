@@ -55,20 +55,20 @@ def process(tmp_path: Path) -> RankProcess:
     return RankProcess(path)
 
 
-def test_a_nested_webhook_is_refused_for_good() -> None:
+def test_nested_webhook_is_rejected_permanently() -> None:
     """An answer that it was not stored would have Alertmanager send the same body again and again."""
     body = b'{"version":"4","groupKey":"","status":"firing","alerts":[{"status":%s}]}' % DEEP
     with pytest.raises(WebhookProblem):
         read_notification(body)
 
 
-def test_a_nested_journal_line_hides_no_other_incident(tmp_path: Path, incident: Incident) -> None:
+def test_nested_journal_line_does_not_hide_other_incidents(tmp_path: Path, incident: Incident) -> None:
     """An account that can add a line to a run's journal must not blind its readers."""
     (tmp_path / "incidents.jsonl").write_bytes(DEEP + b"\n" + msgspec.json.encode(incident) + b"\n")
     assert [one.id for one in read_incidents(tmp_path)] == [incident.id]
 
 
-def test_half_a_character_in_the_database_hides_no_other_incident(tmp_path: Path, incident: Incident) -> None:
+def test_lone_surrogate_in_database_does_not_hide_other_incidents(tmp_path: Path, incident: Incident) -> None:
     """A row with half a surrogate pair, which no UTF-8 holds, is left out like any other unreadable row."""
     store = IncidentStore.at_home(tmp_path)
     store.upsert(incident)
@@ -83,25 +83,25 @@ def test_half_a_character_in_the_database_hides_no_other_incident(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["agent.json", "diagnosis.json"])
-def test_a_nested_record_of_a_run_reads_as_none(name: str, tmp_path: Path) -> None:
+def test_nested_run_record_is_read_as_missing(name: str, tmp_path: Path) -> None:
     """One folder of a shared home must not keep the others from being listed."""
     (tmp_path / name).write_bytes(DEEP)
     assert read_info(tmp_path) is None
     assert not final_diagnosis(tmp_path).verdict
 
 
-def test_a_report_that_is_not_utf_8_reads_as_none(tmp_path: Path) -> None:
+def test_report_that_is_not_utf_8_is_read_as_missing(tmp_path: Path) -> None:
     """The page of the run shows what else is known."""
     (tmp_path / "diagnosis.json").write_bytes(b'{"verdict": "\xff\xfe"}')
     assert not final_diagnosis(tmp_path).verdict
 
 
-def test_a_size_beyond_a_float_is_no_end_of_a_report() -> None:
+def test_number_beyond_float_range_does_not_end_a_report() -> None:
     """The diagnosis that was kept of a run can hold any number."""
     assert "1 line, 17179869184.0 GiB" in stats_line(Diagnosis("healthy", stats=Stats(1, 10**400, 1)), "en")
 
 
-def test_nested_events_of_a_rank_hide_no_others(process: RankProcess) -> None:
+def test_nested_probe_events_do_not_hide_other_events(process: RankProcess) -> None:
     """Training code can write into its side file; the agent reads on behind what is no event."""
     process.path.with_suffix(".jsonl").write_bytes(DEEP + b'\n{"kind": "left", "error": false}\n')
     assert [event["kind"] for event in process.events()] == ["left"]
@@ -109,7 +109,7 @@ def test_nested_events_of_a_rank_hide_no_others(process: RankProcess) -> None:
     assert not queries.has_left(process.path)
 
 
-def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
+def test_numbers_beyond_float_range_become_infinite(process: RankProcess) -> None:
     """A counter of 400 digits must not end the thread that gathers stacks."""
     text = '{"asked": "7", "counters": {"step": %s, "name": "\\ud800"}}' % ("9" * 400)
     process.path.with_suffix(queries.ANSWER).write_text(text)
@@ -118,20 +118,20 @@ def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
     assert answer["counters"] == {"step": float("inf"), "name": "?"}
 
 
-def test_a_nested_answer_of_a_rank_is_rejected(process: RankProcess) -> None:
+def test_nested_answer_of_a_rank_is_rejected(process: RankProcess) -> None:
     """It is as if the rank had not answered: other ways of asking follow."""
     process.path.with_suffix(queries.ANSWER).write_bytes(DEEP)
     assert queries.answer(process.path, "7") is None
     assert from_py_spy(DEEP) == ()
 
 
-def test_a_line_number_of_thousands_of_digits_is_no_frame() -> None:
+def test_line_number_with_thousands_of_digits_is_not_a_frame() -> None:
     """Python refuses to convert it, and the other frames of the dump must not be lost for that."""
     dump = 'Thread 0x01 (most recent call first):\n  File "a", line {} in f\n  File "b", line 2 in g\n'
     assert [frame.file for frame in from_faulthandler(dump.format("9" * 5000))[0].frames] == ["b"]
 
 
-def test_a_nested_error_file_is_a_line_like_any_other() -> None:
+def test_nested_error_file_is_read_as_an_ordinary_line() -> None:
     """torchrun's error files are JSON in a log, which anything can print."""
     assert read_error_file(Line(DEEP.decode(), "log", 1), (0, 0)) is None
 
@@ -141,7 +141,7 @@ def test_a_nested_error_file_is_a_line_like_any_other() -> None:
     ["[" * 5000 + "]" * 5000, "9" * 5000, "[]\n[" + "a." * 1000 + "a]"],
     ids=["nested", "digits", "dotted"],
 )
-def test_a_configuration_that_cannot_be_read_is_named(value: str, tmp_path: Path) -> None:
+def test_unreadable_configuration_is_reported_by_name(value: str, tmp_path: Path) -> None:
     """A command continues with the defaults and names the file, for any content of the file."""
     file = tmp_path / "stallwatch.toml"
     file.write_text(f"[alerts]\nurls = {value}\n")
@@ -150,7 +150,7 @@ def test_a_configuration_that_cannot_be_read_is_named(value: str, tmp_path: Path
     assert any("NOBODY WILL BE NOTIFIED" in str(problem) for problem in config.problems)
 
 
-def test_a_setting_of_hundreds_of_digits_is_out_of_range(tmp_path: Path) -> None:
+def test_setting_with_hundreds_of_digits_is_out_of_range(tmp_path: Path) -> None:
     """It is a number that no float holds, in a variable as well."""
     variables = {"STALLWATCH_HOME": str(tmp_path), "STALLWATCH_ALERTS_KEEP_DAYS": "9" * 400}
     config = load(None, {}, variables, tmp_path)
@@ -158,7 +158,7 @@ def test_a_setting_of_hundreds_of_digits_is_out_of_range(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("stamp", ["2026-13-01T00:00:00Z", "2026-00-00T00:00:00Z", "0000-01-01T00:00:00Z"])
-def test_a_copy_with_an_invalid_day_keeps_its_other_lines(stamp: str, tmp_path: Path) -> None:
+def test_log_copy_with_an_invalid_day_keeps_its_other_lines(stamp: str, tmp_path: Path) -> None:
     """The page that shows the end of a log shows what is left."""
     copy = tmp_path / "rank0.log"
     copy.write_text(f"{stamp} stdout F odd\n2026-05-02T09:00:00Z stdout F even\n")
@@ -167,13 +167,13 @@ def test_a_copy_with_an_invalid_day_keeps_its_other_lines(stamp: str, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ['{"a": 1e999, b', "{a: -", "{'a", "{a: '''"])
-def test_a_broken_hjson_file_is_a_finding(text: str) -> None:
+def test_broken_hjson_file_causes_a_finding(text: str) -> None:
     """The parser of Hjson fails in ways of its own on tokens that are cut."""
     parsed = parse_json(text, "ds.json")
     assert parsed.diagnostics or parsed.config is not None
 
 
-def test_half_a_character_in_a_configuration_is_a_question_mark() -> None:
+def test_lone_surrogate_in_a_configuration_becomes_a_question_mark() -> None:
     """A diagnostic that names such a key can be written nowhere."""
     config = parse_json(
         '{"gradient_clippin": "\\ud800", "\\ud800": 1, "fp16": {"\\udfff": []}}', "ds.json"
@@ -199,7 +199,7 @@ ALIASES = "x0: &x0 [auto]\n" + "".join(
     ],
     ids=["itself", "accelerate", "list", "billions", "nested"],
 )
-def test_aliases_without_end_are_a_finding(text: str) -> None:
+def test_endless_yaml_aliases_cause_a_finding(text: str) -> None:
     """A few lines of YAML can stand for more than any memory holds, and for what contains itself."""
     parsed = parse_accelerate(text, "accelerate.yaml")
     assert parsed.config is None
@@ -210,19 +210,19 @@ def test_aliases_without_end_are_a_finding(text: str) -> None:
     "form", ['{"a": 1, "fp16": %s}', "{a: 1, // Hjson\n fp16: %s}"], ids=["JSON", "Hjson"]
 )
 @pytest.mark.parametrize("depth", [300, 600])
-def test_a_nested_configuration_is_a_finding(form: str, depth: int) -> None:
+def test_nested_configuration_causes_a_finding(form: str, depth: int) -> None:
     """It is read, but what looks through its values goes down with it."""
     parsed = parse_json(form % ('{"a": ' * depth + "1" + "}" * depth), "ds.json")
     assert parsed.config is None
     assert parsed.diagnostics[0].check == "config-unreadable"
 
 
-def test_an_alias_to_itself_in_hjson_has_no_lines() -> None:
+def test_self_referencing_alias_in_hjson_has_no_lines() -> None:
     """Hjson reads a text where YAML, which knows the lines of keys, sees a loop of twice two."""
     assert len(key_lines("&a {x: *a, y: *a, x: *a}")) < MAX_KEYS
 
 
-def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
+def test_pickle_in_a_checkpoint_is_never_executed(tmp_path: Path) -> None:
     """Its opcodes are read; what they would call is not even imported."""
     mark, folder = tmp_path / "ran", tmp_path / "checkpoint"
     folder.mkdir()
@@ -234,14 +234,14 @@ def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_the_name_of_an_upload_is_cut_at_once() -> None:
+def test_long_upload_name_is_truncated_immediately() -> None:
     """A name of a megabyte would be cut byte by byte, each time as a whole."""
     name = "x" * 1_000_000 + "é" * 70 + ".log"
     assert len(safe_name(name, 1).encode()) <= 120
     assert safe_name(name, 1).endswith("é.log")
 
 
-def test_a_key_repeated_thousands_of_times_is_named_with_its_last_line() -> None:
+def test_key_repeated_thousands_of_times_is_reported_with_its_last_line() -> None:
     """Each of many doubled keys was looked for in the whole file."""
     text = "{" + ",\n".join(f'"k{number % 2000}": 1' for number in range(4000)) + "}"
     found = {str(one.what.params["name"]): one.line for one in parse_json(text, "ds.json").diagnostics}
@@ -250,12 +250,12 @@ def test_a_key_repeated_thousands_of_times_is_named_with_its_last_line() -> None
 
 
 @pytest.mark.parametrize("text", ["zero_optimization: " + "{" * 4000, "[" * 4000, "? " * 4000])
-def test_a_nested_yaml_file_is_refused_at_once(text: str) -> None:
+def test_nested_yaml_file_is_rejected_immediately(text: str) -> None:
     """PyYAML's own scanner takes minutes for four thousand brackets; libyaml's refuses them."""
     assert [one.check for one in parse_accelerate(text, "a.yaml").diagnostics] == ["config-unreadable"]
 
 
-def test_yaml_keys_that_are_no_text_are_no_keys() -> None:
+def test_yaml_keys_that_are_not_text_are_ignored() -> None:
     """YAML has keys that are null, numbers and dates; DeepSpeed knows none of them."""
     text = "zero_optimization: {stage: 2, 3: 4}\n?\n: 1\n"
     text += "2026-01-01: x\noptimizer: {type: Adam, params: {1: 2}}\n"
@@ -265,18 +265,18 @@ def test_yaml_keys_that_are_no_text_are_no_keys() -> None:
 
 
 @pytest.mark.parametrize("unit", ["-", " ", ".", "~", "a/", "0a"])
-def test_a_line_of_one_repeated_character_has_its_template(unit: str) -> None:
+def test_line_of_one_repeated_character_gets_a_template(unit: str) -> None:
     """From each of 200,000 characters the rest of the line was searched: minutes for one line."""
     assert masked(unit * 200_000)
 
 
-def test_a_line_of_a_repeated_command_has_its_rank_taken_off() -> None:
+def test_rank_prefix_is_removed_from_a_line_of_repeated_commands() -> None:
     """From each "srun" of a line the rest was searched."""
     labels = TaskLabels()
     assert labels.take("srun " * 200_000) == (None, "srun " * 200_000)
 
 
-def test_a_count_of_thousands_of_digits_is_part_of_the_message() -> None:
+def test_count_with_thousands_of_digits_stays_in_the_message() -> None:
     """Ray folds at most what memory holds."""
     text = f"x [repeated {'9' * 5000}x across cluster]"
     assert repeats(text) == (text, 1)
@@ -286,13 +286,13 @@ def test_a_count_of_thousands_of_digits_is_part_of_the_message() -> None:
 @pytest.mark.parametrize(
     "total", ["9" * 4000, str(2**63), "-1", "true"], ids=["long", "beyond", "less", "bool"]
 )
-def test_an_invalid_number_of_steps_is_not_added(total: str) -> None:
+def test_invalid_number_of_steps_is_not_added(total: str) -> None:
     """It was written once per entry: a file of 94 KB became lines of 129 MB."""
     text = b'{"max_steps": %s, "log_history": [{}, {"step": 1}]}' % total.encode()
     assert b"".join(trainer_state_lines(iter([text]))) == b'{}\n{"step": 1}\n'
 
 
-def test_json_of_millions_of_empty_values_is_not_decoded() -> None:
+def test_json_with_millions_of_empty_values_is_not_decoded() -> None:
     """In memory each of them takes 30 times its text; the file is read as any other."""
     text = b'{"log_history": [%s{}], "cells": []}' % (b"[]," * 1_000_000)
     assert list(trainer_state_lines(iter([text]))) == [text]
@@ -308,14 +308,14 @@ def safetensors(path: Path, *tensors: tuple[str, list[int]]) -> Path:
 
 
 @pytest.mark.parametrize("shape", [[0, 2**63], [0] * 65], ids=["number", "dimensions"])
-def test_a_shape_that_no_tensor_has_is_a_lying_header(shape: list[int], tmp_path: Path) -> None:
+def test_impossible_tensor_shape_is_reported_as_a_false_header(shape: list[int], tmp_path: Path) -> None:
     """The product of many long numbers takes time that grows with the square of the header's length."""
     file = safetensors(tmp_path / "model.safetensors", ("a", shape), ("b", [2**63 - 1, 0]), ("c", [0] * 64))
     found = [(one.kind, one.what.params["names"]) for one in check_safetensors(file)]
     assert found == [("lying-header", "a")]
 
 
-def test_the_ranks_in_names_of_files_are_no_list_of_missing_parts(tmp_path: Path) -> None:
+def test_rank_numbers_in_file_names_are_not_missing_parts(tmp_path: Path) -> None:
     """A few empty files would stand for as many ranks as their numbers multiplied."""
     for rank in range(2):
         (tmp_path / f"zero_pp_rank_131000_mp_rank_{rank}_optim_states.pt").touch()
@@ -323,7 +323,7 @@ def test_the_ranks_in_names_of_files_are_no_list_of_missing_parts(tmp_path: Path
     assert kinds == {"empty-file", "missing-model-states"}
 
 
-def test_names_in_a_checkpoint_can_be_written_and_turn_no_text(tmp_path: Path) -> None:
+def test_checkpoint_names_are_written_as_safe_text(tmp_path: Path) -> None:
     """Names of tensors, shards and folders reach a terminal and JSON with what a terminal obeys taken out."""
     safetensors(tmp_path / "model.safetensors", ("a\ud800\x85\u202eb", [1]))
     (tmp_path / "latest").write_text("x\u202e\x85y", encoding="utf-8")
@@ -335,7 +335,7 @@ def test_names_in_a_checkpoint_can_be_written_and_turn_no_text(tmp_path: Path) -
     assert named["missing-shards"]["names"] == "s???t"
 
 
-def test_a_checkpoint_file_whose_name_is_not_utf_8_is_reported(tmp_path: Path) -> None:
+def test_checkpoint_file_with_a_name_that_is_not_utf_8_is_reported(tmp_path: Path) -> None:
     """One such file ended the check of the whole folder, and the agent could not record the incident."""
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors")).touch()
     assert [diagnostic_of(one).file for one in check_checkpoint(tmp_path)] == [f"{tmp_path}/?.safetensors"]

@@ -54,7 +54,7 @@ def home(tmp_path: Path, eves: Eves, own: Path, private: Path, monkeypatch: pyte
     return eves(home, home / ".local", *links)
 
 
-def test_links_in_the_home_of_another_account_lead_root_elsewhere(
+def test_symlinks_in_a_foreign_home_do_not_redirect_root(
     home: Path, own: Path, private: Path, tmp_path: Path
 ) -> None:
     """Runs, compiled patterns and the list of trusted files are written below root's own home."""
@@ -69,7 +69,7 @@ def test_links_in_the_home_of_another_account_lead_root_elsewhere(
     assert (own / ".local/state/stallwatch/runs/mine").is_dir()
 
 
-def test_a_home_of_another_account_is_named_in_one_line(home: Path, own: Path) -> None:
+def test_foreign_home_is_reported_in_one_line(home: Path, own: Path) -> None:
     done = CliRunner().invoke(cli, ["runs"])
     named, empty = done.stderr.splitlines()
     assert named.startswith(f"stallwatch: {home} belongs to another account, so") and f"below {own}" in named
@@ -77,7 +77,7 @@ def test_a_home_of_another_account_is_named_in_one_line(home: Path, own: Path) -
 
 
 @pytest.mark.parametrize("owned", ["eve", "eve/.local", "eve/.local/state", "eve/.local/state/stallwatch"])
-def test_one_folder_of_another_account_suffices(
+def test_single_foreign_folder_is_sufficient_to_reject_the_home(
     owned: str, tmp_path: Path, eves: Eves, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A home of root's own in which the attacker made a folder, such as with an earlier `sudo -u`."""
@@ -88,7 +88,7 @@ def test_one_folder_of_another_account_suffices(
     assert state_home() == own / ".local/state/stallwatch"
 
 
-def test_a_link_of_roots_into_a_folder_of_another_account(
+def test_root_symlink_into_a_foreign_folder_is_rejected(
     tmp_path: Path, eves: Eves, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "eve").mkdir()
@@ -97,7 +97,7 @@ def test_a_link_of_roots_into_a_folder_of_another_account(
     assert cache_home() == own / ".cache/stallwatch"
 
 
-def test_the_places_of_another_account_are_inherited(
+def test_inherited_xdg_folders_of_another_account_are_rejected(
     home: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``XDG_STATE_HOME`` and ``XDG_CACHE_HOME`` are kept, HOME is not."""
@@ -107,7 +107,7 @@ def test_the_places_of_another_account_are_inherited(
     assert (state_home(), cache_home()) == (own / ".local/state/stallwatch", own / ".cache/stallwatch")
 
 
-def test_another_name_of_the_own_home_is_not_reported(
+def test_alias_of_the_users_home_is_not_reported(
     home: Path, own: Path, eves: Eves, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Large sites mount homes below a folder of another account, with a link to each that may change."""
@@ -117,14 +117,14 @@ def test_another_name_of_the_own_home_is_not_reported(
     assert capsys.readouterr().err == ""
 
 
-def test_a_folder_that_was_named_stays(home: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_the_user_names_is_kept(home: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user who names it has decided: a group may share it."""
     monkeypatch.setenv("STALLWATCH_HOME", "~/state")
     monkeypatch.setenv("STALLWATCH_CACHE", str(home / "cache"))
     assert (state_home(), cache_home()) == (home / "state", home / "cache")
 
 
-def test_a_container_keeps_its_record_where_no_home_is_its_own(
+def test_container_without_a_home_keeps_its_record(
     home: Path, own: Path, eves: Eves, private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder of the host is mounted as the only home, or the user is in no list: nowhere else is better."""

@@ -64,7 +64,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_more_than_data_is_refused_in_bounded_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickle_with_code_is_rejected_in_bounded_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_pickle, "MOST_VALUES", 300_000)  # for a short test
     data, why = HOSTILE[name]
     tracemalloc.start()
@@ -79,18 +79,18 @@ def test_more_than_data_is_refused_in_bounded_memory(name: str, monkeypatch: pyt
     assert peak < 64 << 20
 
 
-def test_a_pickle_that_is_too_large_is_not_read() -> None:
+def test_oversized_pickle_is_not_read() -> None:
     with pytest.raises(PickleRefusedError, match="larger than 64 MiB"):
         read_pickle(bytes(MOST_BYTES + 1))
 
 
-def test_plain_data_of_every_protocol_is_read() -> None:
+def test_plain_data_of_every_pickle_protocol_is_read() -> None:
     value = {"a": [1, -7, 2**40, 1.5, None, True, "ü" * 300, b"x"], "b": {"c": ((1,), (1, 2), (1, 2, 3), ())}}
     for protocol in (3, 4, 5):
         assert read_pickle(pickle.dumps(value, protocol)) == value
 
 
-def test_a_hostile_dump_is_named_in_one_line_and_runs_nothing(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_hostile_dump_is_reported_in_one_line_and_runs_nothing(tmp_path: Path, catalogue: Catalogue) -> None:
     """By torch's name, or whatever it is called if it looks like a dump or the user names it."""
     ran = tmp_path / "ran"
     folder = tmp_path / "dumps"

@@ -89,48 +89,48 @@ def refused(server: tuple[int, str], *headers: str, version: str = "HTTP/1.1") -
         *("host.docker.internal:{port}", socket.gethostname()),
     ],
 )
-def test_addresses_and_own_names_are_answered(server: tuple[int, str], host: str) -> None:
+def test_addresses_and_local_names_are_answered(server: tuple[int, str], host: str) -> None:
     """Prometheus scrapes by address, people come by a tunnel to localhost, and configured names count."""
     assert request(*server, f"Host: {host.format(port=server[0])}", "Connection: close").status == 200
 
 
-def test_a_name_that_was_rebound_to_this_machine_is_refused(server: tuple[int, str]) -> None:
+def test_rebound_name_of_this_machine_is_refused(server: tuple[int, str]) -> None:
     """DNS rebinding: evil.example resolves to 127.0.0.1 once its page is loaded."""
     assert refused(server, "Host: evil.example", "Connection: close")
 
 
-def test_a_public_name_that_resolves_to_any_address_is_refused(server: tuple[int, str]) -> None:
+def test_public_name_that_resolves_to_any_address_is_refused(server: tuple[int, str]) -> None:
     """Rebinding without a name server of one's own: nip.io answers with the address in the name."""
     assert refused(server, "Host: 127.0.0.1.nip.io", "Connection: close")
 
 
 @pytest.mark.parametrize("host", ["localhost.evil.example", "evillocalhost", "example.org.evil.example"])
-def test_a_name_that_only_looks_like_an_allowed_one_is_refused(server: tuple[int, str], host: str) -> None:
+def test_name_similar_to_an_allowed_name_is_refused(server: tuple[int, str], host: str) -> None:
     """An allowed name as the beginning or the end of another one."""
     assert refused(server, f"Host: {host}", "Connection: close")
 
 
 @pytest.mark.parametrize("host", ["example.org", "evilexample.org", ".example.org", "*.example.org"])
-def test_a_wildcard_is_for_names_below_its_domain_only(server: tuple[int, str], host: str) -> None:
+def test_wildcard_matches_only_names_below_its_domain(server: tuple[int, str], host: str) -> None:
     """A neighbour of the domain that ``*.example.org`` allows."""
     assert refused(server, f"Host: {host}", "Connection: close")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1@evil.example", "evil.example@127.0.0.1", "a:b@localhost"])
-def test_a_user_in_the_host_header_is_refused(server: tuple[int, str], host: str) -> None:
+def test_user_in_the_host_header_is_refused(server: tuple[int, str], host: str) -> None:
     """What one reader takes for the name is the user for another."""
     assert refused(server, f"Host: {host}", "Connection: close")
 
 
 @pytest.mark.parametrize("host", ["ｌocalhost", "locaℓhost", "localhoſt", "xn--localhost-evil"])
-def test_a_name_in_other_letters_is_refused(server: tuple[int, str], host: str) -> None:
+def test_allowed_name_in_other_letters_is_refused(server: tuple[int, str], host: str) -> None:
     """Letters that become those of localhost when a reader folds them."""
     answer = request(*server, f"Host: {host}", "Connection: close")
     assert answer.status in (400, 421)
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1", "::1", "[127.0.0.1]"])
-def test_an_address_in_another_spelling_is_no_address(server: tuple[int, str], host: str) -> None:
+def test_address_in_another_notation_is_refused(server: tuple[int, str], host: str) -> None:
     """Spellings that resolvers take for 127.0.0.1 and browsers never send."""
     assert refused(server, f"Host: {host}", "Connection: close")
 
@@ -143,15 +143,13 @@ def test_two_host_headers_are_refused(server: tuple[int, str]) -> None:
 
 
 @pytest.mark.parametrize("headers", [(), ("Host:",), ("Host: /",), ("Host: :80",), ("Host: localhost:port",)])
-def test_a_request_without_a_usable_name_is_refused(
-    server: tuple[int, str], headers: tuple[str, ...]
-) -> None:
+def test_request_without_a_usable_name_is_refused(server: tuple[int, str], headers: tuple[str, ...]) -> None:
     """No name at all, or one that is none, in place of a foreign one."""
     answer = request(*server, *headers, "Connection: close", version="HTTP/1.0")
     assert answer.status in (400, 421)
 
 
-def test_headers_of_a_proxy_lend_no_name(server: tuple[int, str]) -> None:
+def test_proxy_headers_do_not_change_the_name(server: tuple[int, str]) -> None:
     """A page can set none of these, but a proxy in between may pass on what it was sent."""
     lent = ("X-Forwarded-Host: localhost", "X-Forwarded-Server: localhost", "Forwarded: host=localhost")
     assert refused(server, "Host: evil.example", *lent, "Connection: close")
@@ -160,7 +158,7 @@ def test_headers_of_a_proxy_lend_no_name(server: tuple[int, str]) -> None:
 # ---- pages of other sites
 
 
-def test_a_page_of_another_site_may_not_use_a_server(server: tuple[int, str]) -> None:
+def test_page_of_another_site_cannot_use_a_server(server: tuple[int, str]) -> None:
     """A request that a page of evil.example sends to http://127.0.0.1 itself, without rebinding."""
     for origin in ("http://evil.example", "null", f"http://127.0.0.1.nip.io:{server[0]}", "http://[::1"):
         answer = request(*server, f"Host: 127.0.0.1:{server[0]}", f"Origin: {origin}", "Connection: close")
@@ -169,7 +167,7 @@ def test_a_page_of_another_site_may_not_use_a_server(server: tuple[int, str]) ->
     assert request(*server, f"Host: {own}", f"Origin: http://{own}", "Connection: close").status == 200
 
 
-def test_a_page_of_another_account_of_this_host_may_not_use_a_server(server: tuple[int, str]) -> None:
+def test_page_of_another_local_account_cannot_use_a_server(server: tuple[int, str]) -> None:
     """On a shared host anybody may serve pages, on another port of the same address."""
     answer = request(
         *server, f"Host: 127.0.0.1:{server[0]}", "Origin: http://127.0.0.1:9999", "Connection: close"
@@ -177,7 +175,7 @@ def test_a_page_of_another_account_of_this_host_may_not_use_a_server(server: tup
     assert answer.status == 403
 
 
-def test_a_page_cannot_write_into_the_chats(relay: int) -> None:
+def test_page_cannot_write_to_the_chats(relay: int) -> None:
     """A form of another site posts an alert to the relay of its visitor: no preflight asks first."""
     alert = {"status": "firing", "labels": {"alertname": "Evil"}, "startsAt": "2026-11-26T10:00:00Z"}
     body = json.dumps({"version": "4", "groupKey": "{}", "status": "firing", "alerts": [alert]}).encode()
@@ -191,12 +189,12 @@ def test_a_page_cannot_write_into_the_chats(relay: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/_stcore/host-config", "/_stcore/metrics", "/media/x", "/static/x"])
-def test_no_path_of_the_pages_is_left_out(dashboard: int, path: str) -> None:
+def test_all_paths_of_the_pages_are_protected(dashboard: int, path: str) -> None:
     """A rebound name at the paths that Streamlit serves by itself."""
     assert refused((dashboard, path), "Host: evil.example", "Accept: text/html", "Connection: close")
 
 
-def test_an_upload_of_another_site_is_refused(dashboard: int) -> None:
+def test_upload_from_another_site_is_refused(dashboard: int) -> None:
     """A page sends a file into the post-mortem of its visitor."""
     path = "/_stcore/upload_file/session/file"
     for host, origin, status in (
@@ -221,7 +219,7 @@ def test_an_upload_of_another_site_is_refused(dashboard: int) -> None:
         ("node7.example.org", "http://node7.example.org"),
     ],
 )
-def test_the_websocket_of_our_own_pages_is_opened(dashboard: int, host: str, origin: str) -> None:
+def test_websocket_of_the_dashboards_pages_is_opened(dashboard: int, host: str, origin: str) -> None:
     """The pages work by address, by a tunnel, and behind a proxy whose address is configured."""
     headers = [f"Host: {host}".format(port=dashboard), f"Origin: {origin}".format(port=dashboard)]
     assert websocket(dashboard, *headers).status == 101
@@ -234,15 +232,13 @@ def test_the_websocket_of_our_own_pages_is_opened(dashboard: int, host: str, ori
         ("127.0.0.1:{port}", "https://pages.example.net"),  # a proxy that passes on no Host
     ],
 )
-def test_a_proxy_that_writes_another_host_may_open_the_websocket(
-    dashboard: int, host: str, origin: str
-) -> None:
+def test_proxy_that_rewrites_the_host_can_open_the_websocket(dashboard: int, host: str, origin: str) -> None:
     """Pages of the configured address are no other site's, though their Host is written in another way."""
     answer = websocket(dashboard, f"Host: {host}".format(port=dashboard), f"Origin: {origin}")
     assert answer.status == 101
 
 
-def test_a_websocket_under_a_rebound_name_is_refused(dashboard: int) -> None:
+def test_websocket_under_a_rebound_name_is_refused(dashboard: int) -> None:
     """Host and Origin are both the attacker's, and the same: Streamlit alone would answer 101."""
     answer = websocket(dashboard, "Host: evil.example", "Origin: http://evil.example")
     assert answer.status == 421 and REMEDY in answer.body
@@ -259,14 +255,14 @@ def test_a_websocket_under_a_rebound_name_is_refused(dashboard: int) -> None:
         "http://x@127.0.0.1",
     ],
 )
-def test_a_websocket_of_another_sites_page_is_refused(dashboard: int, origin: str) -> None:
+def test_websocket_of_another_sites_page_is_refused(dashboard: int, origin: str) -> None:
     """Cross-site websocket hijacking: the page connects to 127.0.0.1 itself."""
     answer = websocket(dashboard, f"Host: 127.0.0.1:{dashboard}", f"Origin: {origin}")
     assert answer.status == 403 and REMEDY in answer.body
 
 
 @pytest.mark.parametrize(("kind", "where"), [("metrics", "/metrics: "), ("relay", "")])
-def test_a_name_that_is_refused_is_reported_once(
+def test_refused_name_is_reported_once(
     request: pytest.FixtureRequest, said: list[str], kind: str, where: str
 ) -> None:
     """A scraper whose name is refused must not fail in silence, nor a page fill the terminal."""
@@ -279,7 +275,7 @@ def test_a_name_that_is_refused_is_reported_once(
 
 @pytest.mark.parametrize("path", ["/", "/_stcore/health", "/run", "/job/x", "/nothing.js"])
 @pytest.mark.parametrize("host", ["localhost", "evil.example"])
-def test_no_answer_of_the_pages_may_be_framed_or_sniffed(dashboard: int, path: str, host: str) -> None:
+def test_pages_cannot_be_framed_or_sniffed(dashboard: int, path: str, host: str) -> None:
     """Clickjacking: a page of another site lays ours under the cursor of its visitor."""
     answer = request(dashboard, path, f"Host: {host}", "Accept: text/html", "Connection: close")
     assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
@@ -288,13 +284,13 @@ def test_no_answer_of_the_pages_may_be_framed_or_sniffed(dashboard: int, path: s
     assert answer.headers["referrer-policy"] == "same-origin"
 
 
-def test_a_refusal_repeats_no_markup(server: tuple[int, str]) -> None:
+def test_refusal_does_not_repeat_markup(server: tuple[int, str]) -> None:
     """A refusal that shows what was sent must not run it."""
     answer = request(*server, "Host: <script>alert(1)</script>", "Connection: close")
     assert answer.status in (400, 421) and "<script" not in answer.body
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_the_names_of_this_machine_hold_none_that_another_may_claim() -> None:
+def test_names_of_this_machine_cannot_be_claimed_by_others() -> None:
     """A name server's answer for our own address must not open the door to a wildcard."""
     assert not [name for name in own_names() if "*" in name or not name]

@@ -53,7 +53,7 @@ def diagnosed(catalogue: Catalogue) -> Diagnose:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 @pytest.mark.parametrize("form", [[], ["--brief"], ["--markdown"], ["--json"], ["--each"]], ids=str)
-def test_file_name_that_a_terminal_obeys(tmp_path: Path, form: list[str]) -> None:
+def test_file_name_with_terminal_codes_is_escaped(tmp_path: Path, form: list[str]) -> None:
     """What the command prints holds no control character and no line that the name brings."""
     for name in HOSTILE:
         (tmp_path / os.fsdecode(name)).write_bytes(LOG)
@@ -68,7 +68,7 @@ def test_file_name_that_a_terminal_obeys(tmp_path: Path, form: list[str]) -> Non
     assert not any(line.startswith("  rank 0 is healthy") for line in shown.splitlines())
 
 
-def test_link_to_itself(tmp_path: Path, diagnosed: Diagnose) -> None:
+def test_symlink_to_itself_is_reported(tmp_path: Path, diagnosed: Diagnose) -> None:
     """A loop of links is named, and the rest is read."""
     (tmp_path / "rank0.log").write_bytes(LOG)
     (tmp_path / "rank1.log").symlink_to("rank1.log")
@@ -79,7 +79,7 @@ def test_link_to_itself(tmp_path: Path, diagnosed: Diagnose) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_pipe_or_socket_named_like_a_log(tmp_path: Path, diagnosed: Diagnose, kind: str) -> None:
+def test_pipe_or_socket_named_like_a_log_is_skipped(tmp_path: Path, diagnosed: Diagnose, kind: str) -> None:
     """It is skipped with the reason, and Stallwatch does not wait for it."""
     (tmp_path / "rank0.log").write_bytes(LOG)
     special = tmp_path / "rank1.log"
@@ -102,7 +102,7 @@ def test_pipe_or_socket_named_like_a_log(tmp_path: Path, diagnosed: Diagnose, ki
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no such device")
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
-def test_device_without_an_end(diagnosed: Diagnose, device: str) -> None:
+def test_endless_device_is_reported_as_binary(diagnosed: Diagnose, device: str) -> None:
     """Its output is no text, which its beginning shows."""
     diagnosis, problems = diagnosed(device)
     assert diagnosis.stats.bytes == 0
@@ -118,7 +118,7 @@ def deep(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
-def test_folders_a_thousand_deep(deep: Path, diagnosed: Diagnose) -> None:
+def test_folders_a_thousand_levels_deep_are_handled(deep: Path, diagnosed: Diagnose) -> None:
     """No depth that the system allows ends the search, nor the process."""
     before = Path.cwd()
     os.chdir(deep)
@@ -135,7 +135,7 @@ def test_folders_a_thousand_deep(deep: Path, diagnosed: Diagnose) -> None:
     assert "rank0.log" in to_markdown(diagnosis, "en")
 
 
-def test_path_longer_than_the_system_takes(deep: Path, diagnosed: Diagnose) -> None:
+def test_path_beyond_the_system_limit_is_handled(deep: Path, diagnosed: Diagnose) -> None:
     """Folders that cannot be reached by their path are named, and the rest is read."""
     (deep / "rank0.log").write_bytes(LOG)
     before = Path.cwd()
@@ -168,7 +168,7 @@ def without_rights() -> None:
         os.seteuid(65533)
 
 
-def test_log_that_may_not_be_read(somebody: Path, diagnosed: Diagnose) -> None:
+def test_log_without_read_permission_is_reported(somebody: Path, diagnosed: Diagnose) -> None:
     """It is named with what to do, and the others are read."""
     (somebody / "rank0.log").write_bytes(LOG)
     (somebody / "rank1.log").write_bytes(LOG)
@@ -183,7 +183,7 @@ def test_log_that_may_not_be_read(somebody: Path, diagnosed: Diagnose) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
-def test_folder_that_may_not_be_entered(somebody: Path, diagnosed: Diagnose, mode: int) -> None:
+def test_folder_without_access_permission_is_reported(somebody: Path, diagnosed: Diagnose, mode: int) -> None:
     """The command reports it and ends well, also if the names in the folder are visible."""
     folder = somebody / "logs"
     folder.mkdir()
@@ -196,7 +196,7 @@ def test_folder_that_may_not_be_entered(somebody: Path, diagnosed: Diagnose, mod
 
 
 @pytest.mark.parametrize("what", ["removed", "cut", "grown", "replaced"])
-def test_log_that_changes_while_it_is_read(tmp_path: Path, catalogue: Catalogue, what: str) -> None:
+def test_log_that_changes_during_reading_is_handled(tmp_path: Path, catalogue: Catalogue, what: str) -> None:
     """Whatever happens to one file, the others are read, and nothing is awaited."""
     size = 3 * 1024 * 1024
     log = tmp_path / "rank0.log"
@@ -226,7 +226,9 @@ def test_log_that_changes_while_it_is_read(tmp_path: Path, catalogue: Catalogue,
 
 
 @pytest.mark.parametrize("gone", ["log", "folder"])
-def test_log_that_is_gone_before_it_is_read(tmp_path: Path, catalogue: Catalogue, gone: str) -> None:
+def test_log_that_disappears_before_reading_is_reported(
+    tmp_path: Path, catalogue: Catalogue, gone: str
+) -> None:
     """It is named, and the others are read."""
     folder = tmp_path / "node0"
     folder.mkdir()
@@ -248,7 +250,9 @@ FORMULAS = ["=cmd()|x", "+1+1", "-2+3", "@SUM(A1)", "\uff1dHYPERLINK(1)"]
 
 
 @pytest.mark.parametrize("start", FORMULAS)
-def test_file_name_that_is_a_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
+def test_formula_in_a_file_name_is_neutralized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
     """A spreadsheet that opens the table of samples computes nothing."""
     monkeypatch.chdir(tmp_path)
     Path(f"{start}.log").write_bytes(LOG)
@@ -261,7 +265,7 @@ def test_file_name_that_is_a_formula(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("start", FORMULAS)
-def test_text_of_the_pages_that_is_a_formula(start: str) -> None:
+def test_formula_in_page_text_is_neutralized(start: str) -> None:
     """The same holds of every table of the dashboard, which the reader may save as CSV; numbers stay."""
     assert cell(start) == f"'{start}"
     assert [cell(text) for text in ("-", "-1.5", "+3e-05", "rank 0")] == ["-", "-1.5", "+3e-05", "rank 0"]

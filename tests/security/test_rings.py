@@ -36,7 +36,7 @@ def notes(probing: Probing) -> int:
     return sum(event.get("kind") == "note" for event in probing.events())
 
 
-def test_pipe_in_the_place_of_a_ring_or_side_file(tmp_path: Path, ring: Path) -> None:
+def test_pipe_in_place_of_a_ring_or_side_file_does_not_block(tmp_path: Path, ring: Path) -> None:
     """It has no writer and is not awaited: the other ranks are read."""
     os.mkfifo(tmp_path / "9-9-9.ring")
     probing = Probing(tmp_path)
@@ -47,7 +47,7 @@ def test_pipe_in_the_place_of_a_ring_or_side_file(tmp_path: Path, ring: Path) ->
     assert notes(Probing(tmp_path)) == 0
 
 
-def test_side_file_that_never_ends_its_line(tmp_path: Path, ring: Path) -> None:
+def test_side_file_with_an_endless_line_is_bounded(tmp_path: Path, ring: Path) -> None:
     """Of a hundred gigabytes without a line end, a megabyte is read, and not again at each look."""
     os.truncate(ring.with_suffix(".jsonl"), 100 * GIB)
     probing = Probing(tmp_path)
@@ -59,7 +59,7 @@ def test_side_file_that_never_ends_its_line(tmp_path: Path, ring: Path) -> None:
     tracemalloc.stop()
 
 
-def test_side_file_with_countless_events(tmp_path: Path, ring: Path) -> None:
+def test_side_file_with_countless_events_is_bounded(tmp_path: Path, ring: Path) -> None:
     """Data beyond what any probe writes is not read, and so is in no run folder either."""
     line = json.dumps({"kind": "note", "text": "x" * 1000}).encode() + b"\n"
     with ring.with_suffix(".jsonl").open("ab") as out:
@@ -70,7 +70,7 @@ def test_side_file_with_countless_events(tmp_path: Path, ring: Path) -> None:
     assert 0 < sum(notes(probing) for _ in range(20)) * len(line) < 3 * MOST_BYTES
 
 
-def test_ring_that_claims_to_hold_millions_of_records(tmp_path: Path, ring: Path) -> None:
+def test_ring_that_claims_millions_of_records_is_ignored(tmp_path: Path, ring: Path) -> None:
     """A header that asks for gigabytes is that of no ring, however large the file is."""
     data = bytearray(ring.read_bytes())
     capacity = struct.pack("<I", 4096)
@@ -106,7 +106,7 @@ def looked_at(folder: Path) -> tuple[Probing, dict[int, dict[str, float]]]:
 
 
 @pytest.mark.parametrize("pid", [0, -1, -(2**63), 2**31, 2**63 - 1])
-def test_ring_of_an_impossible_process_hides_no_other(tmp_path: Path, pid: int) -> None:
+def test_ring_of_an_impossible_process_does_not_hide_others(tmp_path: Path, pid: int) -> None:
     """Queries about such a process raise errors; its ring is ignored, and the next rank's is read."""
     bad = write_ring(tmp_path, 3, {"step": 7.0})
     header = Header(record_struct(FIELDS).size, 4096, 3, -1, pid, time.time(), FIELDS)
@@ -118,7 +118,7 @@ def test_ring_of_an_impossible_process_hides_no_other(tmp_path: Path, pid: int) 
 
 
 @pytest.mark.parametrize("started", [math.inf, -math.inf, math.nan, -1.0, 1e300])
-def test_ring_made_at_an_impossible_time_hides_no_other(tmp_path: Path, started: float) -> None:
+def test_ring_with_an_impossible_time_does_not_hide_others(tmp_path: Path, started: float) -> None:
     RingWriter(tmp_path / "3-1-1.ring", Draft(), 3, started=started)
     write_ring(tmp_path, 5, {"step": 8.0})
     assert looked_at(tmp_path)[1] == {5: {"step": 8.0}}
@@ -133,7 +133,7 @@ def test_count_beyond_all_numbers_is_unknown(tmp_path: Path, name: str, value: f
     assert looked_at(tmp_path)[1] == {3: {"loss": 2.0}, 5: {"step": 8.0}}
 
 
-def test_no_count_can_be_marked_as_not_a_number(tmp_path: Path) -> None:
+def test_count_cannot_be_marked_as_not_a_number(tmp_path: Path) -> None:
     """Each field has its mark, and a rank sets them all: only what it computes may really be NaN."""
     marks = float((1 << len(FIELDS)) - 1)
     write_ring(tmp_path, 3, {"told_nan": marks, "step": 7.0, "target_steps": 9.0, "loss": math.inf})
@@ -143,7 +143,7 @@ def test_no_count_can_be_marked_as_not_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [math.inf, math.nan, -1.0, 1e300])
-def test_record_of_an_impossible_time_is_lost(tmp_path: Path, at: float) -> None:
+def test_record_with_an_impossible_time_is_dropped(tmp_path: Path, at: float) -> None:
     write_ring(tmp_path, 3, {"step": 7.0}, at)
     write_ring(tmp_path, 5, {"step": 8.0})
     assert looked_at(tmp_path)[1] == {5: {"step": 8.0}}
@@ -154,7 +154,7 @@ def test_record_of_an_impossible_time_is_lost(tmp_path: Path, at: float) -> None
     ["[" * 900 + "]" * 900, "[" * 100_000, '{"a":' * 900 + "1" + "}" * 900],
     ids=["lists", "cut", "maps"],
 )
-def test_nested_side_file_hides_no_other(tmp_path: Path, value: str) -> None:
+def test_nested_side_file_does_not_hide_others(tmp_path: Path, value: str) -> None:
     """Masking recurses into the nesting; such an event is ignored, and all others are read."""
     for rank in (3, 5):
         note = f'{{"kind": "note", "text": "of {rank}"}}\n'

@@ -48,12 +48,12 @@ def refused(rules: Path, because: str) -> Config:
     return config
 
 
-def test_a_folder_of_the_users_own_is_read(rules: Path) -> None:
+def test_rule_folder_of_the_user_is_read(rules: Path) -> None:
     config = load(environ={}, cwd=rules.parent)
     assert (config["rules.dirs"], config.ignored, config.problems) == ((rules,), [], [])
 
 
-def test_a_page_of_another_account_hides_a_failure(attacked: Attacked, eves: Eves, rules: Path) -> None:
+def test_rule_page_of_another_account_is_ignored(attacked: Attacked, eves: Eves, rules: Path) -> None:
     """The failure is found anyway, and the ignored folder is named."""
     (rules.parent / "a.log").write_text(f"step 1 loss 2.0\n{OOM}\n")
     eves(rules / "memory" / "cuda-oom.md")
@@ -64,27 +64,27 @@ def test_a_page_of_another_account_hides_a_failure(attacked: Attacked, eves: Eve
     assert f"rules: {rules} (ignored, because of" in shown
 
 
-def test_the_whole_folder_is_another_accounts(eves: Eves, rules: Path) -> None:
+def test_rule_folder_of_another_account_is_ignored(eves: Eves, rules: Path) -> None:
     """A shared folder of rules belongs to its owner, regardless of the file that names it."""
     eves(rules)
     refused(rules, "it belongs to another account")
 
 
 @pytest.mark.parametrize("where", ["memory/cuda-oom.md", "memory", "."])
-def test_every_account_can_write_a_page_or_its_folder(rules: Path, where: str) -> None:
+def test_page_or_folder_that_every_account_can_write_is_ignored(rules: Path, where: str) -> None:
     """A page can be changed, or added, between two starts."""
     (rules / where).chmod(0o777)
     refused(rules, "every account can write it")
 
 
-def test_the_folder_lies_where_others_can_replace_it(rules: Path) -> None:
+def test_folder_that_others_can_replace_is_ignored(rules: Path) -> None:
     """An account that can rename the folder can put another one in its place."""
     rules.parent.chmod(0o777)
     config = load(rules.parent / "stallwatch.toml", environ={})
     assert config["rules.dirs"] == () and "every account can write its folder" in config.ignored[0].message
 
 
-def test_a_page_is_a_link_to_the_file_of_another_account(eves: Eves, rules: Path, tmp_path: Path) -> None:
+def test_page_that_links_to_a_foreign_file_is_ignored(eves: Eves, rules: Path, tmp_path: Path) -> None:
     """What a page's link leads to counts, not the link."""
     page = tmp_path / "page.md"
     page.write_text(SILENCES)
@@ -92,9 +92,7 @@ def test_a_page_is_a_link_to_the_file_of_another_account(eves: Eves, rules: Path
     refused(rules, f"of {rules}/linked.md: it belongs to another account")
 
 
-def test_a_folder_of_pages_is_a_link_to_that_of_another_account(
-    eves: Eves, rules: Path, tmp_path: Path
-) -> None:
+def test_folder_that_links_to_a_foreign_folder_is_ignored(eves: Eves, rules: Path, tmp_path: Path) -> None:
     """Folders in the folder are followed like files."""
     (tmp_path / "other").mkdir()
     (rules / "linked").symlink_to(eves(tmp_path / "other"))
@@ -102,7 +100,7 @@ def test_a_folder_of_pages_is_a_link_to_that_of_another_account(
 
 
 @pytest.mark.parametrize("lost", ["a.md", "memory/a.md", "memory/a"])
-def test_a_link_to_nothing_keeps_the_other_pages_from_being_checked(rules: Path, lost: str) -> None:
+def test_broken_symlink_does_not_prevent_checks_of_other_pages(rules: Path, lost: str) -> None:
     """An unverifiable page is no reason to read the others, nor to wait for another page."""
     (rules / "memory" / "cuda-oom.md").chmod(0o666)
     (rules / lost).symlink_to(rules / "gone")
@@ -112,7 +110,7 @@ def test_a_link_to_nothing_keeps_the_other_pages_from_being_checked(rules: Path,
         refused(rules, f"because of {rules / lost}: it cannot be checked (No such file or directory)")
 
 
-def test_links_that_lead_back_into_the_folder_are_not_followed_forever(rules: Path) -> None:
+def test_circular_symlinks_are_not_followed_forever(rules: Path) -> None:
     """Each folder is checked and read once, however many links lead to it."""
     for name in ("one", "two", "three"):
         (rules / name).symlink_to(".")
@@ -122,7 +120,7 @@ def test_links_that_lead_back_into_the_folder_are_not_followed_forever(rules: Pa
     assert found and len({file.resolve() for file in found if isinstance(file, Path)}) == len(found)
 
 
-def test_a_trusted_configuration_brings_a_folder_of_rules(eves: Eves, rules: Path) -> None:
+def test_rule_folder_of_a_trusted_configuration_is_used(eves: Eves, rules: Path) -> None:
     """Trust in a file, which counts until it changes, is no trust in pages that may change at any time."""
     from stallwatch.config.trust import trust
 
@@ -132,7 +130,7 @@ def test_a_trusted_configuration_brings_a_folder_of_rules(eves: Eves, rules: Pat
     refused(rules, "it belongs to another account")
 
 
-def test_a_folder_that_the_user_names_is_read_regardless_of_its_writers(eves: Eves, rules: Path) -> None:
+def test_folder_named_by_the_user_is_read_regardless_of_its_writers(eves: Eves, rules: Path) -> None:
     eves(rules)
     flag = {"rules.dirs": Setting((rules,), "--rules")}
     assert load(flags=flag, environ={}, cwd=rules.parent)["rules.dirs"] == (rules,)
@@ -140,7 +138,7 @@ def test_a_folder_that_the_user_names_is_read_regardless_of_its_writers(eves: Ev
     assert (config["rules.dirs"], config.ignored) == ((rules,), [])
 
 
-def test_a_missing_folder_is_reported_as_missing(attacked: Attacked, rules: Path) -> None:
+def test_missing_folder_is_reported(attacked: Attacked, rules: Path) -> None:
     (rules.parent / "stallwatch.toml").write_text("[rules]\ndirs = ['gone']\n")
     (rules.parent / "a.log").write_text("step 1 loss 2.0\n")
     assert "no such folder of rule pages" in attacked(rules.parent, "diagnose", "a.log").stderr

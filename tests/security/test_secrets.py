@@ -95,7 +95,7 @@ def read(text: str, catalogue: Catalogue, matcher: Matcher, portions: int = 0) -
 
 
 @EACH
-def test_a_secret_is_read_from_no_report(secret: Secret, catalogue: Catalogue, matcher: Matcher) -> None:
+def test_report_contains_no_secret(secret: Secret, catalogue: Catalogue, matcher: Matcher) -> None:
     """A line with a secret is new, raised, and matched: the report quotes it in all its parts, masked."""
     for portions in (0, 1):
         reading = read(log_with(secret.text), catalogue, matcher, portions)
@@ -194,7 +194,7 @@ def assert_none_leaks(text: str) -> None:
     assert not found
 
 
-def test_secrets_are_read_from_no_file_of_the_state_folder(watched: Watched) -> None:
+def test_state_folder_contains_no_secret(watched: Watched) -> None:
     """Run folder, log copies, journal, SQLite with its log: every byte that is kept."""
     files = [path for path in watched.home.rglob("*") if path.is_file()]
     assert {"output.log", "incidents.jsonl", "incidents.db"} <= {path.name for path in files}
@@ -202,7 +202,7 @@ def test_secrets_are_read_from_no_file_of_the_state_folder(watched: Watched) -> 
         assert_none_leaks(path.read_bytes().decode("utf-8", "replace"))
 
 
-def test_secrets_are_read_from_no_cache(watched: Watched, cache_folder: Path) -> None:
+def test_caches_contain_no_secret(watched: Watched, cache_folder: Path) -> None:
     """The compiled patterns and what else is kept to start faster, after all these secrets were read."""
     files = [path for path in cache_folder.rglob("*") if path.is_file()]
     assert files
@@ -210,7 +210,7 @@ def test_secrets_are_read_from_no_cache(watched: Watched, cache_folder: Path) ->
         assert_none_leaks(path.read_bytes().decode("latin-1"))
 
 
-def test_secrets_are_read_from_no_relayed_alert() -> None:
+def test_relayed_alert_contains_no_secret() -> None:
     """Labels and annotations of a foreign rule, which the relay keeps and sends."""
     for secret in SECRETS:
         body = {
@@ -229,7 +229,7 @@ def test_secrets_are_read_from_no_relayed_alert() -> None:
         assert not leaked(secret.secret, repr(alert))
 
 
-def test_secrets_are_read_from_no_draft_of_a_rule(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_rule_draft_contains_no_secret(catalogue: Catalogue, matcher: Matcher) -> None:
     """A page that is drafted from a failure quotes its line, makes a pattern of it, and is shared."""
     for secret in SECRETS[:: len(SECRETS) // 20]:
         message = f"the expert router overflowed its buffers with {secret.text}"
@@ -240,13 +240,13 @@ def test_secrets_are_read_from_no_draft_of_a_rule(catalogue: Catalogue, matcher:
         assert "OwnError" in page and not leaked(secret.secret, page)
 
 
-def test_secrets_are_read_from_no_metric(watched: Watched) -> None:
+def test_metrics_contain_no_secret(watched: Watched) -> None:
     """Labels and help texts of the metrics page."""
     assert "stallwatch_step" in watched.metrics
     assert_none_leaks(watched.metrics)
 
 
-def test_secrets_are_read_from_no_notice(watched: Watched) -> None:
+def test_terminal_notices_contain_no_secret(watched: Watched) -> None:
     """What the agent prints in the terminal beside the command's own output."""
     assert_none_leaks("\n".join(watched.notices))
 
@@ -267,7 +267,7 @@ URLS = [
 
 
 @pytest.mark.parametrize("url", URLS, ids=[url.partition(":")[0] for url in URLS])
-def test_secrets_are_read_from_no_chat(watched: Watched, catalogue: Catalogue, url: str) -> None:
+def test_chat_messages_contain_no_secret(watched: Watched, catalogue: Catalogue, url: str) -> None:
     """The bodies that go to each kind of destination."""
     pytest.importorskip("apprise")
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
@@ -283,7 +283,7 @@ def test_secrets_are_read_from_no_chat(watched: Watched, catalogue: Catalogue, u
             assert_none_leaks("\n".join(sent))
 
 
-def test_secrets_are_read_from_no_annotation_of_grafana(watched: Watched) -> None:
+def test_grafana_annotations_contain_no_secret(watched: Watched) -> None:
     """What an incident becomes on the boards."""
     push = pytest.importorskip("stallwatch_dashboard.grafana.push")
     sent: list[Any] = []
@@ -299,9 +299,7 @@ def test_secrets_are_read_from_no_annotation_of_grafana(watched: Watched) -> Non
     assert_none_leaks(repr(sent))
 
 
-def test_secrets_are_read_from_no_page_of_the_dashboard(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dashboard_pages_contain_no_secret(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages of the run and of its incidents, all that they show and keep hidden in them."""
     pytest.importorskip("streamlit.testing.v1")
     from streamlit.testing.v1 import AppTest
@@ -325,7 +323,7 @@ def test_secrets_are_read_from_no_page_of_the_dashboard(
     close_shared()
 
 
-def test_secrets_are_read_from_no_excerpt_of_the_dashboard(watched: Watched) -> None:
+def test_dashboard_excerpts_contain_no_secret(watched: Watched) -> None:
     """The end of a log copy, its lines around a moment, and the lines around a place of an upload."""
     copies = pytest.importorskip("stallwatch_dashboard.data.log_copies")
     context = pytest.importorskip("stallwatch_dashboard.uploads.context")
@@ -344,9 +342,7 @@ def test_secrets_are_read_from_no_excerpt_of_the_dashboard(watched: Watched) -> 
         assert_none_leaks(shown)
 
 
-def test_secrets_are_read_from_no_report_that_is_kept(
-    watched: Watched, catalogue: Catalogue, tmp_path: Path
-) -> None:
+def test_stored_reports_contain_no_secret(watched: Watched, catalogue: Catalogue, tmp_path: Path) -> None:
     """A diagnosis of the printed log and of the run's folder, and what the upload page keeps of it."""
     reports = pytest.importorskip("stallwatch_dashboard.uploads.reports")
     for path in (watched.log, watched.folder):
@@ -360,7 +356,7 @@ def test_secrets_are_read_from_no_report_that_is_kept(
 
 
 @pytest.mark.parametrize("arguments", [["matches"], ["matches", "--json"], ["samples"], ["redact"]])
-def test_secrets_are_read_from_no_command(
+def test_stored_commands_contain_no_secret(
     watched: Watched, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The commands that print lines, or what is in them."""
@@ -371,7 +367,7 @@ def test_secrets_are_read_from_no_command(
     assert_none_leaks(said.out + said.err)
 
 
-def test_no_kind_of_secret_passes_and_what_only_looks_like_one_stays() -> None:
+def test_all_kinds_of_secrets_are_masked_and_lookalikes_are_kept() -> None:
     """Other seeds than the one of the outputs: at most one in a hundred harmless lines may be changed."""
     for seed in range(1, 21):
         for secret in made(seed):
@@ -387,14 +383,14 @@ def test_no_kind_of_secret_passes_and_what_only_looks_like_one_stays() -> None:
     assert len(lines) >= 200 and len(changed) <= len(lines) // 100, changed
 
 
-def test_there_are_a_hundred_secrets_of_sixty_kinds() -> None:
+def test_corpus_has_a_hundred_secrets_of_sixty_kinds() -> None:
     """The attack is as broad as it claims, and its secrets are no two alike."""
     assert len(SECRETS) >= 100 and len({secret.kind for secret in SECRETS}) >= 60
     assert all(len(secret.secret) >= RUN for secret in SECRETS)
     assert len({secret.secret for secret in SECRETS}) == len(SECRETS)
 
 
-def test_the_parts_of_a_masked_line_tell_nothing_of_it(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_parts_of_a_masked_line_reveal_nothing(catalogue: Catalogue, matcher: Matcher) -> None:
     """A rule captures a value that is a secret by its name only: the capture is masked as its line is."""
     line = "[rank0]: huggingface_hub.utils._errors.RepositoryNotFoundError: 401. hub_token=hunter22x"
     assert redacting.redact_part("hunter22x", redact(line)) == "***"
@@ -410,7 +406,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     redacting.use_site_patterns(())
 
 
-def test_a_site_masks_secrets_of_its_own(site: Any, catalogue: Catalogue, matcher: Matcher) -> None:
+def test_site_patterns_mask_further_secrets(site: Any, catalogue: Catalogue, matcher: Matcher) -> None:
     """A form that only this site knows is masked in all reports, and lines stay lines."""
     site([r"ACME-[0-9]{4,}", r"begin\s+end"])
     assert redact("got ACME-12345, begin end") == "got ***, ***"
@@ -419,7 +415,7 @@ def test_a_site_masks_secrets_of_its_own(site: Any, catalogue: Catalogue, matche
     assert all("12345678" not in report for report in reports_of(found))
 
 
-def test_site_patterns_hold_in_processes_that_are_started(site: Any) -> None:
+def test_site_patterns_apply_in_child_processes(site: Any) -> None:
     """A worker, an embedded dashboard or an agent masks what its parent does."""
     site([r"ACME-[0-9]{4,}"])
     code = "from stallwatch_rules.text.redact import redact; print(redact('got ACME-12345'))"
@@ -428,7 +424,7 @@ def test_site_patterns_hold_in_processes_that_are_started(site: Any) -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"(a+", r"(?=x)y", r"(a)\1", "x*", "", "(" * 101 + "x" + ")" * 101])
-def test_a_pattern_that_cannot_be_used_is_named_and_the_others_hold(pattern: str, tmp_path: Path) -> None:
+def test_unusable_pattern_is_reported_and_other_patterns_apply(pattern: str, tmp_path: Path) -> None:
     """Broken, not linear, masking everything, or slow by its many groups: refused with file, line and key."""
     file = tmp_path / "stallwatch.toml"
     file.write_text(f"[redact]\npatterns = [{json.dumps(pattern)}, 'ACME-[0-9]+']\n", encoding="utf-8")
@@ -439,7 +435,7 @@ def test_a_pattern_that_cannot_be_used_is_named_and_the_others_hold(pattern: str
     assert "entry 1 is left out" in problem.message
 
 
-def test_the_groups_of_many_site_patterns_do_not_add_up(site: Any) -> None:
+def test_groups_of_many_site_patterns_do_not_accumulate(site: Any) -> None:
     """All patterns are looked for in every line as one, whose search takes the square of its groups."""
     site(["(x|y?)" * 100 + f"Z{number}" for number in range(50)])
     engine = redacting._engine()
@@ -447,14 +443,14 @@ def test_the_groups_of_many_site_patterns_do_not_add_up(site: Any) -> None:
     assert redact("a Z7 b") == "a *** b"
 
 
-def test_site_patterns_come_from_the_environment_one_a_line() -> None:
+def test_environment_variable_has_one_site_pattern_per_line() -> None:
     """A pattern may hold commas, which separate the entries of other lists."""
     config = load(environ={"STALLWATCH_REDACT_PATTERNS": "ACME-[0-9]{4,9}\nB{2,}\n"})
     assert config["redact.patterns"] == ("ACME-[0-9]{4,9}", "B{2,}")
     assert load(environ={"STALLWATCH_REDACT_PATTERNS": "(a"}).problems
 
 
-def test_a_site_pattern_that_is_no_utf_8_ends_nothing(site: Any) -> None:
+def test_site_pattern_that_is_not_utf_8_does_not_end_the_program(site: Any) -> None:
     """A variable may hold any bytes: masking continues, with the pattern."""
     pattern = b"geheim\xff".decode("utf-8", "surrogateescape")
     assert redacting.pattern_problem(pattern) == ""
@@ -462,7 +458,7 @@ def test_a_site_pattern_that_is_no_utf_8_ends_nothing(site: Any) -> None:
     assert redacting.redact(f"a {pattern} b") == "a *** b"
 
 
-def test_redact_lists_kinds_and_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_redact_lists_kinds_without_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The check of a file shows where its secrets are, and of which kind, and nothing of them."""
     key = next(one for one in SECRETS if one.kind == "pem-3").text
     token = SECRETS[0].text
@@ -482,7 +478,7 @@ def test_redact_lists_kinds_and_no_secret(tmp_path: Path, capsys: pytest.Capture
     assert ended.value.code == 2
 
 
-def test_redact_reads_a_line_of_any_length_in_pieces() -> None:
+def test_redact_reads_lines_of_any_length_in_pieces() -> None:
     """One line of three megabytes is cut between words, so that no token is cut."""
     token = SECRETS[0].text.split()[-1]
     line = f"{'x' * 700_000} {'y' * 340_000} {token} {'z' * 2_000_000}\nend".encode()
@@ -497,12 +493,12 @@ def test_redact_reads_a_line_of_any_length_in_pieces() -> None:
 @pytest.mark.parametrize(
     "unit", ["a_key=", "password for x ", "machine a ", "AKIA" + "A" * 16, "wandb ", "sk-ant-"]
 )
-def test_a_hostile_line_is_masked_in_linear_time(unit: str) -> None:
+def test_hostile_line_is_masked_in_linear_time(unit: str) -> None:
     """Repeated beginnings of every kind: a quadratic look would take minutes, more than a test may."""
     assert redact(unit * (400_000 // len(unit)))
 
 
-def test_a_key_that_is_printed_line_by_line_is_in_no_log_copy(tmp_path: Path) -> None:
+def test_key_printed_over_several_lines_is_masked_in_log_copies(tmp_path: Path) -> None:
     """Each line comes in a portion of its own: the short last one follows on a line of the portion before."""
     (tmp_path / "ranks").mkdir()
     copies = RankCopies(tmp_path, redact, notice=pytest.fail)

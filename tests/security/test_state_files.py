@@ -70,7 +70,7 @@ def open_to_others(folder: Path) -> list[tuple[str, str]]:
     return [(str(path.relative_to(folder)), oct(mode(path))) for path in paths if mode(path) & 0o077]
 
 
-def test_files_of_a_run(tmp_path: Path, python: Python, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_run_are_private(tmp_path: Path, python: Python, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a watched run leaves, and nothing in the cache, is open to others; its own files are."""
     monkeypatch.setenv("STALLWATCH_CACHE", str(tmp_path / "cache"))
     done = python(RUN, "run", "--port", "0", "--", sys.executable, "-c", TRAINING)
@@ -83,7 +83,7 @@ def test_files_of_a_run(tmp_path: Path, python: Python, monkeypatch: pytest.Monk
     assert mode(tmp_path / "checkpoint.bin") == 0o644
 
 
-def test_folder_that_prometheus_reads(tmp_path: Path, python: Python) -> None:
+def test_folder_for_prometheus_is_readable(tmp_path: Path, python: Python) -> None:
     """What is private must not be all: the folder of announcements is made for Prometheus's account, too."""
     folder = tmp_path / "var" / "stallwatch" / "targets"
     training = (
@@ -98,7 +98,7 @@ def test_folder_that_prometheus_reads(tmp_path: Path, python: Python) -> None:
     assert mode(tmp_path / "home") == 0o700
 
 
-def test_files_of_the_dashboard(tmp_path: Path, python: Python) -> None:
+def test_files_of_the_dashboard_are_private(tmp_path: Path, python: Python) -> None:
     """Neither the numbers nor the journal beside them, nor the secret of the cookies, is open to others."""
     done = python(KEEPS_NUMBERS, tmp_path / "home")
     assert done.returncode == 0, done.stderr
@@ -107,7 +107,7 @@ def test_files_of_the_dashboard(tmp_path: Path, python: Python) -> None:
     assert open_to_others(tmp_path / "home") == []
 
 
-def test_serving_process_closes_the_folder_first(tmp_path: Path, python: Python) -> None:
+def test_serving_process_restricts_the_folder_first(tmp_path: Path, python: Python) -> None:
     """The dashboard's process does so before it opens anything."""
     code = (
         "import os, sys; from stallwatch_dashboard import server;"
@@ -118,7 +118,7 @@ def test_serving_process_closes_the_folder_first(tmp_path: Path, python: Python)
     assert mode(tmp_path / "home") == 0o700
 
 
-def test_files_of_an_earlier_version(tmp_path: Path, python: Python) -> None:
+def test_permissions_of_old_files_are_restricted(tmp_path: Path, python: Python) -> None:
     """What release 0.1 left open is closed at the next start; a link out of the folder is not followed."""
     home = tmp_path / "home"
     (home / "runs" / "old").mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_files_of_an_earlier_version(tmp_path: Path, python: Python) -> None:
     assert mode(outside) == 0o644
 
 
-def test_folder_that_a_group_shares(tmp_path: Path, python: Python) -> None:
+def test_folder_shared_with_a_group_keeps_its_permissions(tmp_path: Path, python: Python) -> None:
     """A folder that its user opened to a group stays open to it, and closed to all others."""
     home = tmp_path / "home"
     home.mkdir()
@@ -154,7 +154,7 @@ def test_folder_that_a_group_shares(tmp_path: Path, python: Python) -> None:
     assert [path for path in home.rglob("*") if mode(path) & 0o007] == []
 
 
-def test_folder_that_cannot_be_made(tmp_path: Path, python: Python) -> None:
+def test_replacement_of_an_uncreatable_folder_is_private(tmp_path: Path, python: Python) -> None:
     """What is kept elsewhere is for the user alone, too."""
     home, place = Path("/proc/no-home"), tmp_path / "tmp"
     place.mkdir(mode=0o700)
@@ -168,7 +168,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path, python: Python) -> None:
     assert found.returncode == 1 and "step 1 – 2 of 9" in found.stdout
 
 
-def test_stricter_umask_of_the_user(tmp_path: Path) -> None:
+def test_stricter_umask_of_the_user_is_kept(tmp_path: Path) -> None:
     """Nothing becomes more open than the user's own umask allows, whatever the folder's mode."""
     home = tmp_path / "home"
     home.mkdir()
@@ -183,7 +183,7 @@ def test_stricter_umask_of_the_user(tmp_path: Path) -> None:
     assert done.stdout.split() == ["0o77", "0o77"]
 
 
-def test_pipes_wait_in_the_folder_of_a_run(tmp_path: Path) -> None:
+def test_pipes_in_a_run_folder_do_not_block_commands(tmp_path: Path) -> None:
     """In a state folder that is shared, one account must not hold up the runs of another."""
     folder = tmp_path / "home" / "runs" / "planted"
     folder.mkdir(parents=True)

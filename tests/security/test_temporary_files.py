@@ -44,7 +44,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_link_waits_under_the_name_of_an_unfinished_table(shared: Path, victim: Path) -> None:
+def test_symlink_with_the_name_of_an_unfinished_table_is_not_followed(shared: Path, victim: Path) -> None:
     """The name of the file that ``samples -o`` writes first is not to be had from the process's number."""
     (shared / f".out.csv.{os.getpid()}.part").symlink_to(victim)
     with replacing(shared / "out.csv") as out:
@@ -52,7 +52,7 @@ def test_a_link_waits_under_the_name_of_an_unfinished_table(shared: Path, victim
     assert (victim.read_text(), (shared / "out.csv").read_text()) == ("mine", "rows")
 
 
-def test_a_link_waits_under_the_very_name_of_an_unfinished_table(
+def test_symlink_with_the_exact_temporary_name_is_not_followed(
     shared: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even a name that was guessed is not followed: the table is refused, and the file is left alone."""
@@ -63,7 +63,7 @@ def test_a_link_waits_under_the_very_name_of_an_unfinished_table(
     assert victim.read_text() == "mine" and not (shared / "out.csv").exists()
 
 
-def test_a_link_waits_under_the_name_of_the_table(shared: Path, victim: Path) -> None:
+def test_symlink_with_the_name_of_the_table_is_not_followed(shared: Path, victim: Path) -> None:
     """The table takes the link's place, and what the link leads to stays as it is."""
     (shared / "out.csv").symlink_to(victim)
     with replacing(shared / "out.csv") as out:
@@ -71,7 +71,7 @@ def test_a_link_waits_under_the_name_of_the_table(shared: Path, victim: Path) ->
     assert victim.read_text() == "mine" and not (shared / "out.csv").is_symlink()
 
 
-def test_compiled_patterns_are_planted_in_the_cache(eves: Eves, tmp_path: Path) -> None:
+def test_compiled_patterns_planted_in_the_cache_are_ignored(eves: Eves, tmp_path: Path) -> None:
     """A database of patterns is native code to its engine: that of another account is refused."""
     path = tmp_path / "cache" / "patterns.db"
     disk_cache.write(path, b"planted")
@@ -81,7 +81,7 @@ def test_compiled_patterns_are_planted_in_the_cache(eves: Eves, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("how", ["folder", "link", "pipe"])
-def test_parsed_rules_are_planted_in_a_cache_that_others_made(
+def test_parsed_rules_planted_in_a_foreign_cache_are_ignored(
     eves: Eves, tmp_path: Path, victim: Path, how: str
 ) -> None:
     """Neither the folder of another account nor a link or pipe in one's own is read, or waited for."""
@@ -100,7 +100,7 @@ def test_parsed_rules_are_planted_in_a_cache_that_others_made(
     assert victim.read_text() == "mine"
 
 
-def test_the_ranks_rings_go_to_a_folder_that_others_prepared(
+def test_rings_are_not_written_to_a_prepared_foreign_folder(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the state folder is closed, rings lie in a new folder of the user alone, under a random name."""
@@ -112,7 +112,7 @@ def test_the_ranks_rings_go_to_a_folder_that_others_prepared(
 
 
 @pytest.mark.parametrize("how", ["writable", "another's", "sticky, but another's", "sticky"])
-def test_the_folder_of_a_run_in_tmpdir_is_swapped(
+def test_swapped_run_folder_in_tmpdir_is_detected(
     eves: Eves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """An account that can rename entries of ``$TMPDIR`` could replace the folder: it is not used then."""
@@ -135,7 +135,7 @@ def test_the_folder_of_a_run_in_tmpdir_is_swapped(
 
 
 @pytest.mark.parametrize("name", ["agent.json", "incidents.jsonl"])
-def test_a_link_waits_in_the_folder_of_a_run(shared: Path, victim: Path, name: str) -> None:
+def test_symlink_in_a_run_folder_is_not_followed(shared: Path, victim: Path, name: str) -> None:
     """In a state folder that a team shares, nothing of a run is written through a link."""
     folder = RunFolder.create("sft", ["x"], home=shared)
     (folder.path / name).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def test_a_link_waits_in_the_folder_of_a_run(shared: Path, victim: Path, name: s
     assert victim.read_text() == "mine" and not (folder.path / "agent.json").is_symlink()
 
 
-def test_the_state_folder_is_made_while_the_umask_is_open(attacked: Attacked, tmp_path: Path) -> None:
+def test_state_folder_is_private_with_an_open_umask(attacked: Attacked, tmp_path: Path) -> None:
     """Logs and incidents are for their user alone, whatever the umask is."""
     home = tmp_path / "stallwatch-home"
     old = os.umask(0)
@@ -158,7 +158,7 @@ def test_the_state_folder_is_made_while_the_umask_is_open(attacked: Attacked, tm
 
 
 @pytest.mark.parametrize("how", ["known", "link"])
-def test_the_secret_of_the_dashboards_cookies_is_planted(
+def test_planted_cookie_secret_of_the_dashboard_is_not_used(
     eves: Eves, tmp_path: Path, victim: Path, how: str
 ) -> None:
     """In a state folder that a team shares, an account that knows the secret could sign in as any user."""
@@ -178,7 +178,7 @@ def test_the_secret_of_the_dashboards_cookies_is_planted(
     assert victim.read_text() == "mine" and not path.is_symlink() and mode(path) == 0o600
 
 
-def test_a_pipe_and_an_endless_device_lie_among_the_logs(attacked: Attacked, tmp_path: Path) -> None:
+def test_pipe_and_endless_device_among_the_logs_are_skipped(attacked: Attacked, tmp_path: Path) -> None:
     """Neither is waited for: only files are read."""
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -190,7 +190,9 @@ def test_a_pipe_and_an_endless_device_lie_among_the_logs(attacked: Attacked, tmp
     assert "rank0.log: is a pipe" in done.stderr and "rank1.log: is a device" in done.stderr
 
 
-def test_a_page_of_a_draft_is_a_link(attacked: Attacked, tmp_path: Path, victim: Path) -> None:
+def test_symlink_in_place_of_a_draft_page_is_not_followed(
+    attacked: Attacked, tmp_path: Path, victim: Path
+) -> None:
     """``rules new`` overwrites nothing, and follows no link."""
     (tmp_path / "a.log").write_text(
         'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    go()\n'
@@ -213,7 +215,7 @@ def test_a_page_of_a_draft_is_a_link(attacked: Attacked, tmp_path: Path, victim:
         ("stallwatch-run.json", "grafana boards ."),
     ],
 )
-def test_a_link_waits_under_the_name_of_a_report(
+def test_symlink_with_the_name_of_a_report_is_not_followed(
     attacked: Attacked, eves: Eves, shared: Path, victim: Path, name: str, command: str
 ) -> None:
     """A link of another account is refused by name; the report holds lines that others chose."""
@@ -229,7 +231,7 @@ def test_a_link_waits_under_the_name_of_a_report(
 @pytest.mark.parametrize(
     "command", ["rules export --prometheus out", "diagnose a.log --markdown -o out/report.md"]
 )
-def test_a_link_waits_under_the_name_of_the_reports_folder(
+def test_symlink_with_the_name_of_the_reports_folder_is_not_followed(
     attacked: Attacked, eves: Eves, shared: Path, tmp_path: Path, command: str
 ) -> None:
     """Nothing is written into a folder of the user's that another account chose."""
@@ -242,7 +244,9 @@ def test_a_link_waits_under_the_name_of_the_reports_folder(
     assert "cannot be written: its folder is a link of another account; name another" in done.stderr
 
 
-def test_a_link_of_the_users_own_is_written_through(attacked: Attacked, tmp_path: Path, victim: Path) -> None:
+def test_symlink_of_the_user_is_followed_for_writing(
+    attacked: Attacked, tmp_path: Path, victim: Path
+) -> None:
     (tmp_path / "a.log").write_text("step 1 loss 2.0\n")
     (tmp_path / "report.md").symlink_to(victim)
     assert attacked(tmp_path, "diagnose", "a.log", "--markdown", "-o", "report.md").returncode == 0

@@ -18,7 +18,7 @@ Attacked = Callable[..., subprocess.CompletedProcess[str]]
 CODES = "\x1b]0;owned\x07\x1b[2J\x9b31m"
 
 
-def test_a_shared_record_of_a_run_commands_the_terminal(attacked: Attacked, tmp_path: Path) -> None:
+def test_terminal_codes_in_a_shared_run_record_are_removed(attacked: Attacked, tmp_path: Path) -> None:
     """Another member of the group that shares the state folder makes the run's folder and its record."""
     name = f"hers{CODES}\nforged\tfinished"
     folder = tmp_path / "home" / "runs" / name
@@ -42,7 +42,7 @@ def test_a_shared_record_of_a_run_commands_the_terminal(attacked: Attacked, tmp_
     assert not {"\x1b", "\x07", "\x9b"} & set(done.stdout + done.stderr)
 
 
-def test_a_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_codes_in_a_table_cell_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     """The ids of incidents come from a database that others may share, and from relayed alerts."""
     table = plain_table("id")
     table.add_row(f"run{CODES}[red]x[/red]\nforged", style="dim")
@@ -56,10 +56,10 @@ def test_a_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[s
     "unseen",
     ["\u00ad", "\u180e", "\u3164", "\ufe0d", "\ufff9", "\ufffb", "\U000e0001", "\U000e007f", "\U000e0101"],
 )
-def test_a_line_hides_text_that_only_machines_read(unseen: str) -> None:
+def test_invisible_characters_of_a_line_are_removed(unseen: str) -> None:
     assert without_controls(f"a{unseen}b") == "ab"
     assert neutralise(f"@{unseen}here") == "＠here"
 
 
-def test_a_lone_surrogate_becomes_a_question_mark() -> None:
+def test_lone_surrogate_becomes_a_question_mark() -> None:
     assert neutralise("loss \ud83d at \udcff\U0001f600") == "loss ? at ?\U0001f600"

@@ -158,7 +158,7 @@ def wait_until(answer: Callable[[], Any]) -> Any:
 # ---- 1: the configuration of another account
 
 
-def test_the_configuration_of_others_is_not_obeyed(tmp_path: Path, chat: Chat) -> None:
+def test_configuration_of_other_accounts_is_ignored(tmp_path: Path, chat: Chat) -> None:
     """It named a command, an address, a state folder and a chat, but not the file that was read."""
     folder = tmp_path / "project"
     folder.mkdir()
@@ -226,21 +226,19 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 @pytest.mark.parametrize("kind", IN_TEMPLATES)
-def test_no_template_of_a_new_line_holds_a_secret(reports: dict[str, dict[str, Any]], kind: str) -> None:
+def test_template_of_a_new_line_contains_no_secret(reports: dict[str, dict[str, Any]], kind: str) -> None:
     """The line itself was masked beside it."""
     (line,) = reports[kind]["new_lines"]
     assert leaked(SECRETS[kind].secret, line["template"]) == ""
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_no_report_holds_a_secret_that_0_1_did_not_know(
-    reports: dict[str, dict[str, Any]], kind: str
-) -> None:
+def test_report_masks_secrets_that_0_1_did_not_know(reports: dict[str, dict[str, Any]], kind: str) -> None:
     assert reports[kind]["new_lines"]
     assert leaked(SECRETS[kind].secret, json.dumps(reports[kind], ensure_ascii=False)) == ""
 
 
-def test_no_html_report_holds_one_either(attacked: Attacked, tmp_path: Path) -> None:
+def test_html_report_masks_secrets_that_0_1_did_not_know(attacked: Attacked, tmp_path: Path) -> None:
     kinds = ["netrc-login", "env-key", "chinese-password", "prompt", "wandb-bare", "gcp-key-id", "twilio"]
     warnings = "".join(f"WARNING {kind} said: {SECRETS[kind].text}\n" for kind in kinds)
     (tmp_path / "train.log").write_text(f"{STEPS}{warnings}{OOM}", encoding="utf-8")
@@ -295,27 +293,27 @@ Servers = dict[str, tuple[int, str]]
 
 
 @pytest.mark.parametrize("name", ["metrics", "relay", "dashboard"])
-def test_a_name_that_was_rebound_to_this_machine_is_refused(servers: Servers, name: str) -> None:
+def test_rebound_name_of_this_machine_is_refused(servers: Servers, name: str) -> None:
     """A page of evil.example read all three through the browser of its visitor."""
     assert request(*servers[name], "Host: evil.example", "Connection: close").status == 421
     assert request(*servers[name], "Host: 127.0.0.1", "Connection: close").status == 200
 
 
-def test_a_websocket_under_a_rebound_name_is_refused(servers: Servers) -> None:
+def test_websocket_under_a_rebound_name_is_refused(servers: Servers) -> None:
     """Its name and its origin were the same, so it was opened: 101."""
     port, _ = servers["dashboard"]
     assert websocket(port, "Host: evil.example", "Origin: http://evil.example").status == 421
     assert websocket(port, f"Host: 127.0.0.1:{port}", f"Origin: http://127.0.0.1:{port}").status == 101
 
 
-def test_metrics_can_be_guarded_by_a_token(servers: Servers) -> None:
+def test_metrics_can_be_protected_by_a_token(servers: Servers) -> None:
     """Except for certificates of clients, everybody could read them."""
     headers = ("Host: 127.0.0.1", "Connection: close")
     assert request(*servers["guarded"], *headers).status == 401
     assert request(*servers["guarded"], *headers, "Authorization: Bearer a token").status == 200
 
 
-def test_the_numbers_of_the_dashboard_are_for_its_user_alone(servers: Servers) -> None:
+def test_dashboard_numbers_are_private_to_its_user(servers: Servers) -> None:
     home = Path(servers["folder"][1]) / "dashboard" / "home"
     (kept, *_) = wait_until(lambda: [*home.glob("metrics.duckdb*")])
     assert oct(stat.S_IMODE(kept.stat().st_mode)) == oct(0o600)
@@ -353,7 +351,7 @@ def test_prometheus_finds_a_run_whose_port_was_taken(tmp_path: Path) -> None:
     ],
     ids=["read-only", "full from the start", "full later"],
 )
-def test_a_failed_run_stays_one_whatever_can_be_written(
+def test_failed_run_stays_failed_although_others_can_write_files(
     attacked: Attacked, tmp_path: Path, fault: str, was: str
 ) -> None:
     """0.1 had only the words of the parameter for a run that it had seen fail."""
@@ -388,7 +386,7 @@ def peak_memory(path: Path) -> int:
     return 1024 * int(done.stderr.split()[-1])
 
 
-def test_many_small_files_take_hardly_more_memory_than_some(tmp_path: Path) -> None:
+def test_many_small_files_need_little_more_memory_than_few(tmp_path: Path) -> None:
     """Each took 30 kB: ten thousand 439 MB. For their time see ``bench/many.py --small``."""
     pytest.importorskip("hyperscan", reason="without it, each file is read")
     some, many = tmp_path / "some", tmp_path / "many"
@@ -404,7 +402,7 @@ def test_many_small_files_take_hardly_more_memory_than_some(tmp_path: Path) -> N
 # ---- 8: archives, tables, chats
 
 
-def test_what_a_packed_log_may_expand_to_is_bounded(attacked: Attacked, tmp_path: Path) -> None:
+def test_expanded_size_of_a_packed_log_is_bounded(attacked: Attacked, tmp_path: Path) -> None:
     """A few megabytes kept it busy for minutes."""
     (tmp_path / "train.log.gz").write_bytes(gzip.compress(os.urandom(2 * MIB).hex().encode()))
     environ = {"STALLWATCH_ARCHIVES_MAX_EXPANDED_MB": "1"}
@@ -413,7 +411,7 @@ def test_what_a_packed_log_may_expand_to_is_bounded(attacked: Attacked, tmp_path
     assert "expands to more than 1 MiB" in done.stderr and "[archives] max_expanded_mb" in done.stderr
 
 
-def test_an_archive_within_an_archive_is_named_with_what_to_do(attacked: Attacked, tmp_path: Path) -> None:
+def test_nested_archive_is_reported_with_a_remedy(attacked: Attacked, tmp_path: Path) -> None:
     """It reported that there were no log files."""
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("data.zip", b"PK")
@@ -423,14 +421,14 @@ def test_an_archive_within_an_archive_is_named_with_what_to_do(attacked: Attacke
     assert "not read: data.zip, more.tar.gz; unpack it and give the folder" in done.stderr
 
 
-def test_a_file_name_is_no_formula_in_the_table_of_samples(attacked: Attacked, tmp_path: Path) -> None:
+def test_file_name_is_not_a_formula_in_the_samples_table(attacked: Attacked, tmp_path: Path) -> None:
     (tmp_path / "=cmd()|x.log").write_text(STEPS)
     rows = attacked(tmp_path, "samples", "=cmd()|x.log").stdout.splitlines()
     assert len(rows) > 50
     assert [row for row in rows for cell in row.split(",") if cell.strip('"').startswith("=")] == []
 
 
-def test_after_an_outage_a_chat_does_not_get_the_newest_incident_first(tmp_path: Path, chat: Chat) -> None:
+def test_oldest_incident_is_sent_first_after_an_outage(tmp_path: Path, chat: Chat) -> None:
     """What it had refused five times waited on, and what had just come was sent."""
     chat.status = 503
     run = ("run", "--no-metrics", "--", sys.executable, "-c", TRAINING, "up", "60")
