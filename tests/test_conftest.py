@@ -24,9 +24,7 @@ def test_what_a_shared_fixture_sees(seen):
 
 
 @pytest.mark.parametrize(("ci", "allowed", "code"), [("", "", 0), ("1", "", 1), ("1", "test_a  known\n", 0)])
-def test_an_unexpected_skip_fails_a_ci_run(
-    tmp_path: Path, root: Path, ci: str, allowed: str, code: int
-) -> None:
+def test_unexpected_skip_fails_a_ci_run(tmp_path: Path, root: Path, ci: str, allowed: str, code: int) -> None:
     (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
     (tmp_path / "allowed_skips.txt").write_text(allowed)
     (tmp_path / "test_it.py").write_text(SKIPPING)
@@ -74,7 +72,7 @@ def section(printed: str, title: str) -> list[str]:
     return re.split(r"\n=+ ", printed.partition(title)[2])[0].splitlines()[1:]
 
 
-def test_what_takes_a_second_try_in_ci_is_told_and_what_fails_twice_fails(tmp_path: Path, root: Path) -> None:
+def test_second_tries_in_ci_are_reported_and_two_failures_fail(tmp_path: Path, root: Path) -> None:
     pytest.importorskip("pytest_rerunfailures")
     (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
     (tmp_path / "allowed_skips.txt").write_text("")
@@ -161,11 +159,11 @@ def test_lanes_report_the_same(tmp_path: Path, root: Path) -> None:
         ("tests/rules/pages/test_pages.py::test_a[browser/x]", "tests/rules/pages/test_pages.py", 2),
     ],
 )
-def test_no_two_tests_with_a_browser_or_with_trainings_meet(test: str, lane: str, at: int) -> None:
+def test_tests_with_browsers_or_trainings_do_not_run_in_parallel(test: str, lane: str, at: int) -> None:
     assert (lane_of(test), turn(test)) == (lane, at)
 
 
-def test_the_slow_files_are_there(root: Path) -> None:
+def test_slow_files_are_there(root: Path) -> None:
     assert [name for name in SLOW_FILES if not (root / "tests" / name).is_file()] == []
 
 

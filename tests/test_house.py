@@ -89,7 +89,7 @@ def test_python_files_are_at_most_600_lines(root: Path) -> None:
     assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
 
 
-def test_no_test_module_is_imported_by_another(root: Path) -> None:
+def test_test_modules_do_not_import_each_other(root: Path) -> None:
     """Several folders have test modules of one name, so the import may find another one; use a helper."""
     modules = list(root.glob("tests/**/*.py"))
     tests = "|".join({path.stem for path in modules if path.stem.startswith("test_")})
@@ -97,7 +97,7 @@ def test_no_test_module_is_imported_by_another(root: Path) -> None:
     assert [path for path in modules if importing.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_no_file_imports_itself_through_others(root: Path) -> None:
+def test_imports_have_no_cycles(root: Path) -> None:
     tool = tomllib.loads((root / "pyproject.toml").read_text())["tool"]
     packages = tool["importlinter"]["root_packages"]
     graph = grimp.build_graph(*packages, exclude_type_checking_imports=True, cache_dir=None)
@@ -110,7 +110,7 @@ def test_no_file_imports_itself_through_others(root: Path) -> None:
     assert sorted(imports) == []
 
 
-def test_no_extra_repeats_a_dependency(root: Path) -> None:
+def test_extras_do_not_repeat_dependencies(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
 
     def names(wanted: list[str]) -> set[str]:

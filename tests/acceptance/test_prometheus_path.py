@@ -106,7 +106,7 @@ def play(stack: Any, script: Any) -> Played:
     return result
 
 
-def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> None:
+def test_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> None:
     print(f"crash to chat: {played.met['crash in chat'] - BEGIN:.1f} s")
     print(f"crash to chat by the agent itself: {played.met['crash from the agent'] - BEGIN:.1f} s")
     (message,) = played.about("crashes")  # one message, although several alerts fire for the crash
@@ -119,7 +119,7 @@ def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> N
     assert [one["outcome"] for one in played.about("told-by-its-agent")] == ["crashed"]
 
 
-def test_a_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(played: Played) -> None:
+def test_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(played: Played) -> None:
     print(f"threshold to chat: {played.met['stall in chat'] - BEGIN - played.threshold:.1f} s")
     print(f"recovery to chat: {played.met['stall over'] - played.goes_on:.1f} s")
     opened, ended = played.about("stalls")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def test_a_late_tick_counts_as_a_suspended_machine(standing: Any) -> None:
+def test_late_tick_counts_as_a_suspended_machine(standing: Any) -> None:
     for moment in (0.05, 0.1, 0.3):
         standing.tick(moment)
     assert standing.seconds(0.35) == 0.0
@@ -18,7 +18,7 @@ def test_a_late_tick_counts_as_a_suspended_machine(standing: Any) -> None:
     assert standing.seconds(7.35) == pytest.approx(6.5)
 
 
-def test_a_slow_answer_is_ignored(standing: Any) -> None:
+def test_slow_answer_is_ignored(standing: Any) -> None:
     """A slow server does not delay the ticks."""
     for tick in range(1, 600):
         standing.tick(tick / 10)

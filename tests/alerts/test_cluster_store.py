@@ -347,7 +347,7 @@ def test_locked_table_does_not_delay_posts(agents: Agents, engine: Engine) -> No
     assert agents.coordinator("n1") == "n1"
 
 
-def test_a_thousand_agents_are_merged_as_one_run(agents: Agents, engine: Engine) -> None:
+def test_thousand_agents_are_merged_as_one_run(agents: Agents, engine: Engine) -> None:
     for number in range(1023):
         insert(engine, f"n{number}", msgspec.json.encode(report(f"n{number}", ranks=str(number))))
     merger = agents.join("here")
@@ -376,7 +376,7 @@ def test_unreadable_report_does_not_hide_others(agents: Agents, engine: Engine) 
 
 
 @pytest.mark.parametrize("content", [b"garbage", msgspec.json.encode(Reply(v=2))])
-def test_an_unreadable_reply_is_ignored(agents: Agents, engine: Engine, content: bytes) -> None:
+def test_unreadable_reply_is_ignored(agents: Agents, engine: Engine, content: bytes) -> None:
     merger = agents.join("n1")
     agents.join("n2", timing=replace(PATIENT, acknowledgement=0.0))
     assert agents.coordinator("n1") == "n1"
@@ -478,7 +478,7 @@ def test_wrong_password_is_reported_in_one_line_without_it(postgres: Postgres, a
     assert "\n" not in said and "s3cr3t" not in said
 
 
-def test_a_missing_database_is_refused(agents: Agents) -> None:
+def test_missing_database_is_refused(agents: Agents) -> None:
     agents.join("n1", agents.url.replace("/alerts", "/no-such-alerts"))
     with pytest.raises(Refused, match="does not exist"):
         agents.post("n1")

@@ -87,7 +87,7 @@ def test_end_does_not_repeat_the_beginning(found: Incident, died: Incident, oom_
     assert render(other, "en", oom_page).text != render(given, "en", oom_page).text
 
 
-def test_a_warning_that_turns_critical_is_sent_once_more(
+def test_warning_that_turns_critical_is_sent_once_more(
     chat_server: Any, found: Incident, catalogue: Catalogue
 ) -> None:
     warned = Event(found.opened_at, "opened", "finding", "step-time-rising", "warning")
@@ -138,7 +138,7 @@ def test_stall_ended_by_a_failure_has_its_duration(
     assert render(ended, language, None).title == title
 
 
-def test_a_warning_that_turns_critical_within_its_wait_is_one_message(
+def test_warning_that_turns_critical_within_its_wait_is_one_message(
     chat_server: Any, found: Incident, oom_page: RulePage
 ) -> None:
     warned = Event(found.opened_at, "opened", "finding", TRACE_CACHE, "warning")

@@ -53,7 +53,7 @@ def test_message_in_chinese_contains_rank_and_hosts(stall: Stall) -> None:
     assert "任务：myrun（3 台主机）" in message.text
 
 
-def test_a_run_on_one_host_does_not_mention_hosts(stall: Stall) -> None:
+def test_run_on_one_host_does_not_mention_hosts(stall: Stall) -> None:
     alone = stacks(hosts={})
     message = render(stall(host="node-1", rank=1, stacks=alone), "en", None)
     assert "rank 1 holds up the run at train.py:11 in score" in message.title
@@ -122,7 +122,7 @@ def test_invalid_host_names_are_not_used_in_commands(stall: Stall, host: str) ->
     assert "    py-spy dump --pid 4711" in text.splitlines() and "ssh" not in text
 
 
-def test_a_finding_names_the_host_of_its_rank(stall: Stall) -> None:
+def test_finding_names_the_host_of_its_rank(stall: Stall) -> None:
     found = over_hosts(stall, kind="finding", rule="cuda-oom", stacks=None, threshold_seconds=None)
     message = render(found, "en", None)
     assert "(rank 1 on n2)" in message.title and "Run: myrun on 3 hosts" in message.text

@@ -114,7 +114,7 @@ def test_worker_of_a_data_loader_is_shown() -> None:
         assert "    py-spy dump --pid 4712\n    py-spy dump --pid 4711\n" in text
 
 
-def test_findings_that_are_no_cause_are_background() -> None:
+def test_findings_that_are_not_a_cause_are_background() -> None:
     incident = located([1])
     incident.background = ["zero3-trace-cache-invalidated"]
     for language, line in (

@@ -124,7 +124,7 @@ def test_incident_of_a_lost_agent_is_not_called_recovered(stall: Stall, oom_page
     assert incident_notice(stall(**gone), "en", None).level == "warning"
 
 
-def test_an_incident_whose_tail_was_stopped_is_no_longer_watched(stall: Stall) -> None:
+def test_incident_whose_tail_was_stopped_is_no_longer_watched(stall: Stall) -> None:
     ending = Ending("unknown", None)
     over = stall(
         status="resolved", resolution="unknown", resolved_at=1190.0, updated_at=1190.0, ending=ending
@@ -179,11 +179,11 @@ def failed(stall: Stall, primary: Primary | None, **changes: object) -> Incident
 
 
 @pytest.mark.parametrize(("language", "title"), [("en", "failed with exit code 1"), ("zh", "失败，退出码 1")])
-def test_a_failure_without_a_known_cause_names_its_exit_code(stall: Stall, language: str, title: str) -> None:
+def test_failure_without_a_known_cause_names_its_exit_code(stall: Stall, language: str, title: str) -> None:
     assert render(failed(stall, None, rule="unknown-failure"), language, None).title == f"[myrun] {title}"
 
 
-def test_an_unknown_failure_has_next_steps(stall: Stall) -> None:
+def test_unknown_failure_has_next_steps(stall: Stall) -> None:
     steps = [message("report.next-own-line", frame="train.py:8 in load")]
     about = {"rule": "unknown-failure", "exception": "ValueError: bad (train.py:8)", "rank": 3}
     died = failed(stall, None, next_steps=steps, folder="/runs/a b", **about)
@@ -194,7 +194,7 @@ def test_an_unknown_failure_has_next_steps(stall: Stall) -> None:
     assert shown.text.endswith("    stallwatch diagnose --explain '/runs/a b'")
 
 
-def test_a_failure_names_cause_rank_fixes_and_ending(
+def test_failure_names_cause_rank_fixes_and_ending(
     stall: Stall, oom_primary: Primary, oom_page: RulePage
 ) -> None:
     message = render(failed(stall, oom_primary, note="It stopped the run."), "en", oom_page)
@@ -288,7 +288,7 @@ def test_exit_code_is_mentioned_once() -> None:
     assert ending_line(Ending("finished", 0, None, "", 3900), "zh") == "退出情况：已完成，耗时 1 小时 5 分"
 
 
-def test_a_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:
+def test_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:
     incident = stall(kind="finding", rule="cuda-oom", harm="degrading", rank=3)
     assert render(incident, "en", oom_page).title == "[myrun] degrading: CUDA out of memory (rank 3)"
     over = stall(kind="finding", rule="cuda-oom", rank=3, status="resolved", resolution="recovered")
@@ -302,7 +302,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_hostile_log_text_mentions_nobody_and_links_nowhere(
+def test_hostile_log_text_creates_no_mentions_or_links(
     stall: Stall, oom_primary: Primary, language: str
 ) -> None:
     oom_primary.title = oom_primary.why = HOSTILE
@@ -336,7 +336,7 @@ def test_hostile_log_text_mentions_nobody_and_links_nowhere(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_message_has_a_bounded_length(stall: Stall, oom_primary: Primary, language: str) -> None:
+def test_message_has_a_bounded_length(stall: Stall, oom_primary: Primary, language: str) -> None:
     oom_primary.fixes = ["f" * 5000] * 9
     oom_primary.why = oom_primary.title = "w" * 5000
     incident = failed(stall, oom_primary, run="r" * 5000, note="n" * 5000, evidence=["e" * 50_000] * 20)
@@ -371,7 +371,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_run_of_one_process_does_not_mention_other_ranks(stall: Stall, language: str) -> None:
+def test_run_of_one_process_does_not_mention_other_ranks(stall: Stall, language: str) -> None:
     """Its stack is not known yet, or the chat has another language than the run."""
     hung = Primary(
         SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []

@@ -71,7 +71,7 @@ def test_fields_in_the_url_have_precedence(chat_server: Any, stall: Stall, catal
     assert (body["team"], body["run"], "message" in body) == ("infra", "other", False)
 
 
-def test_a_server_that_fails_twice_gets_the_message_once(
+def test_server_that_fails_twice_gets_the_message_once(
     chat_server: Any, stall: Stall, catalogue: Catalogue
 ) -> None:
     chat_server.answers = [500, 500]
@@ -170,7 +170,7 @@ def statuses(channel: Recorder) -> list[tuple[str, object]]:
     return [(str(notice.facts["id"])[-1], notice.facts["status"]) for notice in channel.notices]
 
 
-def test_a_second_episode_is_reported_again(stall: Stall, catalogue: Catalogue) -> None:
+def test_second_episode_is_reported_again(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue)
     for episode in (1, 2):
         name = f"myrun/stall/x/{episode}"

@@ -46,7 +46,7 @@ def test_database_permissions_follow_the_folder(
     store.close()
 
 
-def test_the_first_process_creates_the_folder_of_its_user(tmp_path: Path) -> None:
+def test_first_process_creates_the_folder_of_its_user(tmp_path: Path) -> None:
     RunFolder.create("a", ["python"], home=tmp_path / "one", now=time.time())
     make_folder(tmp_path / "two")
     assert [mode(tmp_path / name) for name in ("one", "two")] == [0o700, 0o700]

@@ -72,7 +72,7 @@ def test_message_after_the_limit_is_late_and_no_message_is_a_miss() -> None:
     assert score(HANG, seen()).outcome == "missed"
 
 
-def test_message_caused_by_ctrl_c_is_no_detection() -> None:
+def test_message_caused_by_ctrl_c_is_not_a_detection() -> None:
     assert score(HANG, seen(message(100.0), stopped=EVENT + 99)).outcome == "missed"
 
 

@@ -12,7 +12,7 @@ ROW = {
 }
 
 
-def test_an_equal_row_has_no_difference() -> None:
+def test_equal_row_has_no_difference() -> None:
     assert difference(ROW, {**ROW}) == ([], [])
 
 

@@ -170,7 +170,7 @@ def test_accounts_are_listed_once_for_all_rule_pages(file: Path, monkeypatch: py
 
 
 @root_only
-def test_a_file_in_the_folder_of_another_account_is_ignored(file: Path) -> None:
+def test_file_in_the_folder_of_another_account_is_ignored(file: Path) -> None:
     belongs_to_another(file.parent)
     assert reason(file) == f"ignored, because its folder belongs to another account (uid {ANOTHER})"
 

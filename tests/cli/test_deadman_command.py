@@ -33,7 +33,7 @@ def switch() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("code", "last"), [(0, "/s3cr3t-check"), (3, "/s3cr3t-check/fail")])
-def test_the_switch_receives_the_result_of_a_run(
+def test_switch_receives_the_result_of_a_run(
     process: Callable[..., Any], switch: tuple[str, list[str]], code: int, last: str
 ) -> None:
     url, paths = switch

@@ -126,7 +126,7 @@ def test_report_can_be_markdown_chinese_or_written_to_a_file(stallwatch: Stallwa
     assert "stallwatch: missing/report.md: cannot be written" in unwritable.stderr
 
 
-def test_own_messages_in_the_log_are_no_evidence(stallwatch: Stallwatch) -> None:
+def test_own_messages_in_the_log_are_not_evidence(stallwatch: Stallwatch) -> None:
     said = "stallwatch:       torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     result = stallwatch("diagnose", "-", "--json", stdin=HEALTHY + said + HEALTHY)
     assert (json.loads(result.stdout)["verdict"], result.exit_code) == ("healthy", 0)

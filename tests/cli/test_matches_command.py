@@ -103,7 +103,7 @@ def test_only_the_rules_asked_for(log: tuple[Path, list[str]]) -> None:
     assert "no such rule; stallwatch rules list" in unknown.stderr
 
 
-def test_the_exit_code_tells_whether_anything_was_found(tmp_path: Path) -> None:
+def test_exit_code_shows_whether_there_are_matches(tmp_path: Path) -> None:
     quiet = tmp_path / "quiet.log"
     quiet.write_text("all is well\n")
     assert run(str(quiet)).exit_code == 1

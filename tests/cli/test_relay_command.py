@@ -21,7 +21,7 @@ def test_without_a_chat_no_notification_is_possible(stallwatch: Stallwatch) -> N
     assert "no chat is configured: write urls" in result.stderr
 
 
-def test_a_taken_port_and_a_database_that_is_not_there_are_told(
+def test_taken_port_and_missing_database_are_reported(
     stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", CHAT)
@@ -36,7 +36,7 @@ def test_a_taken_port_and_a_database_that_is_not_there_are_told(
     assert "the incident database cannot be opened (OperationalError" in result.stderr
 
 
-def test_it_listens_where_others_reach_it_only_with_a_token_or_when_told_so(
+def test_relay_listens_publicly_only_with_a_token_or_an_explicit_option(
     stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", CHAT)
@@ -52,7 +52,7 @@ def test_it_listens_where_others_reach_it_only_with_a_token_or_when_told_so(
         assert f"0.0.0.0:{port} cannot be had" in result.stderr
 
 
-def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_chat_in_a_route_is_sufficient(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text(f'[[alerts.routes]]\nurls = ["{CHAT}"]\n')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -71,7 +71,7 @@ def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> 
         ("7", "NOBODY WILL BE NOTIFIED"),
     ],
 )
-def test_one_wrong_chat_leaves_the_others(
+def test_invalid_chat_does_not_affect_other_chats(
     stallwatch: Stallwatch, tmp_path: Path, urls: str, expected: str
 ) -> None:
     file = tmp_path / "stallwatch.toml"
@@ -118,7 +118,7 @@ def test_only_a_wrong_listen_address_stops_the_relay(
     assert ("relay 已启动，但上面忽略的聊天渠道收不到消息" in result.stderr) is ("[alerts" in toml)
 
 
-def test_it_says_where_it_listens_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+def test_relay_prints_its_address_and_stops_on_request(tmp_path: Path) -> None:
     environ = {**os.environ, "STALLWATCH_ALERTS_URLS": CHAT, "STALLWATCH_HOME": str(tmp_path)}
     command = [str(Path(sys.executable).with_name("stallwatch")), "relay", "--port", "0"]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as relay:

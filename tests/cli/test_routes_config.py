@@ -44,7 +44,7 @@ def test_routes_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert second.go_on and second.quiet is not None and str(second.quiet.zone) == "Asia/Shanghai"
 
 
-def test_they_are_shown_without_their_secrets(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_routes_are_shown_without_secrets(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text(GOOD.replace("tgram://s3cr3t/1", "json://host/s3cr3t"))
     result = stallwatch("config", "show")
     assert result.exit_code == 0
@@ -94,13 +94,13 @@ def test_mistakes_of_a_route_come_in_the_order_of_the_file(tmp_path: Path) -> No
     assert [problem.line for problem in load(cwd=tmp_path, environ={}).problems] == [2, 3, 4, 5]
 
 
-def test_a_wrong_entry_of_a_route_leaves_its_sound_chats(tmp_path: Path) -> None:
+def test_invalid_entry_of_a_route_does_not_affect_its_valid_chats(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text("[[alerts.routes]]\nurls = ['json://one', 5]\n")
     (route,) = load(cwd=tmp_path, environ={})["alerts.routes"]
     assert route.urls == ("json://one",) and route.broken
 
 
-def test_a_table_of_another_form(tmp_path: Path) -> None:
+def test_routes_in_another_form_are_reported(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text("[alerts]\nroutes = 'all'\n")
     (problem,) = load(cwd=tmp_path, environ={}).problems
     assert "[[alerts.routes]]" in str(problem) and problem.line == 2
@@ -129,7 +129,7 @@ escalate_urls = ["tgram://s3cr3t/1"]
 """
 
 
-def test_all_mistakes_are_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_together_and_the_rest_is_used(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text(BROKEN)
     config = load(cwd=tmp_path, environ={})
     told = [(problem.line, problem.message) for problem in config.problems]
@@ -144,7 +144,7 @@ def test_all_mistakes_are_told_at_once_and_the_rest_is_kept(tmp_path: Path) -> N
     assert config["alerts.routes"][2].escalate_after == 900.0
 
 
-def test_what_a_broken_route_may_be_about_goes_to_every_chat(tmp_path: Path) -> None:
+def test_incidents_that_a_broken_route_can_match_go_to_all_chats(tmp_path: Path) -> None:
     (tmp_path / "stallwatch.toml").write_text(BROKEN)
     config = load(cwd=tmp_path, environ={})
 
@@ -171,7 +171,7 @@ def test_what_a_broken_route_may_be_about_goes_to_every_chat(tmp_path: Path) -> 
         ("[alerts]\nroutes = ['a', {urls = ['slack://a']}]", 3, "must be a table"),
     ],
 )
-def test_routes_of_a_wrong_form_are_told_with_their_line_and_read_nevertheless(
+def test_misplaced_routes_are_reported_with_their_line_and_still_used(
     tmp_path: Path, text: str, line: int, said: str
 ) -> None:
     (tmp_path / "stallwatch.toml").write_text(f"\n{text}\n")
@@ -197,7 +197,7 @@ def test_other_wrong_tables_have_a_line_and_a_remedy(tmp_path: Path, text: str, 
     assert problem.line is not None and said in str(problem)
 
 
-def test_a_mistake_in_many_tables_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistake_in_many_tables_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of time zones is a folder, and a search for similar names is slow."""
     calls: list[str] = []
     monkeypatch.setattr(routes, "available_timezones", lambda: calls.append("zones") or {"Europe/Berlin"})

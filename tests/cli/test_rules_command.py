@@ -130,7 +130,7 @@ def test_check_of_the_packaged_rules(stallwatch: Stallwatch) -> None:
 
 
 @pytest.mark.parametrize("flags", [("--rules-pack", "other-frameworks"), ()])
-def test_a_pack_is_named_by_a_flag_or_the_configuration(
+def test_pack_is_named_by_a_flag_or_the_configuration(
     stallwatch: Stallwatch, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not flags:
@@ -152,7 +152,9 @@ def test_check_of_a_custom_folder_reports_problems(stallwatch: Stallwatch, mine:
     assert result.stdout == "1 page, 1 problem\n"
 
 
-def test_check_counts_no_page_of_a_folder_whose_name_is_longer(stallwatch: Stallwatch, mine: Path) -> None:
+def test_check_does_not_count_pages_of_a_folder_with_the_same_prefix(
+    stallwatch: Stallwatch, mine: Path
+) -> None:
     other = mine.parents[1].with_name(f"{mine.parents[1].name}-of-last-year") / "house/sun-is-full.md"
     other.parent.mkdir(parents=True)
     other.write_text(PAGE.replace("moon", "sun"), encoding="utf-8")

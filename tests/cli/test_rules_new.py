@@ -90,7 +90,7 @@ def test_log_without_an_unknown_failure_is_refused(stallwatch: Stallwatch, tmp_p
     assert "no unknown failure" in stallwatch("rules", "new", "--from", "good.log").stderr
 
 
-def test_new_lines_next_to_a_known_failure_are_no_unknown_failure(
+def test_new_lines_next_to_a_known_failure_are_not_an_unknown_failure(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
     (tmp_path / "oom.log").write_text(

@@ -356,7 +356,7 @@ def test_chats_without_the_extra_are_reported_without_a_crash(
 
 
 @pytest.mark.parametrize("chats", ["none", "that work", "whose closing fails"])
-def test_a_killed_run_counts_as_reported_only_if_a_chat_was_notified(
+def test_killed_run_counts_as_reported_only_if_a_chat_was_notified(
     tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch, chats: str
 ) -> None:
     home = tmp_path / "home"

@@ -133,7 +133,7 @@ def test_hosts_with_the_same_name_are_counted_separately(stallwatch: Stallwatch,
         ({"n2": 1}, "failed", "failed (exit code 1)"),
     ],
 )
-def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
+def test_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
     stallwatch: Stallwatch,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -106,7 +106,7 @@ def test_ranks_are_selected_by_run_folder_or_process(stallwatch: Stallwatch, tmp
         assert run.agent.poll() is None, "the agent watches on"
 
 
-def test_no_rank_is_blamed_in_a_run_that_makes_progress(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_progressing_run_has_no_blamed_rank(stallwatch: Stallwatch, tmp_path: Path) -> None:
     with running(tmp_path, advances=True):
         shown = stallwatch("stacks")
         assert (shown.exit_code, "The run is making progress" in shown.stdout) == (0, True), shown.output

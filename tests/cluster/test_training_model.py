@@ -44,7 +44,7 @@ def test_all_other_ranks_wait_for_a_sleeping_rank() -> None:
     assert len(set(places.values())) == 1 and "" not in places.values()
 
 
-def test_a_skipped_collective_makes_the_rank_count_fewer_than_its_group() -> None:
+def test_skipped_collective_makes_the_rank_count_fewer_than_its_group() -> None:
     found = hang("skipped", Training("moe", 2, 8, random.Random(5)))
     (guilty,) = found.truth.ranks
     group = found.training.group_of(guilty, "ep")

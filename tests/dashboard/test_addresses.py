@@ -64,7 +64,7 @@ def test_only_page_requests_of_browsers_are_redirected(
     assert (b"location", b"/postmortem?lang=zh") in sent[0]["headers"] or status == 200
 
 
-def test_an_unknown_page_is_reported_with_links_to_known_pages(page_settings: object) -> None:
+def test_unknown_page_is_reported_with_links_to_known_pages(page_settings: object) -> None:
     testing = pytest.importorskip("streamlit.testing.v1")
     script = (
         "from streamlit.runtime.scriptrunner import get_script_run_ctx\n"

@@ -113,7 +113,7 @@ def test_returned_run_has_its_last_numbers_after_its_end(server: Server, before:
     assert found.step == 999 and store.last_seen() == {"a": max(server.scrapes["a"])}
 
 
-def test_an_answer_does_not_hide_that_another_question_has_none(server: Server) -> None:
+def test_answer_does_not_hide_that_another_question_has_none(server: Server) -> None:
     server.scrape("a", 99_000, 100_000, 7)
     store, server.silent = server.store(), "stallwatch_loss{"
     store.summaries(["a"], server.now)

@@ -260,7 +260,7 @@ def test_corrupt_incident_database_does_not_break_pages(
     assert [row.run for row in source.rows()] == ["stuck"]
 
 
-def test_corrupt_record_hides_only_its_own_run(source: Source, make_run: MakeRun) -> None:
+def test_corrupt_record_affects_only_its_run(source: Source, make_run: MakeRun) -> None:
     make_run("fine")
     (make_run("odd").path / "agent.json").write_bytes(b"{")
     assert [row.run for row in source.rows()] == ["fine"]

@@ -45,7 +45,7 @@ def test_back_link_leads_to_the_run(incident: Incident, make_run: Callable[..., 
     assert page("run", incident="gone/1").query_params == {"run": "newer"}
 
 
-def test_viewer_is_told_that_actions_are_denied(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_viewer_sees_that_actions_are_denied(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_dashboard.pages.incident.may_operate", lambda: False)
     app = page("incidents", incident=incident.id)
     assert "Only operators can acknowledge" in texts(app, "caption")

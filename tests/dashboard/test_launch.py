@@ -116,7 +116,7 @@ def test_streamlit_sends_no_usage_statistics(home: Path) -> None:
     assert options["STREAMLIT_THEME_DARK_PRIMARY_COLOR"].startswith("#")
 
 
-def test_streamlit_knows_every_option(home: Path) -> None:
+def test_streamlit_supports_every_option(home: Path) -> None:
     """Streamlit ignores a misspelt environment variable without a message."""
     from streamlit import config
 

@@ -41,7 +41,7 @@ def test_rebuilt_values_are_plausible(recorded: RunFrames) -> None:
     assert set(recorded.loss["rank"].dropna()) <= {0, 1} and recorded.loss["v"].between(0, 20).all()
 
 
-def test_progress_bar_of_an_evaluation_is_no_step(make_run: Callable[..., RunFolder]) -> None:
+def test_progress_bar_of_an_evaluation_is_not_a_step(make_run: Callable[..., RunFolder]) -> None:
     lines = [f"step {step} loss {9 - step}.5" for step in range(1, 6)]
     lines += [f"Evaluating: {n}/50 [00:0{n}<00:10,  1.0it/s]" for n in range(9)] + ["step 6 loss 0.4"]
     found = rebuild(copies(make_run("r", lines={0: lines}).path))

@@ -277,13 +277,13 @@ class TestGate:
         assert self.ask(ledger, "a", 70, "DELETE") == 204
         assert self.ask(ledger, "b", 40) == 204
 
-    def test_what_streamlit_refused_does_not_count(self) -> None:
+    def test_refused_upload_does_not_count(self) -> None:
         ledger = UploadSessions()
         ledger.open_for("a")
         assert self.ask(ledger, "a", 90, inner=413) == 413
         assert self.ask(ledger, "a", 80) == 204
 
-    def test_a_length_is_required(self) -> None:
+    def test_length_is_required(self) -> None:
         ledger = UploadSessions()
         ledger.open_for("a")
         assert self.ask(ledger, "a", None) == 411

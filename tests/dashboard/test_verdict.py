@@ -202,7 +202,7 @@ def test_location_of_the_ranks_is_not_repeated_as_advice(make_incident: Callable
     assert found.fixes == ("Mend it.", render(more))
 
 
-def test_advice_about_a_rank_says_what_to_do(
+def test_advice_about_a_rank_contains_the_next_step(
     make_incident: Callable[..., Incident],
 ) -> None:
     groups = [StackGroup([0], "collective"), StackGroup([1], "data", place="train.py:30 in main")]

@@ -16,7 +16,7 @@ from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.opening import read_history
 
 
-def test_suspension_of_the_agent_is_no_stall(run: Any) -> None:
+def test_suspension_of_the_agent_is_not_a_stall(run: Any) -> None:
     run.steps(1, 10)
     run.now += 5000.0
     run.agent.paused(5000.0)
@@ -72,7 +72,7 @@ def test_file_time_in_the_future_does_not_hide_a_stall(run: Any, tmp_path: Path)
     assert run.changes == [("stall/silent-hang-no-error/1", "open", "")]
 
 
-def test_suspended_machine_under_tail_is_no_stall(run: Any, tmp_path: Path) -> None:
+def test_suspended_machine_under_tail_is_not_a_stall(run: Any, tmp_path: Path) -> None:
     """Some virtual machines count the time for which they were suspended."""
     log = tmp_path / "train.log"
     follower = begun(run, log, run.now)

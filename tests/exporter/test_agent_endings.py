@@ -139,7 +139,7 @@ def test_stall_ended_by_a_stop_stays_the_incident(
 
 
 @pytest.mark.parametrize("kind", ["interrupted", "finished"])
-def test_ctrl_c_and_success_are_no_incidents(run: Any, kind: str) -> None:
+def test_ctrl_c_and_success_are_not_incidents(run: Any, kind: str) -> None:
     run.steps(1, 10)
     run.end(kind, 130 if kind == "interrupted" else 0)
     assert run.told == []

@@ -162,7 +162,7 @@ def test_waiting_notifications_are_sent_when_watching_stops(run: Any, lines: lis
     assert run.changes == [(f"finding/{rule}/1", "open", "")]
 
 
-def test_caught_and_logged_exception_is_no_incident(probed: tuple[Any, list[Any]]) -> None:
+def test_caught_and_logged_exception_is_not_an_incident(probed: tuple[Any, list[Any]]) -> None:
     """The traceback below the dated line has no date, so its time of arrival counts."""
     run, probes = probed
     run.train(probes, 20, 0.5)

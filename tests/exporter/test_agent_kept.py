@@ -96,7 +96,7 @@ def test_folder_of_a_restarted_run_has_the_live_verdict(run: Any, catalogue: Cat
     assert found.starts == [] and found.progress == live.progress
 
 
-def test_run_stopped_during_a_wait_is_no_stall_in_its_folder(run: Any, catalogue: Catalogue) -> None:
+def test_run_stopped_during_a_wait_is_not_a_stall_in_its_folder(run: Any, catalogue: Catalogue) -> None:
     """`diagnose` of the run's folder is as patient as the live agent."""
     run.steps(1, 40)
     run.agent._watch.rule(180.0, "waiting")

@@ -339,7 +339,7 @@ def test_ranks_with_different_counters_end_as_one_run(run: Any, ranks: Ranks) ->
     assert run.changes == []
 
 
-def test_rank_that_ends_during_a_stall_is_no_second_incident(run: Any, ranks: Ranks) -> None:
+def test_rank_that_ends_during_a_stall_is_not_a_second_incident(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     run.wait(40)
     ranks.kill(1)
@@ -372,7 +372,7 @@ def test_elastic_restart_continues_without_the_lost_rank(run: Any, ranks: Ranks)
     assert run.changes == []
 
 
-def test_program_before_the_training_is_no_rank(run: Any) -> None:
+def test_program_before_the_training_is_not_a_rank(run: Any) -> None:
     """The program prepares data under the rank number of a rank that trains on another host."""
     ranks = Ranks(run)
     ranks.start(1)

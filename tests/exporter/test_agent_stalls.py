@@ -91,7 +91,7 @@ def test_long_stall_is_updated_rarely(run: Any) -> None:
     assert run.told[-1].stalled_seconds > 250
 
 
-def test_long_evaluation_is_no_stall(run: Any) -> None:
+def test_long_evaluation_is_not_a_stall(run: Any) -> None:
     run.steps(1, 20)
     run.say("***** Running Evaluation *****")
     run.wait(600)

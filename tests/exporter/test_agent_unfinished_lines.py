@@ -48,7 +48,7 @@ def test_advancing_bar_after_a_stall_is_a_recovery(watch: Make) -> None:
     assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
 
 
-def test_unfinished_line_at_the_end_of_a_stall_is_no_recovery(watch: Make) -> None:
+def test_unfinished_line_at_the_end_of_a_stall_is_not_a_recovery(watch: Make) -> None:
     run = watch(stall_floor_seconds=4.0)
     run.steps(1, 10, seconds=1.0)
     run.agent.feed(Chunk("stdout", b"step 11/1000 loss 0.1", run.now))

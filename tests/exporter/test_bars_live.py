@@ -85,7 +85,7 @@ def test_bar_of_an_evaluation_is_a_separate_phase(run: Any) -> None:
     assert run.agent._reading.tracker.last_step == 2 * LENGTH
 
 
-def test_keras_download_bars_are_no_training(run: Any) -> None:
+def test_keras_download_bars_are_not_training(run: Any) -> None:
     run.say("Downloading data from https://example.org/mnist.npz")
     run.say("11490434/11490434 ━━━━━━━━━━━━━━━━━━━━ 0s 0us/step")
     run.steps(1, 5)

@@ -169,7 +169,7 @@ def test_finding_stays_open_while_another_file_is_broken(watch_here: CheckpointW
     assert seen(watch_here, *map(float, range(200, 300))) == [] and watch_here.take_repaired() == [CORRUPT]
 
 
-def test_one_check_is_enough_at_the_end_of_a_run(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+def test_end_of_a_run_requires_one_check(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
     watch_here.take(told(file), 1, 0.0)
     assert [match.rule for match in watch_here.finish(1.0)] == [CORRUPT]

@@ -138,7 +138,7 @@ def test_failure_is_diagnosed(run: Run) -> None:
     assert [incident.kind for incident in outcome.told] == ["ended"]
 
 
-def test_success_is_no_incident(run: Run) -> None:
+def test_success_is_not_an_incident(run: Run) -> None:
     outcome = run(STEPS)
     assert outcome.code == 0 and outcome.told == []
     assert outcome.diagnosis.verdict == "finished"

@@ -60,7 +60,7 @@ DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
         ([], EARLY, False),
     ],
 )
-def test_successful_ends_are_no_crash(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None:
+def test_successful_ends_are_not_a_crash(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None:
     assert crash_among(ends, reached, lambda: log_fails) is None
 
 

@@ -48,7 +48,7 @@ def test_next_program_with_fewer_ranks_misses_none(late: bool) -> None:
     assert look(exits, 1) == [ExitedRank(0, 80, 10)]
 
 
-def test_counts_of_an_ending_rank_are_no_next_program() -> None:
+def test_counts_of_an_ending_rank_are_not_the_next_program() -> None:
     exits = RankExits()
     for rank in range(3):
         step(exits, rank, 40, 40.0)

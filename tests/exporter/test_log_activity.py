@@ -46,16 +46,16 @@ def test_number_that_grows_twice_is_a_sign_of_life() -> None:
         "nothing new",
     ],
 )
-def test_clocks_and_repetitions_are_no_sign_of_life(text: str) -> None:
+def test_clocks_and_repetitions_are_not_a_sign_of_life(text: str) -> None:
     texts = [text.format(number=number, seconds=10 + 10 * number) for number in range(5)]
     assert not any(alive(trained(), texts))
 
 
-def test_fluctuating_numbers_are_no_sign_of_life() -> None:
+def test_fluctuating_numbers_are_not_a_sign_of_life() -> None:
     assert not any(alive(trained(), [f"gpu memory {size} MiB" for size in (810, 830, 820, 840, 815)]))
 
 
-def test_counters_printed_during_training_are_no_sign_of_life() -> None:
+def test_counters_printed_during_training_are_not_a_sign_of_life() -> None:
     moving = trained()
     for step in range(4):
         alive(moving, [f"logged {step} scalars"], start=70.0 + step)
@@ -89,7 +89,7 @@ def test_message_repeats_if_it_is_more_frequent_than_during_steps(
     assert not repeats.now()
 
 
-def test_a_repeated_harmless_message_is_not_reported(catalogue: Catalogue) -> None:
+def test_repeated_harmless_message_is_not_reported(catalogue: Catalogue) -> None:
     repeats = Repeats(catalogue)
     harmless = next(page.id for page in catalogue.pages.values() if page.harm == "harmless")
     repeats.add(matches(catalogue, harmless, 50), progressed=False)

@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize("jump", [7200.0, -7200.0, 3600.0, -3600.0])
-def test_jumping_timestamps_are_no_stall(run: Any, jump: float) -> None:
+def test_jumping_timestamps_are_not_a_stall(run: Any, jump: float) -> None:
     clock = datetime(2026, 10, 25, 1, 58, 0)
     for step in range(1, 41):
         run.wait(4)

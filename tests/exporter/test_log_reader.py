@@ -36,7 +36,7 @@ def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
     return AgentLoop(run.agent, queue, os.getpid(), clock=lambda: run.now, measure=lambda _: 1)
 
 
-def test_unread_backlog_is_no_stall(run: Any) -> None:
+def test_unread_backlog_is_not_a_stall(run: Any) -> None:
     """The reader falls minutes behind a run that makes a step every two seconds."""
     run.steps(1, 10)
     queue = ByteQueue()
@@ -67,7 +67,7 @@ def test_stall_behind_a_backlog_is_reported_after_reading(run: Any) -> None:
     assert stall.kind == "stall" and stall.step == 30
 
 
-def test_silence_after_the_end_of_the_command_is_no_stall(run: Any) -> None:
+def test_silence_after_the_end_of_the_command_is_not_a_stall(run: Any) -> None:
     run.steps(1, 10)
     queue = ByteQueue()
     queue.put("stdout", b"step 11/1000 loss 0.5\n", run.now + 2.0)
@@ -202,7 +202,7 @@ def test_unread_output_is_copied_and_reported(run: Any, monkeypatch: pytest.Monk
     assert run.metric("stallwatch_dropped_records_total") == 2
 
 
-def test_unread_output_is_no_silence(run: Any) -> None:
+def test_unread_output_is_not_silence(run: Any) -> None:
     run.steps(1, 10)
     run.agent.feed(Chunk("stdout", b"an unfinished li", run.now))
     run.now += 300.0

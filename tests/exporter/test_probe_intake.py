@@ -192,7 +192,7 @@ def test_invalidations_during_steps_are_harmless(probed: Any) -> None:
     assert diagnosis.verdict == "finished"
 
 
-def test_intended_invalidations_are_no_finding(probed: Any) -> None:
+def test_intended_invalidations_are_not_finding(probed: Any) -> None:
     """A trainer that generates invalidates the trace outside of the forward pass."""
     run, probes = probed
     for _ in range(20):

@@ -51,7 +51,7 @@ def test_steps_of_ranks_replace_those_of_the_log(probed: Any) -> None:
     assert run.metric("stallwatch_loss{rank=0}") == 0.5
 
 
-def test_evaluation_known_only_from_the_log_is_no_stall(probed: Any) -> None:
+def test_evaluation_known_only_from_the_log_is_not_a_stall(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 10)
     run.say("***** Running Evaluation *****")

@@ -72,7 +72,7 @@ def test_same_step_of_several_ranks_counts_once(run: Ranks) -> None:
     assert run.watch.thresholds["train"] == pytest.approx(60.0, abs=1.0)
 
 
-def test_line_about_a_known_step_is_no_sign_of_life(run: Ranks) -> None:
+def test_line_about_a_known_step_is_not_a_sign_of_life(run: Ranks) -> None:
     run.steps(1, 400, seconds=20.0)
     last = run.watch.last_sign
     run.now += 5.0
@@ -80,7 +80,7 @@ def test_line_about_a_known_step_is_no_sign_of_life(run: Ranks) -> None:
     assert run.watch.last_sign == last
 
 
-def test_continuing_log_without_probes_is_no_stall(run: Ranks) -> None:
+def test_continuing_log_without_probes_is_not_a_stall(run: Ranks) -> None:
     run.steps(1, 400)
     for step in range(401, 500):
         run.now += 20.0
@@ -96,7 +96,7 @@ def test_batches_of_an_evaluation_are_signs_of_life(run: Ranks) -> None:
     assert run.stalled(after=3601.0)
 
 
-def test_compilation_during_a_run_is_no_stall(run: Ranks) -> None:
+def test_compilation_during_a_run_is_not_a_stall(run: Ranks) -> None:
     run.steps(1, 400)
     run.tell("init", after=0.1)
     assert not run.stalled(after=1200.0)

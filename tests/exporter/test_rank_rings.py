@@ -180,7 +180,7 @@ def test_killed_rank_is_missing_until_its_restart(ranks: Ranks) -> None:
     assert ranks.missed == {}
 
 
-def test_launcher_with_a_rank_variable_is_no_rank(ranks: Ranks) -> None:
+def test_launcher_with_a_rank_variable_is_not_a_rank(ranks: Ranks) -> None:
     """The launcher waits for other hosts after its ranks have ended.
 
     Here the launcher is rank 1, and rank 8 is its only rank.

@@ -90,7 +90,7 @@ def test_folder_without_log_copies_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan")])
-def test_an_invalid_speed_is_refused(recording: RunFolder, speed: float) -> None:
+def test_invalid_speed_is_refused(recording: RunFolder, speed: float) -> None:
     with pytest.raises(ValueError, match="speed"):
         run(recording.path, speed=speed)
 

@@ -24,7 +24,7 @@ def training(
     return watch, now - seconds
 
 
-def test_steady_steps_are_no_stall_but_silence_is() -> None:
+def test_steady_steps_are_not_a_stall_but_silence_is() -> None:
     watch, last = training(20.0)
     assert not watch.check(last + 60.0).stalled
     state = watch.check(last + 60.1)

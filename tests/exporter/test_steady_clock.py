@@ -52,7 +52,7 @@ time.sleep(9)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the boot time is set as Linux does it")
-def test_clock_change_under_a_probe_is_no_stall(tmp_path: Path) -> None:
+def test_clock_change_under_a_probe_is_not_a_stall(tmp_path: Path) -> None:
     seconds = 7200.0
     put_torch(tmp_path)
     (tmp_path / "setclock.py").write_text(CLOCK)

@@ -38,7 +38,7 @@ wait_for(runs / "incidents.jsonl")  # and hang until that is found
 
 
 @pytest.mark.parametrize(("source", "set_to"), [("run", "-7200"), ("tail", "+7200")])
-def test_wall_clock_change_is_no_stall(tmp_path: Path, source: str, set_to: str) -> None:
+def test_wall_clock_change_is_not_a_stall(tmp_path: Path, source: str, set_to: str) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "clock").write_text("+0")
     environ = {

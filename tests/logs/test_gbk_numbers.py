@@ -27,7 +27,7 @@ def test_metrics_of_a_gbk_log_equal_those_in_utf_8(
     assert progress.last_loss == 1.8
 
 
-def test_sentence_after_a_prefix_is_no_metric(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_sentence_after_a_prefix_is_not_a_metric(tmp_path: Path, catalogue: Catalogue) -> None:
     log = tmp_path / "train.log"
     log.write_text("训练中：第 3 步损失变为 0.5\n训练中：第 4 步我们计算损失 3\n" * 50)
     progress = diagnose_paths([log], Options(catalogue))[0].progress

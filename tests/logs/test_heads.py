@@ -37,7 +37,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
 
 
 @pytest.mark.parametrize("size", [1, 512, 65536, HEAD, HEAD + 1, 3 * HEAD])
-def test_the_first_portion_is_the_head_and_nothing_is_lost(size: int) -> None:
+def test_first_portion_is_the_head_and_nothing_is_lost(size: int) -> None:
     data = bytes(range(251)) * 2200
     parts = list(head_first(portions(data, size)))
     assert parts[0] == data[:HEAD]

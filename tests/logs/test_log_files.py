@@ -42,7 +42,7 @@ def test_named_file_is_read_regardless_of_its_extension() -> None:
     assert read("notes.md") == ({"notes.md": b"hello\n"}, [])
 
 
-def test_a_folder_gives_its_logs_in_natural_order() -> None:
+def test_folder_gives_its_logs_in_natural_order() -> None:
     for name in (
         "rank10.log",
         "rank9.log",

@@ -211,7 +211,7 @@ def test_unpacked_size_is_limited() -> None:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_the_number_of_members_is_limited(kind: str) -> None:
+def test_number_of_members_is_limited(kind: str) -> None:
     members = {f"rank{n}.log": b"x\n" for n in range(20)}
     if kind == "zip":
         make_zip("a.zip", members)

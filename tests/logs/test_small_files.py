@@ -158,7 +158,7 @@ def test_exceptions_are_counted_over_all_files(tmp_path: Path, catalogue: Catalo
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("how", ["threads", "processes"])
-def test_the_diagnosis_is_the_same_for_every_searcher(tmp_path: Path, catalogue: Catalogue, how: str) -> None:
+def test_diagnosis_is_the_same_for_every_searcher(tmp_path: Path, catalogue: Catalogue, how: str) -> None:
     folder_of(tmp_path, one_fails)
     alone, _ = diagnose_paths([tmp_path], Options(catalogue))
     if how == "processes":

@@ -67,7 +67,7 @@ def test_nothing_is_reported_if_time_was_left(logs: Path, catalogue: Catalogue) 
     assert not is_out_of_time(diagnosis)
 
 
-def test_files_for_which_there_is_no_time_are_counted(logs: Path, catalogue: Catalogue) -> None:
+def test_unread_files_are_counted_at_the_time_limit(logs: Path, catalogue: Catalogue) -> None:
     with Options(catalogue).expanded([logs]) as (files, *_):
         pass
     assert len(files) == 4
@@ -79,7 +79,7 @@ def test_files_for_which_there_is_no_time_are_counted(logs: Path, catalogue: Cat
     assert is_out_of_time(diagnosis)
 
 
-def test_what_was_read_in_time_is_judged(
+def test_text_read_before_the_time_limit_is_diagnosed(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head of a large file was read when the time was over."""
@@ -95,7 +95,7 @@ def test_what_was_read_in_time_is_judged(
     assert is_out_of_time(diagnosis)
 
 
-def test_a_log_that_was_not_read_to_its_end_does_not_just_end(
+def test_partly_read_log_is_not_reported_as_unfinished(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "train.log"
@@ -110,7 +110,7 @@ def test_a_log_that_was_not_read_to_its_end_does_not_just_end(
     assert not any(contains_message(note, *ends) for note in diagnosis.notes)
 
 
-def test_an_executor_reads_no_longer(logs: Path, catalogue: Catalogue) -> None:
+def test_executor_observes_the_time_limit(logs: Path, catalogue: Catalogue) -> None:
     with ThreadPoolExecutor(2) as executor:
         options = Options(catalogue, limits=over(), parallel=Parallel(executor=executor))
         diagnosis, problems = diagnose_paths([logs / f"rank{rank}.log" for rank in range(4)], options)
@@ -145,7 +145,7 @@ def parallel_by(how: str, pool: Executor) -> Parallel:
 
 
 @pytest.mark.parametrize("how", ["alone", "threads", "processes", "stuck"])
-def test_many_small_files_for_which_there_is_no_time(
+def test_many_small_files_observe_the_time_limit(
     many: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("stallwatch_logs.sharing.LATE", 0.0)
@@ -161,7 +161,7 @@ def test_many_small_files_for_which_there_is_no_time(
     assert is_out_of_time(diagnosis)
 
 
-def test_what_was_found_of_many_small_files_is_judged(
+def test_small_files_read_before_the_time_limit_are_diagnosed(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search takes half of the time, so the other half remains to read the chosen files."""
@@ -186,7 +186,7 @@ def test_what_was_found_of_many_small_files_is_judged(
     assert isinstance(alike, Message) and alike.params["read"] < 100
 
 
-def test_an_executor_that_is_stuck_is_waited_for_no_longer(
+def test_stuck_executor_is_abandoned_at_the_time_limit(
     logs: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_logs.sharing.LATE", 0.0)
@@ -210,7 +210,7 @@ def test_several_jobs_share_the_time(tmp_path: Path, catalogue: Catalogue) -> No
 
 
 @pytest.mark.parametrize("reader", ["stdin", "fifo"])
-def test_an_open_pipe_is_read_until_the_time_limit(
+def test_open_pipe_is_read_until_the_time_limit(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     name = "-"
@@ -232,7 +232,7 @@ def test_an_open_pipe_is_read_until_the_time_limit(
     assert is_out_of_time(diagnosis)
 
 
-def test_a_silent_pipe_is_reported_as_empty(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_silent_pipe_is_reported_as_empty(tmp_path: Path, catalogue: Catalogue) -> None:
     """The other end of the pipe is never opened."""
     os.mkfifo(tmp_path / "pipe")
     options = Options(catalogue, limits=Limits(until=time.monotonic() + 0.1))
@@ -240,7 +240,7 @@ def test_a_silent_pipe_is_reported_as_empty(tmp_path: Path, catalogue: Catalogue
     assert [problem.message for problem in problems] == ["nothing came in"]
 
 
-def test_the_time_left_goes_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_is_sent_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The monotonic clock of the other host has another origin."""
     packed = pickle.dumps(Limits(members=7, until=time.monotonic() + 50.0))
     monkeypatch.setattr("stallwatch_logs.inputs.time.monotonic", lambda: 10.0)

@@ -206,7 +206,7 @@ def test_probe_can_be_disabled_for_one_rank(programs: Programs) -> None:
     assert list(programs.rings.iterdir()) == []
 
 
-def test_launcher_that_imports_torch_is_no_rank(programs: Programs) -> None:
+def test_launcher_that_imports_torch_is_not_a_rank(programs: Programs) -> None:
     programs.run("import torch, warnings\nwarnings.warn('of the launcher')\n", rank=None)
     assert list(programs.rings.iterdir()) == []
 

@@ -73,7 +73,7 @@ def asked(answer: Any) -> RankAnswer:
     return RankAnswer(0, 1, "probe", threads=from_probe(answer))
 
 
-def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
+def test_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
     messages: list[Any] = []
     run(training(messages))
     assert messages, "the tasks were never seen to wait"
@@ -93,7 +93,7 @@ def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
     assert fold([asked(messages[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
 
 
-def test_a_loop_that_runs_is_where_its_thread_is() -> None:
+def test_loop_that_runs_is_where_its_thread_is() -> None:
     """The thread's stack shows everything, so the waits of other tasks are left out."""
 
     async def training() -> RankAnswer:

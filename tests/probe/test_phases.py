@@ -90,7 +90,7 @@ def test_longest_save_of_each_function_is_recorded(tmp_path: Path) -> None:
     assert probe.saves[own] == (1, 4.0)
 
 
-def test_generation_during_an_evaluation_is_no_rollout(tmp_path: Path) -> None:
+def test_generation_during_an_evaluation_is_not_a_rollout(tmp_path: Path) -> None:
     probe, found = doing(tmp_path)
     probe.step()
     found.begin("eval", surely=True)
@@ -140,7 +140,7 @@ def test_compilation_during_a_run_is_a_phase_that_ends(tmp_path: Path) -> None:
 class TestFrames:
     pytestmark = needs("transformers")
 
-    def test_what_an_evaluation_drops_is_not_kept_by_the_frame_that_tells(self, tmp_path: Path) -> None:
+    def test_hook_keeps_no_references_to_objects_of_an_evaluation(self, tmp_path: Path) -> None:
         """Until Python 3.12, ``f_locals`` keeps a copy of the frame's locals while the frame runs."""
         library = import_module("transformers.trainer_callback")
         handler_class = type("Handler", (library.CallbackHandler,), dict(vars(library.CallbackHandler)))
@@ -215,7 +215,7 @@ class TestTrainer:
     pytestmark = needs("transformers", "accelerate")
 
     @trains(TRAINING, WITH_CALLBACK)
-    def test_a_trainer_tells_steps_evaluations_and_checkpoints(self, trained: list[Trained]) -> None:
+    def test_trainer_reports_steps_evaluations_and_checkpoints(self, trained: list[Trained]) -> None:
         """The trainer runs unchanged, and with Stallwatch's callback."""
         for one in trained:
             assert one.ranks.phases() == EVALUATED_AND_SAVED
@@ -225,14 +225,14 @@ class TestTrainer:
             assert all("loss" in values for values in records if values.get("step", 0) in (2, 4))
 
     @trains(DIVERGED)
-    def test_a_loss_that_is_not_a_number_is_reported_before_the_trainer_logs(
+    def test_loss_that_is_not_a_number_is_reported_before_the_trainer_logs(
         self, trained: list[Trained]
     ) -> None:
         steps = [each.values for each in trained[0].ranks.records() if "step" in each.values]
         assert any(math.isnan(values.get("loss", 0.0)) for values in steps)
 
     @trains(Program(ALONE, probe=False, port="0"))
-    def test_without_an_agent_the_callback_serves_what_the_trainer_does(self, trained: list[Trained]) -> None:
+    def test_callback_serves_metrics_without_an_agent(self, trained: list[Trained]) -> None:
         page = trained[0].printed.splitlines()
         assert 'stallwatch_step{run="mine"} 4.0' in page
         assert 'stallwatch_target_steps{run="mine"} 4.0' in page
@@ -240,9 +240,7 @@ class TestTrainer:
         assert any(line.startswith('stallwatch_rank_resident_bytes{rank="0"') for line in page)
 
     @trains(RESUMED)
-    def test_a_resumed_trainer_continues_from_the_step_of_its_checkpoint(
-        self, trained: list[Trained]
-    ) -> None:
+    def test_resumed_trainer_continues_from_the_step_of_its_checkpoint(self, trained: list[Trained]) -> None:
         assert [found for found in trained[0].ranks.phases() if found.startswith("step")] == [
             "step 1",
             "step 2",
@@ -306,7 +304,7 @@ class TestPlainLoops:
     pytestmark = needs("torch")
 
     @trains(ACCUMULATED_AND_SCALED)
-    def test_the_parts_of_a_loss_are_added_up_and_a_scaled_one_is_told_by_nobody(
+    def test_parts_of_a_loss_are_added_and_scaled_losses_are_not_reported(
         self, trained: list[Trained]
     ) -> None:
         records = trained[0].ranks.records()
@@ -315,9 +313,7 @@ class TestPlainLoops:
         assert "loss" not in scaled
 
     @trains(STAGES)
-    def test_only_a_loss_tells_how_long_a_rank_took_to_come_to_its_backward_pass(
-        self, trained: list[Trained]
-    ) -> None:
+    def test_time_before_the_backward_pass_is_known_only_with_a_loss(self, trained: list[Trained]) -> None:
         steps = [each.values for each in trained[0].ranks.records() if "step" in each.values]
         assert ["own_seconds" in each for each in steps] == [False, True, True, False, False, False]
         assert steps[1]["own_seconds"] >= 0.05
@@ -331,7 +327,7 @@ class TestPlainLoops:
         assert "does not require grad" in plain
 
     @trains(COMPILED)
-    def test_a_compilation_is_a_phase(self, trained: list[Trained]) -> None:
+    def test_compilation_is_a_phase(self, trained: list[Trained]) -> None:
         assert trained[0].ranks.phases()[-3:] == ["init", "train", "step 3"]
 
 
@@ -353,7 +349,7 @@ LIGHTNING = (
 class TestLightning:
     pytestmark = needs("lightning")
 
-    def test_what_a_trainer_cannot_answer_is_counted_and_does_not_end_it(
+    def test_errors_of_the_callback_are_counted_and_do_not_end_the_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         probe = Probe(tmp_path, {"RANK": "0"})
@@ -366,7 +362,7 @@ class TestLightning:
         assert probe.steps == 3.0 and probe.reported_by_user
 
     @trains(LIGHTNING)
-    def test_a_lightning_trainer_reports_steps_losses_and_phases(self, trained: list[Trained]) -> None:
+    def test_lightning_trainer_reports_steps_losses_and_phases(self, trained: list[Trained]) -> None:
         ranks = trained[0].ranks
         steps = [each.values for each in ranks.records() if "step" in each.values]
         assert [each["step"] for each in steps] == [1, 2, 3, 4]

@@ -147,5 +147,5 @@ def test_own_replay_is_not_queried(rings: Path, tmp_path: Path) -> None:
         (["python", "train.py", "--name", "stallwatch", "replay"], False),
     ],
 )
-def test_training_named_replay_is_no_replay(words: list[str], ours: bool) -> None:
+def test_training_named_replay_is_not_a_replay(words: list[str], ours: bool) -> None:
     assert is_replay(words) is ours

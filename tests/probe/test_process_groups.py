@@ -104,7 +104,7 @@ class TestMesh:
         assert {one.origin for one in asked.values()} == {"probe"}
         assert [asked[rank].step for rank in range(4)] == [3] * 4
 
-    def test_the_flight_recorder_adds_what_is_done_and_what_is_under_way(self, hanging: Path) -> None:
+    def test_flight_recorder_adds_completed_and_running_collectives(self, hanging: Path) -> None:
         two = asked_at_the_hang(hanging)[2].recorded
         tp = next(number for number, name in two.names.items() if two.axes[name] == "tp")
         assert two.counts[tp] == Counts(7, 6)

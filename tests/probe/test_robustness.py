@@ -86,7 +86,7 @@ def test_exception_hooks_form_a_chain(programs: Programs) -> None:
     assert [event["message"] for event in programs.events() if event["kind"] == "exception"] == ["out"]
 
 
-def test_forked_workers_are_no_ranks(programs: Programs) -> None:
+def test_forked_workers_are_not_ranks(programs: Programs) -> None:
     code = ENGINE + (
         "import os, multiprocessing\n"
         "def work(n): print('worker', n, flush=True)\n"

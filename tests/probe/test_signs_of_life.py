@@ -154,7 +154,7 @@ class TestLightning:
     pytestmark = needs("lightning")
 
     @trains(LIGHTNING)
-    def test_a_validation_of_lightning_is_an_evaluation(self, trained: list[Trained]) -> None:
+    def test_validation_of_lightning_is_an_evaluation(self, trained: list[Trained]) -> None:
         assert told(trained[0]) == {
             "validation 0": ["init"],
             "epoch 0": ["train"],
@@ -168,7 +168,7 @@ class TestTorch:
     pytestmark = needs("torch", "safetensors")
 
     @trains(SWITCHES)
-    def test_a_model_that_is_switched_to_evaluation_is_evaluated(self, trained: list[Trained]) -> None:
+    def test_model_that_is_switched_to_evaluation_is_evaluated(self, trained: list[Trained]) -> None:
         """The switch counts only after the first step, and not for parts or copies of the model."""
         assert told(trained[0]) == {
             "before": ["init"],
@@ -189,7 +189,7 @@ class TestTorch:
         }
 
     @trains(SAVES)
-    def test_what_is_saved_after_the_first_step_is_a_phase(self, trained: list[Trained]) -> None:
+    def test_saves_after_the_first_step_are_phases(self, trained: list[Trained]) -> None:
         """The phase ends with the next batch; within an evaluation, the evaluation continues."""
         found = told(trained[0])
         assert [found[name][0] for name in ("before", "beside", "save", "batch")] == [

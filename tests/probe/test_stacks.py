@@ -165,13 +165,13 @@ class TestForwardPasses:
             assert does(one, "probe.step()") == "function"
             assert sampled(one, "3")["counters"]["forwards"] == 2
 
-    def test_it_ends_by_itself(self, tmp_path: Path) -> None:
+    def test_counting_of_forward_passes_has_a_time_limit(self, tmp_path: Path) -> None:
         code = "import stallwatch_exporter.probe.forward_passes as passes; passes.MOST_SECONDS = 0.01\n"
         with rank(tmp_path, code, end=LOOP) as one:
             sampled(one, "1")
             wait_for(lambda: does(one, FORWARD) == "function")
 
-    def test_what_torch_compiled_is_left_alone(self, tmp_path: Path) -> None:
+    def test_compiled_modules_are_not_instrumented(self, tmp_path: Path) -> None:
         compiles = "torch.compile(model, backend='eager')(torch.ones(4))"
         with rank(tmp_path, end=LOOP) as one:
             assert does(one, compiles) == "function"
@@ -188,7 +188,7 @@ for group in (None, dist.new_group([0])):
         with rank(tmp_path, "import torch" + code, end=LOOP) as one:
             assert sampled(one, "1")["counters"]["collectives"] == 2
 
-    def test_who_waits_for_a_data_loader_names_its_workers(self, tmp_path: Path) -> None:
+    def test_rank_that_waits_for_a_data_loader_names_the_workers(self, tmp_path: Path) -> None:
         code = """
 import torch
 class Slow(torch.utils.data.Dataset):
@@ -375,7 +375,7 @@ def test_ranks_without_a_probe_are_found_by_their_environment(
         bare.wait()
 
 
-def test_launcher_with_a_rank_variable_is_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_with_a_rank_variable_is_not_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     launcher = tmp_path / "torchrun"
     launcher.write_text(

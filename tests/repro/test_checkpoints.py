@@ -58,9 +58,7 @@ def test_complete_checkpoint_has_no_faults(sharded: Path) -> None:
     assert check_checkpoint(sharded) == []
 
 
-def test_a_bare_pickle_and_other_programs_files_are_let_be(
-    tmp_path: Path, weights: dict[str, object]
-) -> None:
+def test_bare_pickle_and_other_programs_files_are_let_be(tmp_path: Path, weights: dict[str, object]) -> None:
     torch.save(weights, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     (tmp_path / "vocabulary.bin").write_bytes(b"\x01\x02words")
     assert check_checkpoint(tmp_path) == []
@@ -69,13 +67,13 @@ def test_a_bare_pickle_and_other_programs_files_are_let_be(
 
 
 @pytest.mark.parametrize("keep", [0, 5, 60, -3])
-def test_a_safetensors_file_that_was_cut(sharded: Path, keep: int) -> None:
+def test_safetensors_file_that_was_cut(sharded: Path, keep: int) -> None:
     file = sharded / "model-00001-of-00002.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
     assert kinds(check_checkpoint(file)) == ["truncated" if keep else "empty-file"]
 
 
-def test_a_header_that_contradicts_itself(sharded: Path) -> None:
+def test_header_that_contradicts_itself(sharded: Path) -> None:
     file = sharded / "model-00001-of-00002.safetensors"
     content = file.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -87,7 +85,7 @@ def test_a_header_that_contradicts_itself(sharded: Path) -> None:
     assert (fault.kind, "embed.weight" in render(fault.what)) == ("lying-header", True)
 
 
-def test_a_header_of_other_types_is_a_fault_and_no_error(tmp_path: Path) -> None:
+def test_header_of_other_types_is_a_fault_and_no_error(tmp_path: Path) -> None:
     header = json.dumps({"a": {"dtype": ["F32"], "shape": [1], "data_offsets": [4, 0]}, "b": 1}).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     header = json.dumps({"a": {"dtype": ["F32"], "shape": [0], "data_offsets": [0, 0]}}).encode()
@@ -95,18 +93,18 @@ def test_a_header_of_other_types_is_a_fault_and_no_error(tmp_path: Path) -> None
     assert kinds(check_checkpoint(tmp_path)) == ["lying-header", "empty-tensors"]
 
 
-def test_a_rank_of_an_absurd_number_costs_nothing(tmp_path: Path) -> None:
+def test_rank_of_an_absurd_number_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "zero_pp_rank_999999999999_mp_rank_00_optim_states.pt").write_bytes(b"\x80\x02")
     assert kinds(check_checkpoint(tmp_path)) == ["missing-model-states"]
 
 
-def test_a_header_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
+def test_header_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(struct.pack("<Q", 1 << 60) + b"{}")
     assert kinds(check_checkpoint(file)) == ["truncated"]
 
 
-def test_an_index_whose_shards_are_gone_or_lack_a_tensor(sharded: Path) -> None:
+def test_index_with_missing_shards_or_tensors_is_reported(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     listed = json.loads(index.read_text())
     listed["weight_map"]["head.weight"] = "model-00001-of-00002.safetensors"
@@ -115,13 +113,13 @@ def test_an_index_whose_shards_are_gone_or_lack_a_tensor(sharded: Path) -> None:
     assert kinds(check_checkpoint(index)) == ["missing-shards", "missing-tensors"]
 
 
-def test_an_index_does_not_lead_out_of_its_folder(tmp_path: Path) -> None:
+def test_index_does_not_lead_out_of_its_folder(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
     assert kinds(check_checkpoint(tmp_path)) == ["index-outside"]
 
 
-def test_a_torch_file_that_was_cut(sharded: Path) -> None:
+def test_torch_file_that_was_cut(sharded: Path) -> None:
     file = sharded / "pytorch_model.bin"
     file.write_bytes(file.read_bytes()[:-200])
     assert kinds(check_checkpoint(file)) == ["truncated"]
@@ -137,12 +135,12 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
-def test_a_lone_empty_buffer_may_be_meant(tmp_path: Path, weights: dict[str, object]) -> None:
+def test_lone_empty_buffer_may_be_meant(tmp_path: Path, weights: dict[str, object]) -> None:
     safetensors.save_file({**weights, "cache": torch.zeros(0)}, tmp_path / "model.safetensors")
     assert [fault.fails for fault in check_checkpoint(tmp_path)] == [False]
 
 
-def test_a_latest_file_that_leads_nowhere(tmp_path: Path) -> None:
+def test_latest_file_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("global_step7")
     assert kinds(check_checkpoint(tmp_path)) == ["latest-missing"]
     with pytest.raises(FileNotFoundError):
@@ -168,7 +166,7 @@ def test_weights_saved_without_gathering_are_empty(saved: Path) -> None:
         )
 
 
-def test_a_zero_checkpoint_is_whole_until_a_rank_is_missing(saved: Path, tmp_path: Path) -> None:
+def test_zero_checkpoint_is_whole_until_a_rank_is_missing(saved: Path, tmp_path: Path) -> None:
     assert check_checkpoint(saved / "zero") == []
     copy = shutil.copytree(saved / "zero", tmp_path / "copy")
     step = copy / (copy / "latest").read_text()

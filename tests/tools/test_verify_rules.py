@@ -160,7 +160,7 @@ def test_found_and_missing(verifying: Verify, cargo: Path) -> None:
     assert "cargo (version unknown): 2 found, 0 missing, 0 skipped" in found.stdout
 
 
-def test_a_file_that_holds_the_whole_text_is_read_first(
+def test_file_that_holds_the_whole_text_is_read_first(
     verifying: Verify, cargo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If nothing is missing, files with fewer pieces need no parsing."""
@@ -176,7 +176,7 @@ def test_a_file_that_holds_the_whole_text_is_read_first(
     assert parsed == [(cargo / "quay.py").read_text()]
 
 
-def test_an_installed_package_is_found_without_importing_it(verifying: Verify) -> None:
+def test_installed_package_is_found_without_importing_it(verifying: Verify) -> None:
     assert installed("click").version
     assert any(file.base == "core.py" for file in installed("click").files)
     with pytest.raises(SourceError, match="not installed here"):

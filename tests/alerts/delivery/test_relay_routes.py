@@ -210,9 +210,7 @@ def test_quiet_hours_delay_messages_that_the_agent_did_not_send(
     assert at.ledger.has_all(fingerprint(FIRST), [stage_key(warnings[0])])
 
 
-def test_a_kept_group_is_sent_without_what_agents_already_sent(
-    relayed: Any, stall: Stall, clock: Any
-) -> None:
+def test_kept_group_is_sent_without_already_sent_incidents(relayed: Any, stall: Stall, clock: Any) -> None:
     clock.now = datetime(2026, 11, 21, 23, 59, tzinfo=timezone.utc).timestamp()
     at = relayed(Route(severities=("warning",), quiet=QuietHours(time(22), time(0, 5), ZoneInfo("UTC"))))
     kept = [

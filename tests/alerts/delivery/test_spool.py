@@ -275,7 +275,7 @@ def sink_of(spool: Outbox, catalogue: Catalogue) -> Sink:
 
 
 @pytest.mark.parametrize("refusals", [1, IN_ORDER + 1])
-def test_an_end_in_memory_waits_for_its_beginning_on_a_full_disk(
+def test_end_in_memory_waits_for_its_beginning_on_a_full_disk(
     sink_of: Sink, stall: Stall, monkeypatch: pytest.MonkeyPatch, refusals: int
 ) -> None:
     disk, picky = FullDisk(monkeypatch), Picky()
@@ -344,7 +344,7 @@ def test_message_that_cannot_be_stored_does_not_affect_others(
     }
 
 
-def test_an_end_follows_its_beginning_that_waits_in_memory(
+def test_end_follows_its_beginning_that_waits_in_memory(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch)

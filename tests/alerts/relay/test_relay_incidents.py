@@ -83,7 +83,7 @@ def test_end_of_an_incident_goes_only_to_notified_chats(
     assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # no chat received the opening
 
 
-def test_a_second_episode_is_reported_again(
+def test_second_episode_is_reported_again(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     post = start()

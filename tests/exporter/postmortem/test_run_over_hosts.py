@@ -368,7 +368,7 @@ def test_agents_without_a_folder_are_counted(keep: Keep, diagnose: Diagnose) -> 
     assert "The run had 3 agents; the records of 2 of them are here." in words
 
 
-def test_lost_host_is_named_and_a_silent_log_is_no_problem(keep: Keep, diagnose: Diagnose) -> None:
+def test_lost_host_is_named_and_a_silent_log_is_not_a_problem(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both(PEER_GONE))
     keep(2, None, lines=both(), seconds=60.0)
     found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)

@@ -93,7 +93,7 @@ def test_stall_is_named_after_the_current_activity(
         DIRECT,
     ],
 )
-def test_log_without_an_end_is_no_failure(engine: tuple[Catalogue, Matcher], text: str) -> None:
+def test_log_without_an_end_is_not_a_failure(engine: tuple[Catalogue, Matcher], text: str) -> None:
     assert diagnose(engine, text).verdict == ("no-evidence" if text == DIRECT else "unfinished")
 
 
@@ -140,7 +140,7 @@ def test_straggler_slows_even_steps_slightly(
     assert diagnosis.verdict == ("degraded" if found else "unfinished")
 
 
-def test_first_steps_of_a_live_run_are_no_excerpt(
+def test_first_steps_of_a_live_run_are_not_an_excerpt(
     engine: tuple[Catalogue, Matcher],
 ) -> None:
     text = iterations((*EVEN, 108.9, 109.0))
@@ -269,13 +269,13 @@ def test_known_ending_provides_the_cause(
         ("free(): invalid pointer\n", None, "failed"),
     ],
 )
-def test_the_c_librarys_words_alone_spoil_no_run_that_is_complete(
+def test_c_librarys_words_alone_spoil_no_run_that_is_complete(
     engine: tuple[Catalogue, Matcher], end: str, ending: Ending | None, verdict: str
 ) -> None:
     assert diagnose(engine, steps(20) + end, ending=ending).verdict == verdict
 
 
-def test_what_was_printed_long_before_the_end_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
+def test_confidence_is_lower_for_messages_long_before_the_end(engine: tuple[Catalogue, Matcher]) -> None:
     fatal = "RuntimeError: CUDA error: device-side assert triggered\n"
     near, far = (diagnose(engine, fatal + "text\n" * count).primary for count in (10, 900))
     assert near is not None and far is not None
@@ -298,7 +298,7 @@ INTERRUPT = (
 @pytest.mark.parametrize(
     ("last", "verdict"), [((20, 4100), "stalled"), ((20, 900), "interrupted"), ((21, 4100), "interrupted")]
 )
-def test_an_interrupted_bar_without_progress_is_a_silent_hang(
+def test_interrupted_bar_without_progress_is_a_silent_hang(
     engine: tuple[Catalogue, Matcher], last: tuple[int, int], verdict: str
 ) -> None:
     text = bars(*((step, 12 * step) for step in range(1, 21)), last) + INTERRUPT

@@ -139,6 +139,6 @@ def test_failing_statement_identifies_the_location(
     assert (primary.rule if primary is not None and primary.confidence > 0.6 else "") == rule
 
 
-def test_text_in_a_statement_is_no_evidence(catalogue: Catalogue) -> None:
+def test_text_in_a_statement_is_not_evidence(catalogue: Catalogue) -> None:
     calls = ("/home/li/cards.py", "parse"), ("/home/li/cards.py", "value\n    return row['RANK']")
     assert rule_of(catalogue, "KeyError: 'RANK'", *calls) == ""

@@ -112,7 +112,7 @@ def test_log_of_only_a_failed_start_is_a_failure(known: Catalogue, text: str) ->
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_survived_startup_error_is_no_failure(known: Catalogue, text: str) -> None:
+def test_survived_startup_error_is_not_a_failure(known: Catalogue, text: str) -> None:
     found = diagnosed(known, text)
     assert found.verdict in QUIET and found.primary is None
 
@@ -167,7 +167,7 @@ def test_later_failure_is_the_cause(known: Catalogue) -> None:
     assert diagnosed(known, MODULE + raised("OddError: 7")).verdict == "unknown-failure"
 
 
-def test_broken_generated_code_is_no_failure(known: Catalogue) -> None:
+def test_broken_generated_code_is_not_a_failure(known: Catalogue) -> None:
     assert diagnosed(known, steps(1, 9) + BLOCK + steps(10, 20)).verdict == "unfinished"
     imported = (
         f'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    import b\n{BLOCK}'

@@ -33,7 +33,7 @@ def asked(found: Diagnosis) -> list[str]:
         "收到 SIGTERM 信号，正在保存 checkpoint",
     ],
 )
-def test_graceful_shutdown_is_no_failure(diagnose: Ask, said: str) -> None:
+def test_graceful_shutdown_is_not_a_failure(diagnose: Ask, said: str) -> None:
     end = [(395.0, said), (412.0, "INFO saved checkpoint to /ckpt/emergency-39")]
     found = diagnose(stamped(STEPS + end))
     assert (found.verdict, found.interrupted_by, found.primary) == ("interrupted", "signal", None)
@@ -58,7 +58,7 @@ def test_graceful_shutdown_is_no_failure(diagnose: Ask, said: str) -> None:
         "INFO saved checkpoint to /ckpt/39",
     ],
 )
-def test_other_messages_are_no_graceful_shutdown(diagnose: Ask, said: str) -> None:
+def test_other_messages_are_not_a_graceful_shutdown(diagnose: Ask, said: str) -> None:
     found = diagnose(stamped([*STEPS, (395.0, said)]))
     assert asked(found) == [] and "stops mid-run at step" in " ".join(found.notes)
 

@@ -77,7 +77,7 @@ def lost(path: str, last: str) -> str:
         (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
     ],
 )
-def test_tracker_error_before_ctrl_c_is_no_cause(known: Catalogue, before: str, verdict: str) -> None:
+def test_tracker_error_before_ctrl_c_is_not_a_cause(known: Catalogue, before: str, verdict: str) -> None:
     """Ctrl-C also ended W&B's process, whose threads report the loss."""
     text = "step 1/60 loss 2.0\n" + before
     stop = '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
@@ -102,7 +102,7 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
         ("fetch_forever", "EOFError", "interrupted"),
     ],
 )
-def test_pin_memory_thread_error_after_ctrl_c_is_no_cause(
+def test_pin_memory_thread_error_after_ctrl_c_is_not_a_cause(
     known: Catalogue, thread: str, verdict: str, error: str
 ) -> None:
     """A training that waits for that thread would report its loss (torch, ``dataloader.py``)."""
@@ -124,7 +124,7 @@ def test_handled_ctrl_c_is_recognized(known: Catalogue) -> None:
     assert reading.diagnose().verdict == "interrupted"
 
 
-def test_workers_that_end_after_ctrl_c_are_no_cause(known: Catalogue) -> None:
+def test_workers_that_end_after_ctrl_c_are_not_a_cause(known: Catalogue) -> None:
     dead = "RuntimeError: DataLoader worker (pid 349) exited unexpectedly with exit code 1. Details are lost"
     for first, second, verdict in (
         ("KeyboardInterrupt", dead, "interrupted"),
@@ -162,7 +162,7 @@ WAITED = (
 
 
 @pytest.mark.parametrize("late", [WAITED, LOST_PEER, "OddTimeout: Timed out waiting 1800000ms"])
-def test_timeout_after_an_interrupt_is_no_stall(known: Catalogue, late: str) -> None:
+def test_timeout_after_an_interrupt_is_not_a_stall(known: Catalogue, late: str) -> None:
     for second, verdict in ((27, "interrupted"), (1000, "stalled")):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt") + crash(second + 1800, 0, late)
         assert diagnosed(known, text, stalled=False, ending=None).verdict == verdict

@@ -175,7 +175,7 @@ DONE = STEPS + "{'train_runtime': 12.1, 'train_samples_per_second': 1.2, 'train_
         (DONE + REFUSED + ABORT + LAUNCHED, "failed"),  # something else failed after all
     ],
 )
-def test_abort_after_the_run_is_no_failure(catalogue: Catalogue, text: str, verdict: str) -> None:
+def test_abort_after_the_run_is_not_a_failure(catalogue: Catalogue, text: str, verdict: str) -> None:
     found = ended(catalogue, text, None)
     assert found.verdict == verdict and found.primary is not None
     assert (found.primary.rule == "process-sigabrt") is (REFUSED not in text)

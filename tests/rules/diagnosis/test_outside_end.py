@@ -57,12 +57,12 @@ def test_long_silence_before_the_end_is_the_cause(
 
 
 @pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT, TERMINATED])
-def test_end_soon_after_steps_is_no_stall(catalogue: Catalogue, matcher: Matcher, end: str) -> None:
+def test_end_soon_after_steps_is_not_a_stall(catalogue: Catalogue, matcher: Matcher, end: str) -> None:
     primary = read(catalogue, matcher, end.format(at="02:20:47")).primary
     assert primary is not None and primary.rule != "silent-hang-no-error"
 
 
-def test_other_time_zone_is_no_silence(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_other_time_zone_is_not_silence(catalogue: Catalogue, matcher: Matcher) -> None:
     primary = read(catalogue, matcher, CANCELLED.format(at="10:20:47")).primary
     assert primary is not None and primary.rule == "slurm-cancelled"
 

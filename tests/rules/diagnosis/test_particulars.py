@@ -133,7 +133,7 @@ def test_different_collectives_with_one_number_are_a_mismatch(
     [("RECV", "7"), ("COALESCED", "7"), ("ALLGATHER", "")],
     ids=["pair", "pairs", "unnamed"],
 )
-def test_transfers_and_unnamed_groups_are_no_mismatch(
+def test_transfers_and_unnamed_groups_are_not_a_mismatch(
     catalogue: Catalogue, matcher: Matcher, other: str, group: str
 ) -> None:
     works = {0: (12, "ALLREDUCE" if not group else "SEND"), 1: (12, other)}
@@ -141,7 +141,7 @@ def test_transfers_and_unnamed_groups_are_no_mismatch(
     assert [one.rule for one in found.findings] == ["nccl-collective-timeout"]
 
 
-def test_ranks_behind_in_one_operation_are_no_mismatch(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_ranks_behind_in_one_operation_are_not_a_mismatch(catalogue: Catalogue, matcher: Matcher) -> None:
     works = {0: (51, "ALLREDUCE"), 1: (51, "ALLREDUCE"), 2: (50, "ALLREDUCE")}
     one = first(diagnose(catalogue, matcher, waiting(works)))
     assert one.title == catalogue.pages[one.rule].title

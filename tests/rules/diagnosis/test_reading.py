@@ -100,7 +100,7 @@ def test_unknown_exception_is_diagnosed(diagnose: Diagnose) -> None:
     assert unknown.first.step == 9
 
 
-def test_survived_unknown_exception_is_no_failure(diagnose: Diagnose) -> None:
+def test_survived_unknown_exception_is_not_a_failure(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("ValueError: upload refused") + steps(10, 12)
     diagnosis = diagnose(text)
     assert diagnosis.verdict == "unfinished"
@@ -227,7 +227,7 @@ def test_code_without_a_file_can_be_the_program(diagnose: Diagnose) -> None:
         assert [(one.exception, one.message) for one in diagnosis.unknown] == [("KeyError", "'labels'")]
 
 
-def test_exception_of_executed_code_with_later_lines_is_no_failure(
+def test_exception_of_executed_code_with_later_lines_is_not_a_failure(
     diagnose: Diagnose,
 ) -> None:
     for after in (steps(1, 3), "scored an answer\n" * 30):
@@ -235,7 +235,7 @@ def test_exception_of_executed_code_with_later_lines_is_no_failure(
         assert (diagnosis.verdict, diagnosis.unknown) == ("unfinished", [])
 
 
-def test_long_silence_before_a_successful_end_is_no_stall(diagnose: Diagnose) -> None:
+def test_long_silence_before_a_successful_end_is_not_a_stall(diagnose: Diagnose) -> None:
     rows = [(float(at), f"step {at} loss 1.5") for at in range(1, 12)]
     text = stamped([*rows, (7200.0, "saved the weights")])
     asked: list[dict[str, object]] = [

@@ -102,7 +102,7 @@ def test_inherited_times_do_not_count(diagnose: Diagnose) -> None:
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "cuda-oom")
 
 
-def test_survived_failure_is_no_failure(diagnose: Diagnose) -> None:
+def test_survived_failure_is_not_a_failure(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 5) + "OSError: No space left on device\n" + steps(6, 20))
     assert (diagnosis.verdict, diagnosis.primary) == ("unfinished", None)
     found = finding(diagnosis, "disk-full")
@@ -180,7 +180,7 @@ def test_line_without_a_rank_can_belong_to_any_rank(diagnose: Diagnose) -> None:
     assert diagnose("[rank3]: the node is bad\n[rank4]: running on a10\n").primary is None
 
 
-def test_stopping_by_hand_is_no_failure(diagnose: Diagnose) -> None:
+def test_stopping_by_hand_is_not_a_failure(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("KeyboardInterrupt") + f"{SIGTERM}\n{WRAPPER}\n"
     diagnosis = diagnose(text + raised("ValueError: queue is closed"))
     assert diagnosis.verdict == "interrupted"

@@ -33,7 +33,7 @@ def test_silence_longer_than_usual_is_a_stall(diagnose: Diagnose) -> None:
     assert diagnose(stamped(hang(90, pace=60))).verdict == "unfinished", "slow steps are this run's rhythm"
 
 
-def test_silence_like_an_earlier_one_is_no_stall(diagnose: Diagnose) -> None:
+def test_silence_like_an_earlier_one_is_not_a_stall(diagnose: Diagnose) -> None:
     rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 400)]
     rows += [(2.0 * step + 600, f"step {step} loss 1.5") for step in range(400, 800)]
     rows.append((2.0 * 800 + 1200, "evaluating"))
@@ -136,7 +136,7 @@ def test_trace_cache_messages_long_before_a_stall_are_not_its_cause(diagnose: Di
     assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "harmless"
 
 
-def test_single_trace_cache_line_is_no_failure(diagnose: Diagnose) -> None:
+def test_single_trace_cache_line_is_not_a_failure(diagnose: Diagnose) -> None:
     diagnosis = diagnose(f"{TRACE}\n")
     assert (diagnosis.verdict, diagnosis.primary) == ("no-evidence", None)
     assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "by-progress"

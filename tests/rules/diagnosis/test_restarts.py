@@ -86,7 +86,7 @@ def test_torchrun_restarts_nothing_after_its_end(
     assert sum("torchrun restarted the workers once" in note for note in found.notes) == times
 
 
-def test_lower_steps_of_unlabelled_ranks_are_no_restart(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_lower_steps_of_unlabelled_ranks_are_not_a_restart(catalogue: Catalogue, matcher: Matcher) -> None:
     both = [f"step {n}/60 loss 1.5\nstep {n - 1}/60 loss 1.5\n" for n in range(2, 50)]
     found = diagnose(catalogue, matcher, "".join(both[:20]) + KNOWN + FAILED + "".join(both[20:]))
     assert not any("torchrun" in note for note in found.notes)

@@ -50,7 +50,7 @@ def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str) -> Diagnosis:
         (DIED + ANSWER * 10, False),  # what was begun is answered still
     ],
 )
-def test_failure_before_many_responses_is_no_failure_of_the_server(
+def test_failure_before_many_responses_is_not_a_failure_of_the_server(
     catalogue: Catalogue, matcher: Matcher, failure: str, after: str, healthy: bool
 ) -> None:
     diagnosis = diagnosed(catalogue, matcher, START + ANSWER * 9 + failure + after)
@@ -101,7 +101,7 @@ def test_response_is_a_sign_of_work(text: str, expected: bool) -> None:
     assert is_answer(text) == expected
 
 
-def test_logging_error_report_is_no_exception(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_logging_error_report_is_not_an_exception(catalogue: Catalogue, matcher: Matcher) -> None:
     text = (
         "--- Logging error ---\n"
         + raised("OSError: [Errno 32] Broken pipe")

@@ -153,7 +153,7 @@ def test_named_helper_is_not_the_training(catalogue: Catalogue, expected: str) -
         "systemd[1]: chat.service: Main process exited, code=dumped, status=6/ABRT",
     ],
 )
-def test_process_that_ends_after_a_finished_training_is_no_failure(
+def test_process_that_ends_after_a_finished_training_is_not_a_failure(
     catalogue: Catalogue, expected: str
 ) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, expected)) == "healthy"

@@ -121,7 +121,7 @@ def test_single_command_that_exits_silently(catalogue: Catalogue) -> None:
 @pytest.mark.parametrize(
     "text", ["no data left in the queue: giving up", "watchdog: no progress for 300 s, aborting"]
 )
-def test_a_stall_that_a_program_ended_itself_is_reported_with_its_message(
+def test_stall_that_a_program_ended_itself_is_reported_with_its_message(
     catalogue: Catalogue, text: str
 ) -> None:
     """A watchdog's message looks like any other: the stall remains the finding."""
@@ -142,7 +142,7 @@ def test_a_stall_that_a_program_ended_itself_is_reported_with_its_message(
         "  warnings.warn('resource_tracker: There appear to be 2 leaked objects')",
     ],
 )
-def test_the_last_message_is_not_what_libraries_print_at_exit(catalogue: Catalogue, at_exit: str) -> None:
+def test_messages_of_libraries_at_exit_are_not_the_last_message(catalogue: Catalogue, at_exit: str) -> None:
     found = diagnose(catalogue, f"{STEPS}no data left\n{at_exit}\n")
     assert render(headline(found)) == "The program ended with exit code 1. Its last message: no data left"
 

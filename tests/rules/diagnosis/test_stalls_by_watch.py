@@ -58,6 +58,6 @@ def test_failure_in_the_log_explains_the_stall(known: Catalogue) -> None:
     assert found.primary is not None and found.primary.rule == "cuda-oom"
 
 
-def test_out_of_memory_kill_is_no_stall(known: Catalogue) -> None:
+def test_out_of_memory_kill_is_not_a_stall(known: Catalogue) -> None:
     found = ended(known, STEPS + KILLED, stalled=True, ending=Ending("oom-killed", 137, "SIGKILL"))
     assert found.primary is not None and found.primary.rule == "host-oom-sigkill"

@@ -118,7 +118,7 @@ def test_each_start_has_a_verdict_and_the_newest_is_reported(
     assert (found.verdict, found.primary and found.primary.rule) == (newest.verdict, case.primary)
 
 
-def test_a_start_has_its_lines_and_steps(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_start_has_its_lines_and_steps(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
     newest, first = found.starts
     assert (first.first_line, first.last_line, newest.first_line, newest.last_line) == (1, 29, 30, 124)
@@ -169,7 +169,7 @@ ONE = {
 
 
 @pytest.mark.parametrize("text", ONE.values(), ids=ONE)
-def test_repeated_lines_without_a_start_are_no_start(
+def test_repeated_lines_without_a_start_are_not_a_start(
     text: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     reading = read(catalogue, matcher, text)

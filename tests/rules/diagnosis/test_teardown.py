@@ -108,7 +108,7 @@ def test_skipped_error_is_not_the_cause(known: Catalogue) -> None:
     assert primary(diagnosed(known, steps(1, 40) + died)) == "media-file-unreadable"
 
 
-def test_a_message_about_retries_does_not_cover_later_exceptions(known: Catalogue) -> None:
+def test_message_about_retries_does_not_cover_later_exceptions(known: Catalogue) -> None:
     text = "ERROR: request failed, retrying\nstep 41/400 loss 0.5\n" + raised("KeyError: 'loss'")
     assert root(diagnosed(known, steps(1, 40) + text)) == "KeyError"
 

@@ -226,14 +226,14 @@ def test_logged_warning_with_traceback_is_fatal_only_at_the_end() -> None:
     assert only((text + goes_on).replace("WARNING", "ERROR")).exception == "OddError"
 
 
-def test_termination_signal_is_no_crash() -> None:
+def test_termination_signal_is_not_a_crash() -> None:
     """Ray's processes print a stack for such a signal, as for those that end them."""
     text = "*** {} received at time=1748300290 on cpu 8 ***\nPC: @     0x7a30bba98d71  (unknown)  (unknown)\n"
     assert diagnosed(text.format("SIGTERM")).verdict == "no-evidence"
     assert only(text.format("SIGSEGV")).exception == "SIGSEGV"
 
 
-def test_crash_after_a_complete_training_is_no_failure() -> None:
+def test_crash_after_a_complete_training_is_not_a_failure() -> None:
     steps = "".join(f"{{'loss': 0.5, 'epoch': {i / 4}}}\n" for i in range(1, 9))
     end = "{'train_runtime': 12.5, 'train_samples_per_second': 4.0, 'train_loss': 0.5, 'epoch': 2.0}\n"
     assert diagnosed(steps + end + CPP).verdict == "finished"
@@ -316,7 +316,7 @@ STEPS = "".join(f"step {n} loss {2 - n / 50}\n" for n in range(40))
         "Error in save(x) : the disk is full\n",
     ],
 )
-def test_survived_error_is_no_failure(lines: str) -> None:
+def test_survived_error_is_not_a_failure(lines: str) -> None:
     assert diagnosed(f"{STEPS}{lines}Saved the checkpoint\n").verdict != "unknown-failure"
 
 

@@ -33,7 +33,7 @@ def read(*lines: str) -> FlightData:
     return data
 
 
-def test_the_rank_whose_last_enqueued_collective_is_older_is_the_culprit() -> None:
+def test_rank_whose_last_enqueued_collective_is_older_is_the_culprit() -> None:
     data = read(*(counters(rank, 905 if rank != 5 else 899, 898) for rank in range(8)))
     assert "point to rank 5" in render(flight_note(data.ranks))
     assert "899" in render(flight_note(data.ranks))

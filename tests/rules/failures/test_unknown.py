@@ -204,7 +204,7 @@ RuntimeError: Error(s) in loading state_dict for Net:
     assert summary(text) == [("failure", "RuntimeError", f"{first} {second}")]
 
 
-def test_ignored_exceptions_and_interrupts_are_no_failures() -> None:
+def test_ignored_exceptions_and_interrupts_are_not_failures() -> None:
     text = """\
 Exception ignored in: <function Op.__del__ at 0x7f12>
 Traceback (most recent call last):
@@ -244,7 +244,7 @@ tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was ca
     assert [one.kind for one in read(text.replace("Exception in thread Thread-4:\n", ""))] == ["failure"]
 
 
-def test_traceback_in_a_warning_is_no_failure() -> None:
+def test_traceback_in_a_warning_is_not_a_failure() -> None:
     lead = "(EngineCore pid=7) {} 06-25 16:32:09 [import_utils.py:408] "
     warned = "".join(lead.format("WARNING") + one + "\n" for one in PLAIN.splitlines())
     assert [one.warned for one in read(warned + PLAIN)] == [True, False]
@@ -439,7 +439,7 @@ struct.error: unpack requires a buffer of 4 bytes
 
 
 @pytest.mark.parametrize("value", ["0.17", "12 %", "3e-4"])
-def test_error_rates_and_git_helpers_are_no_exceptions(value: str) -> None:
+def test_error_rates_and_git_helpers_are_not_exceptions(value: str) -> None:
     assert summary(f"epoch 3 evaluated\nError: {value}\n") == []
     assert summary("Error: connect ENOENT /tmp/vscode-git-0a1b2c.sock\n    at Pipe (net.js:1:1)\n") == []
     assert summary("Error: no such option\n") == [("failure", "Error", "no such option")]

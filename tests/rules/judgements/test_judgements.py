@@ -92,7 +92,7 @@ def test_few_messages_followed_by_steps_are_harmless() -> None:
     )
 
 
-def test_messages_are_no_cause_if_the_missing_rank_is_known() -> None:
+def test_messages_are_not_a_cause_if_the_missing_rank_is_known() -> None:
     """Nothing in the code that prints the message waits for another rank; it may only cost time."""
     for facts in (STANDS, TIMED_OUT):
         missed = replace(facts, missed=True)

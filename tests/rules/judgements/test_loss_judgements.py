@@ -152,7 +152,7 @@ def test_extreme_loss_needs_no_further_evidence() -> None:
     assert not spiked(curve([1.2, 1.18, 9.5, 1.3, 1.2], lambda _: None))
 
 
-def test_log_that_begins_at_the_first_steps_is_no_excerpt() -> None:
+def test_log_that_begins_at_the_first_steps_is_not_an_excerpt() -> None:
     assert is_excerpt(curve([1.0, 1.0], first=22645))
     assert not is_excerpt(curve([1.0, 1.0], first=1))
     assert not is_excerpt([Point(10.0 * i, 1.0, None, None, None, i) for i in (1, 2)])

@@ -122,7 +122,7 @@ def test_equally_varying_hosts_are_not_slow(hosts: int, sigma: float) -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.5, 0.9])
-def test_correlated_noise_is_no_slow_host(correlation: float) -> None:
+def test_correlated_noise_is_not_a_slow_host(correlation: float) -> None:
     draw, state = random.Random(5), [0.0] * 16
 
     def own(rank: int, _: int) -> float:
@@ -133,7 +133,7 @@ def test_correlated_noise_is_no_slow_host(correlation: float) -> None:
     assert named_in(own, 16, steps=1500) == []
 
 
-def test_increasing_noise_is_no_slow_host() -> None:
+def test_increasing_noise_is_not_a_slow_host() -> None:
     draw = random.Random(7)
     assert named_in(lambda _, step: math.exp(draw.gauss(0, 0.01 if step < 300 else 0.15)), 64) == []
 

@@ -38,7 +38,7 @@ NIGHTS = pytest.mark.parametrize(
 
 @NIGHTS
 @pytest.mark.parametrize("minutes", [5, 15, 19.9], ids=["early", "late", "at the end"])
-def test_clock_change_during_training_is_no_stall(
+def test_clock_change_during_training_is_not_a_stall(
     diagnose: Diagnose, hour: datetime, jump: float, minutes: float
 ) -> None:
     found = diagnose(log(hour - timedelta(minutes=minutes), jump))
@@ -46,7 +46,7 @@ def test_clock_change_during_training_is_no_stall(
 
 
 @NIGHTS
-def test_clock_change_after_the_last_step_is_no_stall(
+def test_clock_change_after_the_last_step_is_not_a_stall(
     diagnose: Diagnose, hour: datetime, jump: float
 ) -> None:
     found = diagnose(log(hour - timedelta(minutes=20, seconds=5), jump, after=[10, 5]))
@@ -90,7 +90,7 @@ def test_elapsed_time_accounts_for_clock_changes(earlier: str, later: str, secon
     assert elapsed(moment(earlier), moment(later)) == seconds
 
 
-def test_a_time_that_no_calendar_has_is_subtracted_as_it_is() -> None:
+def test_time_that_no_calendar_has_is_subtracted_as_it_is() -> None:
     assert elapsed(0.0, 1e300) == 1e300 and clock_set_back(1e18 + 1000, 1e18) == 0.0
     assert moment("2026-03-29 01:00:00") == timegm((2026, 3, 29, 1, 0, 0))
 

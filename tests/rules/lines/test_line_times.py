@@ -71,7 +71,7 @@ def test_timestamp_after_a_prefix_of_ray_is_read(lead: str) -> None:
 
 
 @pytest.mark.parametrize("clock", ["01:41:11.551", "09:41:11.551"])
-def test_no_step_follows_the_last_line_despite_its_clock(
+def test_last_line_with_a_skewed_clock_is_after_all_steps(
     catalogue: Catalogue, matcher: Matcher, clock: str
 ) -> None:
     steps = "".join(

@@ -85,7 +85,7 @@ def test_new_year_between_two_lines_is_handled() -> None:
         "[05:10<01:00, 1.2s/it]",
     ],
 )
-def test_other_text_is_no_timestamp(text: str) -> None:
+def test_other_text_is_not_a_timestamp(text: str) -> None:
     assert time_of_line(text, NOV_20) is None
 
 

@@ -64,7 +64,7 @@ def test_corrupt_file_is_recreated(
     assert file.read_bytes() == whole
 
 
-def test_unwritable_cache_is_no_error(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
+def test_unwritable_cache_is_not_an_error(tmp_path: Path, compiled: list[tuple[str, ...]]) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     assert found(DatabaseStore(blocked).compiled(PATTERNS), b"step 1") == {1}

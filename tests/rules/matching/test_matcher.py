@@ -114,7 +114,7 @@ class TestRequires:
             rule={"patterns": ["failed"], "requires": ["big model", "huge model"]}, other=["failed"]
         )
 
-    def test_a_scan_distinguishes_matches_and_contexts(self, matcher: Matcher) -> None:
+    def test_scan_distinguishes_matches_and_contexts(self, matcher: Matcher) -> None:
         scan = matcher.scan(lines("failed", "huge model", "big model failed"))
         assert [(index, rule) for index, rule, _ in scan.matches] == [
             (0, "rule"), (0, "other"), (2, "rule"), (2, "other"),
@@ -122,7 +122,7 @@ class TestRequires:
         assert scan.contexts == [(1, "rule"), (2, "rule")]
         assert matcher.conditional == {"rule"}
 
-    def test_a_stream_honours_it_in_any_order(self, matcher: Matcher) -> None:
+    def test_stream_honours_it_in_any_order(self, matcher: Matcher) -> None:
         assert self.rules(matcher, lines("failed", "big model")) == ["rule", "other"]
         assert self.rules(matcher, lines("failed", "small model")) == ["other"]
 

@@ -192,7 +192,7 @@ def _outside_groups(pattern: str) -> str:
         "the container exited with exit code {3}",
     ],
 )
-def test_a_signal_is_recognized_from_every_reporter(
+def test_signal_is_recognized_from_every_reporter(
     rule: str, signal: tuple[int, str, str], line: str, packaged: Matcher
 ) -> None:
     text = line.format(*signal, 128 + signal[0])

@@ -233,17 +233,17 @@ class TestFixes:
         return parse_page(page_text(), PATH)
 
     @pytest.mark.parametrize("version", ["0.15.3", "0.15.3+abc", "0.15.3rc1"])
-    def test_a_true_condition_is_taken_off(self, page: RulePage, version: str) -> None:
+    def test_true_condition_is_taken_off(self, page: RulePage, version: str) -> None:
         assert render(fixes_for(page, {"deepspeed": version})[0]) == "Upgrade DeepSpeed."
 
     @pytest.mark.parametrize("version", ["0.15.4", "0.16", "1"])
-    def test_a_false_one_takes_the_fix_out(self, page: RulePage, version: str) -> None:
+    def test_false_one_takes_the_fix_out(self, page: RulePage, version: str) -> None:
         assert [render(fix)[:12] for fix in fixes_for(page, {"deepspeed": version})] == ["Ask for less"]
 
     @pytest.mark.parametrize(
         "environment", [{}, {"torch": "2.6.0"}, {"deepspeed": "unknown"}, {"deepspeed": ""}]
     )
-    def test_an_undecidable_one_becomes_words(self, page: RulePage, environment: dict[str, str]) -> None:
+    def test_undecidable_one_becomes_words(self, page: RulePage, environment: dict[str, str]) -> None:
         assert render(fixes_for(page, environment)[0]) == "With deepspeed<0.15.4: Upgrade DeepSpeed."
         assert render(fixes_for(page, environment)[0], "zh") == "deepspeed<0.15.4 时：升级 DeepSpeed。"
 

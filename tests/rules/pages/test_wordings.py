@@ -171,7 +171,7 @@ def test_skipped_where_the_long_text_may_be_another_packages(page_text: PageText
         assert looked.results["no-room"].state == state
 
 
-def test_a_file_that_cannot_hold_it_needs_no_parsing(page_text: PageText) -> None:
+def test_file_that_cannot_hold_it_needs_no_parsing(page_text: PageText) -> None:
     text = page_text(emitted_by=[{"package": "cargo"}], patterns=[CRANE], fires=[CRANE])
     looked = Search([parse_page(text, "memory/no-room.md")], "cargo")
     assert looked.may_be_in('say("the crane " +\n    "is out of", place("room"))')

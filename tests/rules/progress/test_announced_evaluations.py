@@ -29,7 +29,7 @@ def bar(done: int, total: int, seconds: int = 0) -> str:
 ANNOUNCED = "***** Running Evaluation *****"
 
 
-def test_announced_long_evaluation_is_no_progress() -> None:
+def test_announced_long_evaluation_is_not_progress() -> None:
     trained = [bar(99, 100), bar(100, 100, 1)]
     for announced in ([ANNOUNCED], [bar(100, 100, 1) + ANNOUNCED]):
         tracker = track(log(*trained, *announced, bar(0, 400), bar(200, 400, 5)))
@@ -39,7 +39,7 @@ def test_announced_long_evaluation_is_no_progress() -> None:
         assert (tracker.last_step, tracker.total_steps, tracker.finished) == (100, 100, True)
 
 
-def test_bar_of_an_announced_evaluation_is_no_progress() -> None:
+def test_bar_of_an_announced_evaluation_is_not_progress() -> None:
     tracker = track(
         log("step 9/500 loss 2.0", ANNOUNCED, "  Num examples = 5000", bar(0, 625), bar(391, 625))
     )

@@ -6,7 +6,7 @@ import pytest
 from progress_logs import bar, log, track
 
 
-def test_cleared_bar_between_epochs_is_no_restart() -> None:
+def test_cleared_bar_between_epochs_is_not_a_restart() -> None:
     drawn = [(0, 99), (0, 100), (0, 0), (1, 0), (1, 1), (1, 100)]
     tracker = track(log(*(f"Epoch {epoch}: {bar(done, 100)}" for epoch, done in drawn)))
     assert (tracker.attempt, tracker.last_step, tracker.finished) == (1, 200, False)

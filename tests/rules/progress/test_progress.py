@@ -150,13 +150,13 @@ def test_restart_is_not_a_long_step() -> None:
     assert max(tracker.durations()) == 1
 
 
-def test_unlabelled_ranks_are_no_restart() -> None:
+def test_unlabelled_ranks_are_not_a_restart() -> None:
     steps = [step for n in range(2, 40) for step in (n, n - 2)]  # one rank is two steps behind
     tracker = track(log(*(f"step {n} loss 1" for n in steps)))
     assert (tracker.attempt, tracker.last_step) == (1, 39)
 
 
-def test_two_counters_in_one_log_are_no_restart() -> None:
+def test_two_counters_in_one_log_are_not_a_restart() -> None:
     texts: list[str] = []
     for n in range(10, 60):
         texts.append(f"epoch: 0|step: {n}|act_loss: 0.5")
@@ -249,7 +249,7 @@ def test_late_line_of_another_rank_does_not_end_a_phase() -> None:
     assert tracker.phase == "train"
 
 
-def test_first_state_of_a_bar_is_no_step() -> None:
+def test_first_state_of_a_bar_is_not_a_step() -> None:
     tracker = track(log(bar(0, 10)))
     assert tracker.progressed and tracker.last_step == 0
 

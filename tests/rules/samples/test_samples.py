@@ -348,7 +348,7 @@ def test_training_bars(text: str, step: int, total: int | None, values: dict[str
     assert found.from_bar
 
 
-def test_the_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
+def test_loss_in_an_evaluations_bar_is_none_of_the_trainings() -> None:
     found = sample("Validation:  12%|█▏   | 12/100 [00:10<01:00,  2.00it/s, loss=0.5]")
     assert found is not None
     assert (found.values, found.series, found.from_bar) == ({"eval_loss": 0.5}, EVALUATION, False)
@@ -436,7 +436,7 @@ def test_null_is_not_measured() -> None:
     assert found is not None and found.values == {"loss": 1.5}
 
 
-def test_counters_of_one_log_are_told_apart() -> None:
+def test_counters_of_one_log_are_distinguished() -> None:
     lines = [
         "[x] [INFO] [logging.py:96:log_dist] [Rank 0] step=5, skipped=0, lr=[1e-05]",
         "epoch: 0|step: 5|act_loss: 0.5",

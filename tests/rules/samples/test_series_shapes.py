@@ -45,7 +45,7 @@ def test_truncated_run_is_not_complete(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=named(OTHERS))
-def test_other_increasing_numbers_are_no_progress(other: Other) -> None:
+def test_other_increasing_numbers_are_not_progress(other: Other) -> None:
     tracker = read(other.text(1))
     assert (tracker.progressed, tracker.last_step, tracker.finish) == (False, None, None)
 
@@ -147,7 +147,7 @@ def test_final_messages_are_recognized(said: str) -> None:
         "eta of the total time: 3 h",
     ],
 )
-def test_messages_during_a_run_are_no_end(said: str) -> None:
+def test_messages_during_a_run_are_not_an_end(said: str) -> None:
     assert read(STEPS + said + "\n").finish is None
 
 

@@ -110,7 +110,7 @@ CASES: dict[str, tuple[list[StackGroup], str, str, float]] = {
 
 
 @pytest.mark.parametrize(("groups", "ranks", "why", "confidence"), CASES.values(), ids=CASES)
-def test_the_odd_ranks_of_a_host(groups: list[StackGroup], ranks: str, why: str, confidence: float) -> None:
+def test_odd_ranks_of_a_host(groups: list[StackGroup], ranks: str, why: str, confidence: float) -> None:
     found = blame(groups, [WORLD], world=8)
     assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, confidence)
 
@@ -154,7 +154,7 @@ def test_in_a_circle_of_waits_the_rank_is_blamed_that_contradicts_the_others() -
     assert (found.ranks, found.why, found.confidence) == ((1,), "diverged", STACKS)
 
 
-def test_a_stage_whose_collective_hangs_is_not_done_and_the_others_wait_for_it() -> None:
+def test_stage_whose_collective_hangs_is_not_done_and_the_others_wait_for_it() -> None:
     groups = [in_pipeline("0-3,6-7", "recv", 4), in_pipeline("4-5", "all_reduce", 4, "all_reduce")]
     groups[0].collectives |= at(9, 8, "all_reduce")
     groups[1].collectives |= at(8, 8)
@@ -389,7 +389,7 @@ def by_rank(stacks: StallStacks) -> dict[int, StackGroup]:
 
 
 @given(STATES, st.randoms(use_true_random=False))
-def test_a_run_is_judged_the_same_however_its_ranks_are_spread_over_hosts(
+def test_run_is_judged_the_same_however_its_ranks_are_spread_over_hosts(
     states: list[Any], chance: random.Random
 ) -> None:
     ranks = [*range(8)]
@@ -437,7 +437,7 @@ def host(ranks: str, *groups: StackGroup, world: int = 16) -> StallStacks:
     return StallStacks(1.0, 0.1, [*groups], elsewhere=world - len(ranks_in(ranks)))
 
 
-def test_the_sentence_names_the_rank_and_its_host() -> None:
+def test_sentence_names_the_rank_and_its_host() -> None:
     parts = {f"n{at}": host("0-7", group(f"{8 * at}-{8 * at + 7}"), world=1024) for at in range(128)}
     parts["n1"] = host("8-15", group("8,10-15"), group("9", "code", ""), world=1024)
     found = over_hosts(parts, world=1024)
@@ -449,7 +449,7 @@ def test_the_sentence_names_the_rank_and_its_host() -> None:
     assert render(sentence(found), "zh").startswith("n1 上的 rank 9")
 
 
-def test_the_sentence_names_a_host_that_does_not_answer() -> None:
+def test_sentence_names_a_host_that_does_not_answer() -> None:
     parts = {"n1": host("0-7", group("0-7"))}
     found = over_hosts(parts, silent=["n2"], world=16)
     assert (found.odd, found.why, found.silent) == ([*range(8, 16)], "unreachable", ["n2"])
@@ -463,7 +463,7 @@ def test_the_sentence_names_a_host_that_does_not_answer() -> None:
     assert render(sentence(many)).startswith("Hosts n2, n3, n4, n5, 3 more hosts do not answer")
 
 
-def test_a_host_that_answers_without_stacks_is_not_taken_for_the_silent_one() -> None:
+def test_host_that_answers_without_stacks_is_not_taken_for_the_silent_one() -> None:
     parts = {"n1": host("0-7", group("0-7"), world=24)}
     known = {"n1": "0-7", "n2": "8-15", "n3": "16-23"}
     assert over_hosts(parts, silent=["n2"], world=24).odd == [*range(8, 24)]
@@ -472,7 +472,7 @@ def test_a_host_that_answers_without_stacks_is_not_taken_for_the_silent_one() ->
     assert over_hosts(parts, silent=["n2"], world=24, ranks=known).odd == [*range(8, 16)]
 
 
-def test_a_rank_that_two_hosts_report_is_a_candidate_and_has_no_vote() -> None:
+def test_rank_that_two_hosts_report_is_a_candidate_and_has_no_vote() -> None:
     parts = {"n1": host("0-7", group("0-7")), "n2": host("7-15", group("8-15"), group("7", "code", ""))}
     found = over_hosts(parts, world=16)
     assert (found.odd, found.candidates, found.elsewhere) == ([], [7], 1)
@@ -480,7 +480,7 @@ def test_a_rank_that_two_hosts_report_is_a_candidate_and_has_no_vote() -> None:
 
 
 @pytest.mark.parametrize("spans", ["", "a", "3-1", "0-999999999", "1,,2", "-1", "0-7;9", "9999999999"])
-def test_what_is_no_list_of_ranks_has_none(spans: str) -> None:
+def test_text_that_is_not_a_list_of_ranks_gives_no_ranks(spans: str) -> None:
     assert ranks_in(spans) == ()
 
 

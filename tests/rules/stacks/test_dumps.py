@@ -84,7 +84,7 @@ def test_pending_transfer_is_waited_for() -> None:
     assert read_dump(sent, 0).doing.kind == "unknown"
 
 
-def test_other_dictionaries_are_no_dumps() -> None:
+def test_other_dictionaries_are_not_dumps() -> None:
     assert not any(map(is_dump, ({}, [], None, {"version": "1"}, {"entries": []})))
     odd = {
         "version": 2, "entries": [None, {"frames": [7, {"line": "x"}], "pg_id": [[]], "process_group": [{}]}],

@@ -128,6 +128,6 @@ def test_malformed_stacks_are_ignored(expected: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no json", "{}", '[{"frames": 3}]', "[3]"])
-def test_other_text_is_no_dump(text: str) -> None:
+def test_other_text_is_not_a_dump(text: str) -> None:
     assert all(not thread.frames for thread in from_py_spy(text))
     assert from_faulthandler(text) == ()
