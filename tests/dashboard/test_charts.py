@@ -177,6 +177,15 @@ def test_labels_of_bands_do_not_overlap(
     assert [note.text for note in notes] == names
 
 
+@pytest.mark.parametrize(("before_end", "anchor"), [(60.0, "left"), (6.0, "right")])
+def test_label_near_the_right_edge_is_not_cut_off(
+    stalled: RunFrames, make_incident: Callable[..., Incident], before_end: float, anchor: str
+) -> None:
+    late = make_incident(kind="finding", rule="gloo-collective-timeout", opened_at=NOW - before_end)
+    (note,) = draw("loss", stalled, late).layout.annotations
+    assert (note.xanchor, note.x) == (anchor, milliseconds(NOW if anchor == "right" else NOW - before_end))
+
+
 def test_figures_are_serialized_as_json(stalled: RunFrames) -> None:
     for key in CHARTS:
         drawing = CHARTS[key].draw(stalled, (), Span(NOW - 100, NOW), LOOK, Reader("en").say)

@@ -181,22 +181,30 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
     """Return the incidents' names, each above the start of the incident's band.
 
-    A name is truncated at the next band, and omitted if too little of it would remain. A click on a name
-    opens the incident; its id is in the annotation's key ``name``.
+    A name is truncated at the next name, and omitted if too little of it would remain. The last name ends at
+    the right edge of the chart if it does not fit between the start of its band and the edge. A click on a
+    name opens the incident; its id is in the annotation's key ``name``.
     """
-    names = []
+    names: list[Json] = []
     shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
     letters = _LETTERS / max(span.end - span.start, 1.0)  # letters that fit into one second
-    for incident, later in zip(shown, [*shown[1:], None], strict=False):
-        room = _LONGEST if later is None else (began(later) - began(incident)) * letters - 1
+    next_start: float | None = None
+    for incident in reversed(shown):
+        start, anchor = began(incident), "left"
         text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say, incident.exception)
+        room = _LONGEST if next_start is None else (next_start - start) * letters - 1
         if room < min(_SHORTEST, len(text)):
             continue
+        text = label(text, int(min(room, _LONGEST)))
+        next_start = start
+        if not names and span.end - start < len(text) / letters:
+            start, anchor = span.end, "right"
+            next_start = span.end - len(text) / letters
         colour = theme.VERMILLION if incident.severity == "critical" else look.grey
-        above = {"xref": "x", "x": milliseconds(began(incident)), "xanchor": "left", "yanchor": "bottom"}
-        name = note(label(text, int(min(room, _LONGEST))), colour, **above)
+        above = {"xref": "x", "x": milliseconds(start), "xanchor": anchor, "yanchor": "bottom"}
+        name = note(text, colour, **above)
         names.append({**name, "name": incident.id, "captureevents": True})
-    return names
+    return names[::-1]
 
 
 def note(text: str, colour: str, **place: Any) -> Json:
