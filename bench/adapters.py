@@ -53,7 +53,7 @@ def classes(tool: str, name: str) -> tuple[str, ...]:
 
     A name without a mapping is returned unchanged.
     """
-    found = tuple(cause for cause, one in CAUSES.items() if name in one.get(tool, ()))
+    found = tuple(cause for cause, item in CAUSES.items() if name in item.get(tool, ()))
     return found or (f"{tool}:{name}",)
 
 
@@ -171,7 +171,7 @@ def drain_novelty(healthy: Iterable[Path]) -> Adapter:
     def answer(folder: Path) -> Answer:
         lines = lines_of(folder)[-200:]
         new = [miner.match(line[:400]) is None for line in lines]
-        last = max((at for at, one in enumerate(new) if one), default=None)
+        last = max((at for at, item in enumerate(new) if item), default=None)
         if last is None:
             return Answer()
         first = last

@@ -133,20 +133,20 @@ def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     for tool, scored in scores.items():
-        ended = [one for one in scored if one.case.failed and not one.case.hangs]
-        hangs = [one for one in scored if one.case.hangs]
-        benign = [one for one in scored if not one.case.failed]
-        ranked = [one for one in scored if one.case.failed and one.case.rank is not None]
-        counts = Counter(one.outcome for one in ended)
+        ended = [item for item in scored if item.case.failed and not item.case.hangs]
+        hangs = [item for item in scored if item.case.hangs]
+        benign = [item for item in scored if not item.case.failed]
+        ranked = [item for item in scored if item.case.failed and item.case.rank is not None]
+        counts = Counter(item.outcome for item in ended)
         row = [
             tool,
             Share(counts["right"], len(ended)).measured,
             Share(counts["wrong"], len(ended)).measured,
             Share(counts["none"], len(ended)).measured,
-            Share(sum(one.answer.rank == one.case.rank for one in ranked), len(ranked)).measured,
-            Share(sum(one.answer.failed for one in hangs), len(hangs)).measured,
-            Share(sum(one.outcome == "right" for one in hangs), len(hangs)).measured,
-            Share(sum(one.outcome == "alarm" for one in benign), len(benign)).measured,
+            Share(sum(item.answer.rank == item.case.rank for item in ranked), len(ranked)).measured,
+            Share(sum(hang.answer.failed for hang in hangs), len(hangs)).measured,
+            Share(sum(hang.outcome == "right" for hang in hangs), len(hangs)).measured,
+            Share(sum(item.outcome == "alarm" for item in benign), len(benign)).measured,
         ]
         yield f"| {' | '.join(row)} |"
 
@@ -222,14 +222,16 @@ def main(
 ) -> None:
     """Give every case to every tool and print how often each is right."""
     cases = read_cases()
-    joined = {name: shlex.split(words) for name, _, words in (one.partition("=") for one in commands)}
+    joined = {name: shlex.split(words) for name, _, words in (command.partition("=") for command in commands)}
     known = [*TOOLS, *joined]
     if unknown := [name for name in only if name not in known]:
         raise click.UsageError(f"--only {unknown[0]}: there is no such tool; there are {', '.join(known)}")
     names = [name for name in known if not only or name in only]
     scores = run_tools(names, cases, joined, console=Console(stderr=True))
     for title, sealed in (("Open half", False), ("Sealed half", True)):
-        half = {name: [one for one in scored if one.case.sealed is sealed] for name, scored in scores.items()}
+        half = {
+            name: [item for item in scored if item.case.sealed is sealed] for name, scored in scores.items()
+        }
         click.echo(f"## {title}\n\n{describe([case for case in cases if case.sealed is sealed])}\n")
         click.echo("\n".join(table(half)) + "\n")
     for name, scored in scores.items():
@@ -246,14 +248,14 @@ def main(
         rows = (
             {
                 "tool": name,
-                "case": one.case.id,
-                "outcome": one.outcome,
-                "cause": one.answer.cause,
-                "text": one.answer.text[:300],
+                "case": item.case.id,
+                "outcome": item.outcome,
+                "cause": item.answer.cause,
+                "text": item.answer.text[:300],
             }
             for name, scored in scores.items()
-            for one in scored
-            if unseal or not one.case.sealed
+            for item in scored
+            if unseal or not item.case.sealed
         )
         write.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

@@ -78,9 +78,9 @@ class Layout:
             for begin in range(0, ranks, stage)
             for first in range(tp)
         ]
-        self._add("dp", [one for one in data if len(one) > 1])
+        self._add("dp", [item for item in data if len(item) > 1])
         if ep > 1:
-            self._add("ep", [one[at : at + ep] for one in data for at in range(0, len(one), ep)])
+            self._add("ep", [item[at : at + ep] for item in data for at in range(0, len(item), ep)])
 
     def _add(self, axis: Axis, groups: list[list[int]]) -> None:
         for ranks in groups:
@@ -134,7 +134,9 @@ class Trial:
     def _spoil(self, chance: random.Random) -> None:
         program = self.programs[self.rank]
         calls = [
-            at for at, one in enumerate(program) if one.group and self.at <= at < self.at + len(program) // 3
+            at
+            for at, item in enumerate(program)
+            if item.group and self.at <= at < self.at + len(program) // 3
         ]
         self.call = chance.choice(calls)
         operation = program[self.call]
@@ -203,7 +205,7 @@ class Trial:
 
     def _is_call(self, group: str, number: int) -> bool:
         program = self.programs[self.rank]
-        before = sum(one.group == group for one in program[: self.call])
+        before = sum(item.group == group for item in program[: self.call])
         return program[self.call].group == group and number == before + 1
 
     def hosts(self, known: str) -> tuple[dict[str, StallStacks], list[str]]:
@@ -332,12 +334,12 @@ def main() -> None:
 
 def summary(results: Sequence[Result]) -> str:
     """Return a line with the shares of right and wrong results, and the longest time of an evaluation."""
-    shares = Counter(one.verdict for one in results)
-    sure = sum(one.verdict == "wrong" and one.confidence >= 0.9 for one in results)
+    shares = Counter(result.verdict for result in results)
+    sure = sum(result.verdict == "wrong" and result.confidence >= 0.9 for result in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))
     return (
         f"{len(results):5} judged: {right:6.1%} right, {wrong:6.1%} wrong ({sure} sure),"
-        f" {neither:6.1%} cannot tell; {max(one.seconds for one in results):.2f} s at most"
+        f" {neither:6.1%} cannot tell; {max(result.seconds for result in results):.2f} s at most"
     )
 
 

@@ -146,7 +146,7 @@ class Simulation:
             confidence=stacks.confidence if stacks is not None else 0.0,
             verdict=judged(truth, stacks, training.host),
             incidents=len(merged(self.services, run)),
-            openings=sum(opening for _, opening, _ in every) + len({one.id for one in fleet.alone}),
+            openings=sum(opening for _, opening, _ in every) + len({item.id for item in fleet.alone}),
             closings=sum(not opening for _, opening, _ in every),
             alone=len(fleet.alone),
             seconds=round(first[0][0] - wall - due, 2) if first and due is not None else None,
@@ -279,14 +279,14 @@ def table(trials: Sequence[Trial]) -> str:
         " | p50 | p99 |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for name in [*dict.fromkeys(one.fault for one in trials), "all"]:
-        of = [one for one in trials if name in (one.fault, "all")]
-        seconds = sorted(one.seconds for one in of if one.seconds is not None)
-        verdicts = [sum(one.verdict == word for one in of) for word in ("right", "wrong", "cannot tell")]
+    for name in [*dict.fromkeys(trial.fault for trial in trials), "all"]:
+        of = [trial for trial in trials if name in (trial.fault, "all")]
+        seconds = sorted(item.seconds for item in of if item.seconds is not None)
+        verdicts = [sum(item.verdict == word for item in of) for word in ("right", "wrong", "cannot tell")]
         shown = " | ".join(f"{count} ({count / len(of):.1%})" for count in verdicts)
-        once, opened = sum(one.incidents == 1 for one in of), sum(one.openings == 1 for one in of)
+        once, opened = sum(item.incidents == 1 for item in of), sum(item.openings == 1 for item in of)
         rows.append(
-            f"| {name} | {len(of)} | {shown} | {once} | {opened} | {sum(one.openings == 0 for one in of)}"
+            f"| {name} | {len(of)} | {shown} | {once} | {opened} | {sum(item.openings == 0 for item in of)}"
             f" | {_at(seconds, 0.5):.2f} s | {_at(seconds, 0.99):.2f} s |"
         )
     return "\n".join(rows)
@@ -324,8 +324,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trials: list[Trial] = []
     if given.resume and given.resume.exists():
         trials = [Trial(**json.loads(line)) for line in given.resume.read_text().splitlines()]
-    done = {(one.trial, one.seed, one.fault) for one in trials}
-    left = [one for one in planned if (one[0], given.seed, one[1]) not in done]
+    done = {(item.trial, item.seed, item.fault) for item in trials}
+    left = [item for item in planned if (item[0], given.seed, item[1]) not in done]
     run = partial(simulated, jobs=given.jobs, lost=given.lost) if not given.pure else pure
     try:
         for trial in run(left, given.seed, given.hosts, given.ranks_per_host):
@@ -340,7 +340,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"simulated: {given.hosts} hosts, {given.hosts * given.ranks_per_host:,} ranks")
     print(table(trials))
     if not given.pure and trials:
-        used, memory = sum(one.processor for one in trials) / len(trials), max(one.memory for one in trials)
+        used, memory = (
+            sum(item.processor for item in trials) / len(trials),
+            max(item.memory for item in trials),
+        )
         print(f"coordinators of a run: {used:.1%} of one core while it hangs, {memory:.0f} MiB at most")
     return 0
 

@@ -371,6 +371,6 @@ def merged(services: Sequence[Service], run: str) -> list[Incident]:
             before = found.get(incident.id)
             if before is None or (before.stacks is None and incident.stacks is not None):
                 found[incident.id] = incident
-    aliases = {alias for one in found.values() for alias in one.aliases}
-    order = [msgspec.structs.replace(one) for one in found.values() if one.id not in aliases]
-    return sorted(order, key=lambda one: one.stacks is None)
+    aliases = {alias for value in found.values() for alias in value.aliases}
+    order = [msgspec.structs.replace(value) for value in found.values() if value.id not in aliases]
+    return sorted(order, key=lambda item: item.stacks is None)

@@ -310,10 +310,10 @@ class Cluster:
                         hang.incidents.append(
                             {"folder": folder.name, "sent": incident.id in sent, **_facts(incident)}
                         )
-        notified = [one for one in hang.incidents if one["sent"]] or hang.incidents
+        notified = [item for item in hang.incidents if item["sent"]] or hang.incidents
         best = max(
             notified,
-            key=lambda one: (len(one["aliases"]), one["confidence"], one["rank"] is not None),
+            key=lambda item: (len(item["aliases"]), item["confidence"], item["rank"] is not None),
             default=None,
         )
         if best is not None:
@@ -361,17 +361,18 @@ def summary(hangs: Sequence[Hang]) -> str:
         " | seconds (median, most) |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    counted = [one for one in hangs if not one.broken]
-    for kind in [*dict.fromkeys(one.kind for one in counted), "all"]:
-        of = [one for one in counted if kind in (one.kind, "all")]
-        seconds = sorted(one.seconds for one in of if one.seconds is not None)
+    counted = [hang for hang in hangs if not hang.broken]
+    for kind in [*dict.fromkeys(item.kind for item in counted), "all"]:
+        of = [item for item in counted if kind in (item.kind, "all")]
+        seconds = sorted(item.seconds for item in of if item.seconds is not None)
         shown = f"{seconds[len(seconds) // 2]:.1f}, {seconds[-1]:.1f}" if seconds else "–"
         rows.append(
-            f"| {kind} | {len(of)} | {sum(one.openings > 0 for one in of)} | {sum(one.named for one in of)}"
-            f" | {sum(one.wrong for one in of)} | {sum(one.openings for one in of)}"
-            f" | {sum(one.openings == 1 for one in of)} | {shown} |"
+            f"| {kind} | {len(of)} | {sum(item.openings > 0 for item in of)}"
+            f" | {sum(item.named for item in of)}"
+            f" | {sum(item.wrong for item in of)} | {sum(item.openings for item in of)}"
+            f" | {sum(item.openings == 1 for item in of)} | {shown} |"
         )
-    broken = Counter(one.broken for one in hangs if one.broken)
+    broken = Counter(hang.broken for hang in hangs if hang.broken)
     return "\n".join([*rows, *(f"no hang: {why} ({count})" for why, count in broken.items())])
 
 
@@ -400,15 +401,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[Hang] = []
     if given.resume and given.resume.exists():
         results = [Hang(**json.loads(line)) for line in given.resume.read_text().splitlines()]
-    done = {one.hang for one in results if one.seed == given.seed and not one.broken}
+    done = {result.hang for result in results if result.seed == given.seed and not result.broken}
     first = 0
     try:
         for start in planned(given.hangs, given.seed, given.hosts, launchers, given.only, given.each):
             if not done >= set(range(first, first + len(start.kinds))):
-                results = [one for one in results if (one.seed, one.start) != (given.seed, start.number)]
+                results = [
+                    result for result in results if (result.seed, result.start) != (given.seed, start.number)
+                ]
                 results += one_start(start, given, first)
                 if given.resume:
-                    lines = [json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in results]
+                    lines = [json.dumps(asdict(result), ensure_ascii=False) + "\n" for result in results]
                     given.resume.write_text("".join(lines))
             first += len(start.kinds)
     except KeyboardInterrupt:

@@ -265,7 +265,7 @@ class Hang:
         return StallStacks(
             time=time,
             seconds=seconds,
-            groups=[one for groups in found.values() for one in groups],
+            groups=[item for groups in found.values() for item in groups],
             elsewhere=training.world - len(ranks),
             layout=layout if training.counts != "none" else [],
             pids={rank: 1000 + rank for rank in ranks},
@@ -463,9 +463,9 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
         deviations[rank] = _Deviation(rank, first, "skip", last)
     elif fault == "order":
         pairs = [
-            (one, two)
-            for one, two in itertools.pairwise(collectives)
-            if (program[one].name, program[one].place) != (program[two].name, program[two].place)
+            (item, two)
+            for item, two in itertools.pairwise(collectives)
+            if (program[item].name, program[item].place) != (program[two].name, program[two].place)
         ]
         one_at, two_at = draw.choice(pairs)
         deviations[rank] = _Deviation(rank, one_at, "swap", two_at)

@@ -55,7 +55,7 @@ class Visited:
 
     def report(self) -> None:
         """Print the times of the first visit and of the later visits."""
-        first, later = self.made[0], [statistics.median(one) for one in zip(*self.made[1:], strict=True)]
+        first, later = self.made[0], [statistics.median(item) for item in zip(*self.made[1:], strict=True)]
         for when, (clock, server, own) in (("first visit", first), ("later visits", later)):
             used = f"server {1000 * server:.0f} ms, Chromium {1000 * own:.0f} ms"
             print(f"  {f'{self.title} in Chromium, {when}':50} {1000 * clock:8,.0f} ms ({used})")
@@ -131,7 +131,7 @@ def _used(server: psutil.Process) -> tuple[dict[int, float], dict[int, float]]:
     """Return the processor seconds of each process, for the server and for Chromium."""
     by_process: tuple[dict[int, float], dict[int, float]] = ({}, {})
     ours = [server, *server.children(recursive=True)]
-    chromium = [one for one in psutil.Process().children(recursive=True) if one not in ours]
+    chromium = [child for child in psutil.Process().children(recursive=True) if child not in ours]
     for seconds, processes in zip(by_process, (ours, chromium), strict=True):
         for process in processes:
             with contextlib.suppress(psutil.Error):

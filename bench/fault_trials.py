@@ -185,13 +185,13 @@ class Trial:
     def expect(self, wanted: list[str], seen: dict[str, int]) -> None:
         """Check and count messages that do not come from the training's agent."""
         self.result.expected += len(wanted)
-        self.result.once += sum(seen[one] == 1 for one in wanted)
-        self.result.twice += sum(seen[one] == 2 for one in wanted)
-        lost = [one for one in wanted if not seen[one]]
+        self.result.once += sum(seen[item] == 1 for item in wanted)
+        self.result.twice += sum(seen[item] == 2 for item in wanted)
+        lost = [item for item in wanted if not seen[item]]
         self.result.missing += len(lost)
         self.result.silent += len(lost)
-        self.problems += [f"missing in silence: {one}" for one in lost]
-        self.problems += [f"{one} was sent {seen[one]} times" for one in wanted if seen[one] > 2]
+        self.problems += [f"missing in silence: {item}" for item in lost]
+        self.problems += [f"{item} was sent {seen[item]} times" for item in wanted if seen[item] > 2]
 
     def hook(self, name: str, value: str) -> None:
         """Set a variable of the agent's process that injects a fault. See ``fault_programs/hook``."""
@@ -422,7 +422,9 @@ class Trial:
         messages = [body for body in self.chat.taken if body.get("kind") != "test"]
         self._check_order(messages)
         for name in self.names:
-            mine = [body for body in messages if any(one.startswith(f"{name}/") for one, _ in stages([body]))]
+            mine = [
+                body for body in messages if any(item.startswith(f"{name}/") for item, _ in stages([body]))
+            ]
             self._check_run(name, mine)
 
     def _check_run(self, name: str, trial: list[dict[str, Any]]) -> None:
@@ -483,7 +485,7 @@ class Trial:
             return
         output = self.stderr.read_text(errors="replace") + _read(self.folder / "next")
         if self.killed:
-            known = {one.id: one for one in self._recorded()}
+            known = {item.id: item for item in self._recorded()}
             received = {name for name, _ in stages(trial)}
             unheard = set(known) - received
             unended = [
@@ -516,7 +518,7 @@ class Trial:
         """Return the incidents that the agent stored."""
         found = []
         for folder in self.home.glob("runs/trial*"):
-            found += [one for one in folded(read_journal(folder)) if one.severity != "info"]
+            found += [item for item in folded(read_journal(folder)) if item.severity != "info"]
         return found
 
 

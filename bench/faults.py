@@ -39,7 +39,7 @@ def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
     if not names:
         raise SystemExit(f"no fault is called {', '.join(only)}; there are: {', '.join(FAULTS)}")
     shares = [((turn + 0.5) / FAULTS[name][1], name) for name in names for turn in range(FAULTS[name][1])]
-    cycle = [name for _, name in sorted(shares, key=lambda one: one[0])]
+    cycle = [name for _, name in sorted(shares, key=lambda share: share[0])]
     seen = dict.fromkeys(names, 0)
     found = []
     for number, name in zip(range(trials), itertools.cycle(cycle), strict=False):
@@ -66,7 +66,7 @@ def run(
         return one_trial(number, seed, fault, index)
 
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(guarded, *one) for one in planned]
+        futures = [pool.submit(guarded, *item) for item in planned]
         try:
             for future in as_completed(futures):
                 if (result := future.result()) is not None:
@@ -83,16 +83,16 @@ def table(results: Sequence[Result]) -> str:
         " | order kept | silent losses |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    names = [name for name in FAULTS if any(one.fault == name for one in results)]
+    names = [name for name in FAULTS if any(result.fault == name for result in results)]
     for name in [*names, "all"]:
-        of = [one for one in results if name in (one.fault, "all")]
-        untouched, kept = sum(one.untouched for one in of), sum(one.exit_kept for one in of)
-        ordered = sum(one.in_order for one in of)
+        of = [result for result in results if name in (result.fault, "all")]
+        untouched, kept = sum(item.untouched for item in of), sum(item.exit_kept for item in of)
+        ordered = sum(item.in_order for item in of)
         low, _ = Share(untouched, len(of)).interval
         rows.append(
-            f"| {name} | {len(of)} | {untouched} (≥ {low:.1%}) | {kept} | {sum(one.expected for one in of)}"
-            f" | {sum(one.once for one in of)} | {sum(one.twice for one in of)}"
-            f" | {sum(one.missing for one in of)} | {ordered} | {sum(one.silent for one in of)} |"
+            f"| {name} | {len(of)} | {untouched} (≥ {low:.1%}) | {kept} | {sum(item.expected for item in of)}"
+            f" | {sum(item.once for item in of)} | {sum(item.twice for item in of)}"
+            f" | {sum(item.missing for item in of)} | {ordered} | {sum(item.silent for item in of)} |"
         )
     return "\n".join(rows)
 
@@ -126,12 +126,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.trial is not None:
         planned = planned[-1:]
     if given.once:
-        planned = [one for one in planned if one[2] == 0]
+        planned = [item for item in planned if item[2] == 0]
     results: list[Result] = []
     if given.resume and given.resume.exists():
         results = [Result(**json.loads(line)) for line in given.resume.read_text().splitlines()]
-    done = {(one.trial, one.seed, one.fault) for one in results}
-    left = [one for one in planned if (one[0], given.seed, one[1]) not in done]
+    done = {(item.trial, item.seed, item.fault) for item in results}
+    left = [item for item in planned if (item[0], given.seed, item[1]) not in done]
     try:
         for result in run(left, given.seed, given.jobs, given.minutes):
             results.append(result)
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(results))
     for name, lacks in left_out().items():
         print(f"left out: {name} needs {lacks}")
-    bad = [one for one in results if one.broken]
+    bad = [item for item in results if item.broken]
     low, _ = Share(len(results) - len(bad), len(results)).interval
     print(f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise (≥ {low:.1%} at 95 %)")
     return 1 if bad else 0
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _broken(result: Result, only: Sequence[str]) -> str:
     again = f"--seed {result.seed} --trial {result.trial}" + "".join(f" --only {word!r}" for word in only)
     lines = [f"trial {result.trial}: {result.fault} ({result.detail}), {result.scenario}: {again}"]
-    return "\n".join([*lines, *(f"    {one}" for one in result.broken)])
+    return "\n".join([*lines, *(f"    {item}" for item in result.broken)])
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def main(
     engine: str,
     listed: bool,
 ) -> None:
-    targets = [one for one in TARGETS if not only or any(fnmatch.fnmatch(one.name, glob) for glob in only)]
+    targets = [item for item in TARGETS if not only or any(fnmatch.fnmatch(item.name, glob) for glob in only)]
     if listed:
         for target in targets:
             click.echo(
@@ -102,7 +102,7 @@ def main(
     else:
         results = fuzz(targets, inputs, seed, jobs, minutes, state, failures)
         show(results)
-        sys.exit(1 if any(one.failures for one in results.values()) else 0)
+        sys.exit(1 if any(result.failures for result in results.values()) else 0)
 
 
 def fuzz(
@@ -149,7 +149,7 @@ def fuzz(
                         out.write(as_line(failure) + "\n")
             if state is not None:
                 _keep(state, seed, results)
-    return {name: one for name, one in results.items() if name in wanted}
+    return {name: item for name, item in results.items() if name in wanted}
 
 
 def _kept(state: Path | None, seed: int) -> dict[str, Result]:
@@ -159,7 +159,7 @@ def _kept(state: Path | None, seed: int) -> dict[str, Result]:
     before: dict[str, Any] = json.loads(state.read_text())
     if before["seed"] != seed:
         raise click.ClickException(f"{state} is of seed {before['seed']}; give that one, or another file")
-    results = {name: Result(**one) for name, one in before["results"].items()}
+    results = {name: Result(**item) for name, item in before["results"].items()}
     for result in results.values():
         result.failures = [Failure(**failure) for failure in result.failures]  # type: ignore[arg-type]
     return results
@@ -168,7 +168,7 @@ def _kept(state: Path | None, seed: int) -> dict[str, Result]:
 def _keep(state: Path, seed: int, results: dict[str, Result]) -> None:
     fresh = state.with_suffix(".new")
     fresh.write_text(
-        json.dumps({"seed": seed, "results": {name: asdict(one) for name, one in results.items()}})
+        json.dumps({"seed": seed, "results": {name: asdict(item) for name, item in results.items()}})
     )
     fresh.replace(state)
 
@@ -190,9 +190,9 @@ def show(results: dict[str, Result]) -> None:
         )
         click.echo(f"| {' | '.join(map(str, cells))} |")
     every = list(results.values())
-    seconds = sum(one.seconds for one in every) or 1
-    inputs, failed = sum(one.inputs for one in every), sum(len(one.failures) for one in every)
-    peak = max(one.peak for one in every) >> 20
+    seconds = sum(item.seconds for item in every) or 1
+    inputs, failed = sum(item.inputs for item in every), sum(len(item.failures) for item in every)
+    peak = max(item.peak for item in every) >> 20
     click.echo(f"| all {len(every)} | {inputs:,} | {inputs / seconds:,.0f} | {failed} | | {peak} |")
 
 

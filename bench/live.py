@@ -133,7 +133,7 @@ class Bench:
             "state": seen.state,
             "threshold": seen.threshold,
             "load": round(load, 2),
-            "messages": [{"at": one.at, **_kept(one.body)} for one in seen.messages],
+            "messages": [{"at": message.at, **_kept(message.body)} for message in seen.messages],
         }
         if self._keep and judged.outcome != "right":
             row["folder"] = str(run.folder)

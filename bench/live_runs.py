@@ -152,7 +152,7 @@ class Run:
             until = time.monotonic() + ENDS
             while time.monotonic() < until and any(process.poll() is None for process in processes):
                 time.sleep(_TICK)
-        for left in (one for members in families for one in members):
+        for left in (member for members in families for member in members):
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()
 
@@ -194,7 +194,7 @@ class Run:
         allowed = [
             json.loads(line).get("threshold_seconds") for line in self._read("incidents.jsonl").splitlines()
         ]
-        return max((one for one in allowed if one is not None), default=None)
+        return max((item for item in allowed if item is not None), default=None)
 
 
 def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

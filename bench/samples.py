@@ -120,7 +120,7 @@ def main() -> None:
                 print(f"{name}: {found:,}", file=sys.stderr)
         medians = {name: statistics.median(taken) for name, taken in seconds.items()}
         for name, taken in seconds.items():
-            speeds = [size / 1e6 / one for one in (medians[name], max(taken), min(taken))]
+            speeds = [size / 1e6 / item for item in (medians[name], max(taken), min(taken))]
             ratio = list(medians.values())[-1] / medians[name]
             print(
                 f"{name:32} {speeds[0]:8.1f} MB/s ({speeds[1]:.1f} to {speeds[2]:.1f})  {ratio:.3f} of the last"

@@ -162,7 +162,7 @@ def _table(
 ) -> Table:
     def speeds(reader: Contender, taken: Taken) -> list[float]:
         read = size if reader.share == 1.0 else sample[reader.share].stat().st_size
-        return [read / 1e6 / max(one, 1e-3) for one in taken[reader.name]]
+        return [read / 1e6 / max(item, 1e-3) for item in taken[reader.name]]
 
     by_clock = {reader.name: speeds(reader, seconds) for reader in readers}
     by_processor = {reader.name: statistics.median(speeds(reader, processor)) for reader in readers}
@@ -172,8 +172,8 @@ def _table(
         ratios = ["not installed"] * 2
         if BASE in by_clock:
             ratios = [
-                f"{one / base:.2f}×"
-                for one, base in (
+                f"{item / base:.2f}×"
+                for item, base in (
                     (middle, statistics.median(by_clock[BASE])),
                     (by_processor[name], by_processor[BASE]),
                 )

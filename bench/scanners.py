@@ -86,9 +86,9 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
     def diagnose(files: Sequence[Path], parallel: Parallel | None = None) -> int:
         names = [str(path) for path in files]
         return sum(
-            one.count
-            for one in diagnose_paths(names, Options(catalogue, parallel=parallel))[0].findings
-            if one.rule in catalogue.pages and catalogue.pages[one.rule].patterns
+            finding.count
+            for finding in diagnose_paths(names, Options(catalogue, parallel=parallel))[0].findings
+            if finding.rule in catalogue.pages and catalogue.pages[finding.rule].patterns
         )
 
     def fired(files: Sequence[Path]) -> int:

@@ -90,9 +90,9 @@ def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
 
 def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> list[str]:
     """Return the scores of one corpus, in Markdown."""
-    benign = [one for one in outcomes if one.label.startswith("benign")]
-    healthy = [one for one in outcomes if one.label == "healthy"]
-    whole = [one for one in outcomes if one.label == "failed"]
+    benign = [outcome for outcome in outcomes if outcome.label.startswith("benign")]
+    healthy = [outcome for outcome in outcomes if outcome.label == "healthy"]
+    whole = [outcome for outcome in outcomes if outcome.label == "failed"]
     lines = [f"## {title}", "", f"{len(outcomes)} cases.", ""]
     lines += ["| what | score |", "|---|---|"]
     quiet, alarms = (
@@ -107,7 +107,9 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
     lines.append(f"| wrong failure verdicts, share of healthy logs | {alarms.measured} |")
     lines += ["", *reliability(claims(outcomes))]
     lines += ["", "| family | precision | recall |", "|---|---|---|"]
-    lines += [f"| {one.family} | {one.precision} | {one.recall} |" for one in by_family(outcomes, families)]
+    lines += [
+        f"| {item.family} | {item.precision} | {item.recall} |" for item in by_family(outcomes, families)
+    ]
     wrong = confusions(outcomes)
     if wrong:
         lines += ["", "| label | reported instead | cases |", "|---|---|---|"]
@@ -137,11 +139,11 @@ def calibrated(claimed: list[Claim]) -> list[str]:
         "|---|---|---|---|",
     ]
     for name, frozen in (("development", False), ("frozen", True)):
-        half = [one for one in claimed if one.frozen is frozen]
-        sure = [one for one in half if one.confidence >= 0.9]
-        right = Share(sum(one.right for one in sure), len(sure))
+        half = [item for item in claimed if item.frozen is frozen]
+        sure = [item for item in half if item.confidence >= 0.9]
+        right = Share(sum(item.right for item in sure), len(sure))
         lines.append(f"| {name} | {len(half)} | {right.measured} | {expected_error(half):.1%} |")
-    return [*lines, "", "The frozen half:", "", *reliability([one for one in claimed if one.frozen]), ""]
+    return [*lines, "", "The frozen half:", "", *reliability([item for item in claimed if item.frozen]), ""]
 
 
 def levels(claimed: list[Claim]) -> list[str]:
@@ -150,10 +152,10 @@ def levels(claimed: list[Claim]) -> list[str]:
     Only the development half is used; confidences are calibrated with it.
     """
     lines = ["| confidence | right, development half |", "|---|---|"]
-    half = [one for one in claimed if not one.frozen]
-    for level in sorted({one.confidence for one in half}, reverse=True):
-        these = [one for one in half if one.confidence == level]
-        lines.append(f"| {level:.2f} | {Share(sum(one.right for one in these), len(these)).measured} |")
+    half = [item for item in claimed if not item.frozen]
+    for level in sorted({item.confidence for item in half}, reverse=True):
+        these = [item for item in half if item.confidence == level]
+        lines.append(f"| {level:.2f} | {Share(sum(item.right for item in these), len(these)).measured} |")
     return lines
 
 
@@ -172,9 +174,9 @@ def benchmark_claims(console: Console) -> list[Claim]:
 
     scored = benchmark.run_tools(["stallwatch"], benchmark.read_cases(), console=console)["stallwatch"]
     return [
-        Claim(one.case.id, one.answer.confidence, one.outcome == "right")
-        for one in scored
-        if one.answer.failed and one.answer.confidence is not None
+        Claim(item.case.id, item.answer.confidence, item.outcome == "right")
+        for item in scored
+        if item.answer.failed and item.answer.confidence is not None
     ]
 
 

@@ -104,17 +104,17 @@ class Share:
 def share(outcomes: Iterable[Outcome]) -> Share:
     """Return the share of outcomes that are right."""
     listed = list(outcomes)
-    return Share(sum(one.right for one in listed), len(listed))
+    return Share(sum(item.right for item in listed), len(listed))
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the outcomes of cases whose failure a rule should name."""
-    return [one for one in outcomes if not one.quiet and one.label != "failed"]
+    return [outcome for outcome in outcomes if not outcome.quiet and outcome.label != "failed"]
 
 
 def wrong_alarms(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Return the outcomes of cases without a failure for which the verdict is a failure."""
-    return [one for one in outcomes if one.quiet and not one.right]
+    return [outcome for outcome in outcomes if outcome.quiet and not outcome.right]
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ class Claim:
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
     """Return the causes that were named for failures. A cause for a case without a failure counts, too."""
     return [
-        Claim(one.case, one.confidence, one.right)
-        for one in outcomes
-        if one.primary is not None and one.verdict in ALARMS
+        Claim(outcome.case, outcome.confidence, outcome.right)
+        for outcome in outcomes
+        if outcome.primary is not None and outcome.verdict in ALARMS
     ]
 
 
@@ -196,9 +196,9 @@ def calibration(claimed: Iterable[Claim]) -> list[Bin]:
     listed = list(claimed)
     bins = []
     for low, high in BINS:
-        inside = [one for one in listed if low <= one.confidence < high]
-        score = Share(sum(one.right for one in inside), len(inside))
-        mean = sum(one.confidence for one in inside) / len(inside) if inside else 0.0
+        inside = [item for item in listed if low <= item.confidence < high]
+        score = Share(sum(item.right for item in inside), len(inside))
+        mean = sum(item.confidence for item in inside) / len(inside) if inside else 0.0
         bins.append(Bin(low, high, score, mean))
     return bins
 
@@ -206,7 +206,7 @@ def calibration(claimed: Iterable[Claim]) -> list[Bin]:
 def expected_error(claimed: Iterable[Claim]) -> float:
     """Return the expected calibration error: the gap of each bin, weighted by its number of claims."""
     bins = calibration(claimed)
-    return sum(one.gap * one.score.all for one in bins) / max(sum(one.score.all for one in bins), 1)
+    return sum(item.gap * item.score.all for item in bins) / max(sum(item.score.all for item in bins), 1)
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
@@ -214,7 +214,7 @@ def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
 
     The most frequent comes first.
     """
-    counts = Counter((one.label, one.named_cause) for one in outcomes if not one.right)
+    counts = Counter((outcome.label, outcome.named_cause) for outcome in outcomes if not outcome.right)
     return [
         (label, named_cause, count)
         for (label, named_cause), count in sorted(counts.items(), key=lambda x: (-x[1], x[0]))

@@ -128,10 +128,10 @@ def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
 
 def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
     """Return one line of the table of slow-downs."""
-    steps = sorted(math.inf if one is None else one for one in found)
-    soon = sum(one <= 10 for one in steps) / len(steps)
+    steps = sorted(math.inf if item is None else item for item in found)
+    soon = sum(step <= 10 for step in steps) / len(steps)
     middle, last = statistics.median(steps), steps[math.ceil(0.99 * len(steps)) - 1]
-    shown = [f"{one:,.0f}" if one < math.inf else f"> {MOST:,}" for one in (middle, last)]
+    shown = [f"{item:,.0f}" if item < math.inf else f"> {MOST:,}" for item in (middle, last)]
     least = f"{fewest(noise, sigma):,} and {fewest(noise, sigma, _99):,}"
     return (
         f"  {noise:10} σ {sigma:4.0%}  median {shown[0]:>7}  99 % {shown[1]:>7}  ({soon:.1%} of {len(steps)};"

@@ -194,14 +194,14 @@ def step_costs(folder: Path) -> dict[str, Costs]:
             spent[kind].append((time.thread_time() - begin) * 1e6)
 
     def added(kind: str, to: str) -> list[float]:
-        return [one - other for one, other in zip(spent[kind], spent[to], strict=True)]
+        return [item - other for item, other in zip(spent[kind], spent[to], strict=True)]
 
     batches = zip(added("further", "plain, further"), added("a step", "plain"), strict=True)
     return {
         "control": costs(added("control", "plain")),
         "a step": costs(added("a step", "plain")),
         "with a record": costs(added("a step with a record", "plain")),
-        "a further batch": costs([(more - one) / FURTHER for more, one in batches]),
+        "a further batch": costs([(more - item) / FURTHER for more, item in batches]),
     }
 
 

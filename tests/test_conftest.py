@@ -135,7 +135,7 @@ def test_lanes_report_the_same(tmp_path: Path, root: Path) -> None:
     output = done.stdout.partition("passed only when tried again: mend them")[2]
     assert "test_it.py::test_at_last" in output and "wrong at the first try" in output
     cases = ElementTree.parse(tmp_path / "told.xml").iter("testcase")
-    processes = [(case.get("name"), one.get("value")) for case in cases for one in case.iter("property")]
+    processes = [(case.get("name"), item.get("value")) for case in cases for item in case.iter("property")]
     waiting = {process for name, process in processes if name == "test_alone"}
     computing = {process for name, process in processes if name != "test_alone"}
     assert (len(processes), len(waiting), len(computing), waiting & computing) == (9, 1, 1, set())

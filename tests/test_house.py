@@ -114,7 +114,7 @@ def test_extras_do_not_repeat_dependencies(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
 
     def names(wanted: list[str]) -> set[str]:
-        return {re.split(r"[\s\[<>=!~;]", one, maxsplit=1)[0].lower() for one in wanted}
+        return {re.split(r"[\s\[<>=!~;]", item, maxsplit=1)[0].lower() for item in wanted}
 
     needed = names(project["dependencies"])
     assert {"numpy", "hyperscan", "isal"} <= needed

@@ -76,7 +76,7 @@ def test_incidents_of_0_1_are_shown_in_either_language(
 ) -> None:
     file = _database(tmp_path)
     (incident,) = IncidentStore(f"sqlite:///{file}").list(run="sft")
-    assert [incident.id] == [one.id for one in read_incidents(RUN)]
+    assert [incident.id] == [read_incident.id for read_incident in read_incidents(RUN)]
     message = render(incident, language, catalogue.pages[incident.rule])
     assert title in message.title and fix in message.text
     assert "CUDA out of memory. Tried to allocate 2.00 GiB" in message.text

@@ -217,7 +217,7 @@ def _others(w: Writer, fault: Fault, odd: int) -> None:
     s = w.s
     if s.ranks == 1 or fault.others in ("silent", "none"):
         return
-    some = sorted(s.chance.sample([one for one in range(s.ranks) if one != odd], min(s.ranks - 1, 3)))
+    some = sorted(s.chance.sample([index for index in range(s.ranks) if index != odd], min(s.ranks - 1, 3)))
     if fault.others == "alike":
         for rank in some:
             w.add(fault.lines(s), rank, uncaught=True)
@@ -456,7 +456,7 @@ def benign(name: str, kind: str) -> Log:
         _ctrl_c(w)
         code = 130
     elif kind == "restarted":  # the user fixed the cause of the first failure
-        fault = chance.choice([one for one in FAULTS if one.when == "start" and not one.job])
+        fault = chance.choice([item for item in FAULTS if item.when == "start" and not item.job])
         w.start()
         w.add(fault.lines(s))
         s.wait(600)

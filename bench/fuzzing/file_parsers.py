@@ -178,7 +178,7 @@ def parse_tail_state(data: bytes) -> None:
     path = file_of(data, f"tail/{POSITIONS}")
     positions = read_record(path, dict[str, Position]) or {}
     log = file_of(b"step 1\n", "tail/a.log")
-    files = TailSet([str(log)], {str(log): one for one in positions.values()})
+    files = TailSet([str(log)], {str(log): position for position in positions.values()})
     files.discover()
     list(files.poll())
     files.close()

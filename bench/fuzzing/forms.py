@@ -249,8 +249,8 @@ LINE_TOKENS = (
     b"ValueError: x\n", b"srun: error: ", b"WARNING:", b"2026-05-02 09:00:00,123 ", b"May  2 09:00:00 ", b"[00:10<01:30, ", b"K/s",
 )  # fmt: skip
 CODES = tuple(
-    one.encode()
-    for one in ("\x1b[", "\x1b]8;;http://x\x1b\\", "\x9b", "\x1bP", "\x1b(B", "\u202e", "\u2066", "</pre>")
+    item.encode()
+    for item in ("\x1b[", "\x1b]8;;http://x\x1b\\", "\x9b", "\x1bP", "\x1b(B", "\u202e", "\u2066", "</pre>")
 )
 SECRET_TOKENS = (
     b"password=",

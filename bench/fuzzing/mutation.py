@@ -83,7 +83,7 @@ TOKENS: tuple[bytes, ...] = (
     *(b"0000-00-00T00:00:00Z", b"9999-12-31T23:59:60.999999999Z", b"2026-02-30T25:61:61+99:99"),
     *(b"1970-01-01 00:00:00,000", b"0001-01-01T00:00:00+14:00", b"9999-12-31T23:59:59-12:00"),
 )  # type: ignore[assignment]
-TOKENS = tuple(one.encode() if isinstance(one, str) else one for one in TOKENS)
+TOKENS = tuple(item.encode() if isinstance(item, str) else item for item in TOKENS)
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NUMBERS = (
@@ -272,7 +272,7 @@ def _changed(value: Any, chance: random.Random) -> Any:
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(sorted(value))
         how = chance.random()
-        rest = {name: one for name, one in value.items() if name != key}
+        rest = {name: item for name, item in value.items() if name != key}
         if how < 0.1:
             return rest
         if how < 0.15:

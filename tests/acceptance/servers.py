@@ -86,9 +86,9 @@ class Process:
         if self.process.poll() is None:
             family = psutil.Process(self.process.pid).children(recursive=True)
             self.process.kill()
-            for one in family:
+            for item in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    one.kill()
+                    item.kill()
         self.process.wait()
 
 
@@ -193,7 +193,7 @@ class Stack:
 
     def raise_alerts(self, *labels: Mapping[str, str]) -> None:
         """Post alerts to Alertmanager as Prometheus does."""
-        body = json.dumps([{"labels": one} for one in labels]).encode()
+        body = json.dumps([{"labels": label} for label in labels]).encode()
         request = urllib.request.Request(
             f"{self.url('alertmanager')}/api/v2/alerts", body, {"Content-Type": "application/json"}
         )
@@ -281,7 +281,7 @@ class Stack:
     def number(self, query: str) -> float | None:
         """Return the highest value of a Prometheus query, or ``None`` if it has no value."""
         report = json.loads(self.get("prometheus", f"/api/v1/query?query={urllib.parse.quote(query)}"))
-        return max((float(one["value"][1]) for one in report["data"]["result"]), default=None)
+        return max((float(item["value"][1]) for item in report["data"]["result"]), default=None)
 
     def until_known(self, *runs: str, steps: int = 20) -> None:
         """Wait until Prometheus has seen `steps` steps of these runs; busy machines start slowly."""

@@ -116,7 +116,7 @@ def test_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> Non
     assert "1. " in message["text"]  # the first step of the fix
     assert "Rule: stallwatch rules show cuda-oom" in message["text"]
     assert played.crashed.ended and "failed" in played.crashed.said
-    assert [one["outcome"] for one in played.about("told-by-its-agent")] == ["crashed"]
+    assert [item["outcome"] for item in played.about("told-by-its-agent")] == ["crashed"]
 
 
 def test_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(played: Played) -> None:
@@ -135,7 +135,7 @@ def test_stall_is_in_chat_fifteen_seconds_after_its_threshold_and_its_end_too(pl
 
 def test_lost_agent_is_reported_and_a_finished_run_is_not(played: Played) -> None:
     found = played.about("vanishes", "finishes")
-    assert [(one["run"], one["rule"]) for one in found] == [("vanishes", "StallwatchAgentGone")]
+    assert [(item["run"], item["rule"]) for item in found] == [("vanishes", "StallwatchAgentGone")]
     (message,) = found
     assert message["kind"] == "alert"
     assert "docs/alerts.md#stallwatchagentgone" in message["text"]

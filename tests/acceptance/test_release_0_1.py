@@ -61,6 +61,6 @@ def test_rules_of_release_0_1_alert_on_a_stall_and_a_crash(old_stack: Any) -> No
     until(lambda: old_stack.chat.about("upgraded", "resolved", kind="stall"))
     run.order("crash")
     until(lambda: firing("StallwatchRunFailed") and firing("StallwatchCudaOom"))
-    until(lambda: [one for one in old_stack.chat.messages if one["rule"] == "cuda-oom"])
-    message = [one for one in old_stack.chat.messages if one["rule"] == "cuda-oom"][-1]
+    until(lambda: [item for item in old_stack.chat.messages if item["rule"] == "cuda-oom"])
+    message = [item for item in old_stack.chat.messages if item["rule"] == "cuda-oom"][-1]
     assert message["outcome"] == "crashed"

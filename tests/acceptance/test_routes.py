@@ -75,9 +75,9 @@ def play(stack: Any, script: Any) -> Told:
     script.between(0, ESCALATE_SECONDS + 120, "escalated", lambda: boss.about("lost"))
     script.run(settle=5)
     return Told(
-        [one["run"] for one in boss.messages],
-        [one["run"] for one in sweeps.messages],
-        sorted(one["run"] for one in stack.chat.messages),
+        [message["run"] for message in boss.messages],
+        [message["run"] for message in sweeps.messages],
+        sorted(message["run"] for message in stack.chat.messages),
         stack.said("relay"),
         [line for line in waiting if "withdrawn" in line],
     )

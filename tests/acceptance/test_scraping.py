@@ -79,7 +79,7 @@ def test_every_agent_of_a_host_is_discovered_and_scraped_with_credentials(config
 
     def series(expression: str, *labels: str) -> list[tuple[str, ...]]:
         found = json.loads(stack.get("prometheus", f"/api/v1/query?query={expression}"))["data"]["result"]
-        return sorted(tuple(one["metric"].get(label, "") for label in labels) for one in found)
+        return sorted(tuple(item["metric"].get(label, "") for label in labels) for item in found)
 
     def announced() -> list[str]:
         files = (stack.folder / "targets").glob("*.json")
@@ -95,7 +95,7 @@ def test_every_agent_of_a_host_is_discovered_and_scraped_with_credentials(config
     until(lambda: series("up==1", "job"), [("by-password",)] * 2 + [("relay",)] + [("stallwatch",)] * 2)
     until(lambda: series("up==0", "job"), [("stranger",)] * 2)
     targets = json.loads(stack.get("prometheus", "/api/v1/targets"))["data"]["activeTargets"]
-    refused = [one["lastError"] for one in targets if one["labels"]["job"] == "stranger"]
+    refused = [target["lastError"] for target in targets if target["labels"]["job"] == "stranger"]
     assert refused == ["server returned HTTP status 401 Unauthorized"] * 2
 
     stack.stop("one")  # an agent removes its announcement when it ends

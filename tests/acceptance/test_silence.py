@@ -20,7 +20,7 @@ def test_alertmanager_accepts_a_silence(stack: Any) -> None:
     number = Alertmanager(stack.url("alertmanager")).silence(wanted)
     (found,) = json.loads(stack.get("alertmanager", "/api/v2/silences"))
     assert (found["id"], found["createdBy"], found["comment"]) == (number, "ann", "known")
-    matchers = {one["name"]: (one["value"], one["isRegex"]) for one in found["matchers"]}
+    matchers = {item["name"]: (item["value"], item["isRegex"]) for item in found["matchers"]}
     assert matchers["rule"] == ("cuda-oom", False)
     assert matchers["run"] == (r"sweep\-[^ab].*\.x..*", True)
     assert matchers["alertname"] == ("Stallwatch.*", True)

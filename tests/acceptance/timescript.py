@@ -97,26 +97,26 @@ class Script:
             now = time.monotonic() - began
             before, stood = stood, standing.seconds(now)
             self._stood(now, stood - before)
-            for due in sorted((one for one in self._acts if one[0] <= now), key=lambda one: one[0]):
+            for due in sorted((act for act in self._acts if act[0] <= now), key=lambda act: act[0]):
                 self._acts.remove(due)
                 due[1]()
-            for one in self._expected:
-                if one.met_at is None and one.met():
-                    one.met_at = now
-                    assert now >= one.start, f"{one.what}: met at {now:.1f} s, before {one.start} s"
-                assert one.met_at is not None or now <= one.end + one.stood, (
-                    f"{one.what}: not met by {one.end} s"
+            for entry in self._expected:
+                if entry.met_at is None and entry.met():
+                    entry.met_at = now
+                    assert now >= entry.start, f"{entry.what}: met at {now:.1f} s, before {entry.start} s"
+                assert entry.met_at is not None or now <= entry.end + entry.stood, (
+                    f"{entry.what}: not met by {entry.end} s"
                 )
-            if done_at is None and not self._acts and all(one.met_at is not None for one in self._expected):
+            if done_at is None and not self._acts and all(item.met_at is not None for item in self._expected):
                 done_at = now
             if done_at is not None and now >= done_at + settle:
                 break
             time.sleep(_LOOK)
-        met = {one.what: one.met_at for one in self._expected if one.met_at is not None}
+        met = {item.what: item.met_at for item in self._expected if item.met_at is not None}
         self._expected.clear()
         return met
 
     def _stood(self, now: float, seconds: float) -> None:
-        for one in self._expected:
-            if seconds > 0 and now > one.start:
-                one.stood += min(seconds, now - one.start)
+        for item in self._expected:
+            if seconds > 0 and now > item.start:
+                item.stood += min(seconds, now - item.start)

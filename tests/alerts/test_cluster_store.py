@@ -152,8 +152,8 @@ class Proxy:
             server = socket.socket(socket.AF_UNIX)
             server.connect(self._server)
             self._ends += [client, server]
-            for one, other in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+            for item, other in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(item, other), daemon=True).start()
 
     def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
         try:

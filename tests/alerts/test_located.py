@@ -200,8 +200,8 @@ def test_silenced_stall_stays_silenced_if_its_rule_changes() -> None:
     found = msgspec.structs.replace(located([1]), id=f"r/stall/{cause}/1", rule=hang)
     died = msgspec.structs.replace(found, kind="ended")
     silences = [Silence(0.0, 100.0, rule=rule) for rule in ("zero3-*", hang, "cuda-*")]
-    assert [one.quiets(found, 50.0) for one in silences] == [True, True, False]
-    assert [one.quiets(died, 50.0) for one in silences] == [False, True, False]
+    assert [silence.quiets(found, 50.0) for silence in silences] == [True, True, False]
+    assert [silence.quiets(died, 50.0) for silence in silences] == [False, True, False]
     assert not silences[0].quiets(found, 100.0)
 
 

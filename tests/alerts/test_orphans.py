@@ -37,7 +37,7 @@ def run(home: Path, name: str, *incidents: Incident, dead: bool) -> Path:
         gone.wait()
         last = time.time() - 120
         folder.write_json("agent.json", msgspec.structs.replace(info, pid=gone.pid, updated_at=last))
-    lines = [msgspec.json.encode(one) for one in incidents]
+    lines = [msgspec.json.encode(incident) for incident in incidents]
     (folder.path / "incidents.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return folder.path
 
@@ -60,8 +60,8 @@ def test_open_incidents_of_a_dead_agent_are_closed_once(tmp_path: Path, stall: S
     assert heard == [closed]
     assert (closed.id, closed.status, closed.resolution) == ("dead/stall/x/1", "resolved", "unknown")
     assert closed.resolved_at == info.updated_at, "when the agent was last heard of"
-    assert [one.resolution for one in read_incidents(dead)] == ["unknown", "recovered"]
-    assert [one.status for one in read_incidents(alive)] == ["open"]
+    assert [read_incident.resolution for read_incident in read_incidents(dead)] == ["unknown", "recovered"]
+    assert [read_incident.status for read_incident in read_incidents(alive)] == ["open"]
     assert close_orphans(tmp_path, 6000.0, heard.append) == [] and len(heard) == 1
 
 
@@ -124,7 +124,7 @@ def test_old_unsent_incidents_are_not_sent(tmp_path: Path, stall: Stall) -> None
     left("new", 3600)
     heard: list[Incident] = []
     assert [info.run for _, info in report_unsent(tmp_path, now, heard.append)] == ["new"]
-    assert [(one.id, one.status) for one in heard] == [("new/stall/y/1", "open")]
+    assert [(item.id, item.status) for item in heard] == [("new/stall/y/1", "open")]
 
 
 def test_incident_open_when_its_agent_was_killed_is_always_sent(tmp_path: Path, stall: Stall) -> None:
@@ -137,7 +137,7 @@ def test_incident_open_when_its_agent_was_killed_is_always_sent(tmp_path: Path, 
     RunFolder("dead", path, info).write_info(reported=False)
     heard: list[Incident] = []
     assert len(report_unsent(tmp_path, now, heard.append)) == 1
-    assert [(one.id, one.status) for one in heard] == [(hung.id, "open")]
+    assert [(item.id, item.status) for item in heard] == [(hung.id, "open")]
 
 
 @pytest.mark.parametrize("change", ["nothing", "it ended", "another goes on"])
@@ -187,10 +187,10 @@ def test_notified_chats_learn_once_that_the_run_is_unwatched(
     looking = [agent(chat_server.url), agent(chat_server.url, other_chat_server.url)]
     journal = tmp_path / "runs/dead/incidents.jsonl"
     before = journal.read_bytes()
-    for one in looking:
+    for entry in looking:
         journal.write_bytes(before)
-        assert len(close_orphans(tmp_path, time.time(), one)) == 1
-    assert all(one.close(120) for one in looking)
+        assert len(close_orphans(tmp_path, time.time(), entry)) == 1
+    assert all(item.close(120) for item in looking)
     titles = [body["title"] for body in chat_server.bodies]
     assert titles[1:] == ["[dead] agent gone: stalled when last seen"]
     assert chat_server.bodies[1]["status"] == "resolved" and other_chat_server.bodies == []
@@ -241,9 +241,9 @@ def test_merged_incident_of_a_run_over_hosts_is_reported_once(tmp_path: Path, st
     (other / "incidents.jsonl").write_bytes(msgspec.json.encode(stall(id="sft-n2/stall/x/1")) + b"\n")
     heard: list[Incident] = []
     report_unsent(tmp_path, time.time(), heard.append)
-    assert [one.id for one in heard] == ["sft/stall/x/1"]
+    assert [item.id for item in heard] == ["sft/stall/x/1"]
     closed = close_orphans(tmp_path, time.time(), heard.append)
-    assert [(one.id, one.resolution) for one in closed] == [("sft/stall/x/1", "unknown")]
+    assert [(item.id, item.resolution) for item in closed] == [("sft/stall/x/1", "unknown")]
     assert close_orphans(tmp_path, time.time(), heard.append) == []
     assert b"unknown" in (first / "run-incidents.jsonl").read_bytes()
 

@@ -20,8 +20,8 @@ RANKS = 32
 def test_nearly_all_faults_are_found_and_no_innocent_rank_is_blamed(layout: str) -> None:
     results = [*trials(RANKS, 3, seed=7, layouts=[layout])]
     assert len(results) == 3 * len(FAULTS) * len(KNOWN)
-    assert [one for one in results if one.verdict == "wrong"] == []
-    counted = Counter(one.verdict for one in results if one.known == "recorder")
+    assert [result for result in results if result.verdict == "wrong"] == []
+    counted = Counter(result.verdict for result in results if result.known == "recorder")
     assert counted["right"] >= 0.8 * counted.total()
     assert summary(results).startswith("  108 judged:")
 

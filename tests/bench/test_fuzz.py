@@ -43,9 +43,9 @@ def odd(monkeypatch: pytest.MonkeyPatch) -> Target:
 
 def test_failure_names_the_input_that_reproduces_it(odd: Target) -> None:
     found = [
-        one
-        for one in running.run(odd, seed=1, first=0, last=400, timed=False).failures
-        if one.kind == "raised"
+        failure
+        for failure in running.run(odd, seed=1, first=0, last=400, timed=False).failures
+        if failure.kind == "raised"
     ]
     assert found
     assert "KeyError" in found[0].what
@@ -54,7 +54,7 @@ def test_failure_names_the_input_that_reproduces_it(odd: Target) -> None:
 
 def test_crash_of_the_process_is_a_failure_and_fuzzing_continues(odd: Target) -> None:
     result = running.run(odd, seed=1, first=5, last=15, timed=False)
-    killed = [one.number for one in result.failures if one.kind == "killed"]
+    killed = [failure.number for failure in result.failures if failure.kind == "killed"]
     assert 10 in killed
     assert all(running.make(odd, 1, number).startswith(b"stop") for number in killed)
     assert result.inputs == 10
@@ -90,10 +90,10 @@ class Clock:
 def _judged(clock: Clock, data: bytes, size: Callable[[bytes], int]) -> float:
     judge = running.Judge(Target("timed", clock.parse, lambda: (), 10, size=size))
     usual = b"a line of a usual length, such as logs have\n" * 20
-    for one in [usual] * 300 + [data]:
+    for item in [usual] * 300 + [data]:
         before = clock.now
-        clock.parse(one)
-        times = judge.take(one, clock.now - before)
+        clock.parse(item)
+        times = judge.take(item, clock.now - before)
     return times
 
 
@@ -109,10 +109,10 @@ def test_time_is_judged_by_the_samples_if_most_inputs_are_refused(monkeypatch: p
     clock, sound = Clock(0.001), b"a line\n" * 100
     monkeypatch.setattr(running.time, "process_time", clock.process_time)
     judge = running.Judge(Target("strict", clock.parse, lambda: (), 10), [sound])
-    for one in [b"refused" * 100] * 300 + [sound]:
+    for item in [b"refused" * 100] * 300 + [sound]:
         before = clock.now
-        clock.parse(one)
-        times = judge.take(one, clock.now - before)
+        clock.parse(item)
+        times = judge.take(item, clock.now - before)
     assert times == pytest.approx(1)
 
 
@@ -135,4 +135,4 @@ def test_interrupted_fuzzing_resumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", [r"^(a+)+$", r"x.*y", r"\s+$"])
 def test_backtracking_pattern_is_found(pattern: str) -> None:
     assert patterns.texts(pattern, 0)
-    assert any(len(one.of(100)) >= 100 and one.unit for one in patterns.texts(pattern, 0))
+    assert any(len(text.of(100)) >= 100 and text.unit for text in patterns.texts(pattern, 0))

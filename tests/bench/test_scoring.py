@@ -30,7 +30,7 @@ FAMILIES = {"cuda-oom": "memory", "nccl-collective-timeout": "collectives"}
 
 
 def test_failure_is_right_if_its_rule_is_primary() -> None:
-    assert [one.right for one in (OOM, WRONG, MISSED)] == [True, False, False]
+    assert [item.right for item in (OOM, WRONG, MISSED)] == [True, False, False]
     assert str(share([OOM, WRONG, MISSED])) == "1/3 (33.3%)"
     assert str(share([])) == "none"
 
@@ -57,7 +57,7 @@ def test_rule_judged_by_progress_must_be_found_without_another_blame() -> None:
 
 
 def test_precision_counts_claims_and_recall_counts_cases_of_a_family() -> None:
-    scores = {one.family: one for one in by_family([OOM, WRONG, MISSED, ALARM, QUIET], FAMILIES)}
+    scores = {item.family: item for item in by_family([OOM, WRONG, MISSED, ALARM, QUIET], FAMILIES)}
     assert scores["memory"].precision == Share(1, 2)  # its own case and the wrong alarm
     assert scores["memory"].recall == Share(1, 3)
     assert scores["collectives"].precision == Share(0, 1)
@@ -65,7 +65,7 @@ def test_precision_counts_claims_and_recall_counts_cases_of_a_family() -> None:
 
 
 def test_calibration_counts_wrong_alarms_in_their_bin() -> None:
-    bins = {one.low: one.score for one in calibration(claims([OOM, WRONG, MISSED, ALARM, QUIET]))}
+    bins = {item.low: item.score for item in calibration(claims([OOM, WRONG, MISSED, ALARM, QUIET]))}
     assert bins == {0.9: Share(1, 2), 0.7: Share(0, 0), 0.5: Share(0, 1), 0.0: Share(0, 0)}
 
 

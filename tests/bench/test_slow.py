@@ -13,7 +13,7 @@ from stallwatch_rules.judgements import slow_hosts
 @pytest.mark.parametrize("noise", ["gaussian", "log-normal"])
 def test_slowdown_of_ten_percent_is_found_within_ten_steps(noise: str) -> None:
     found = slow.slow_downs(noise, 0.03, 128, 4, seed=1)
-    assert all(one is not None and one <= 10 for one in found)
+    assert all(item is not None and item <= 10 for item in found)
     assert "100.0% of 4" in slow.line_of(noise, 0.03, found)
 
 

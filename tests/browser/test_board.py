@@ -56,7 +56,7 @@ def fit(page, *halves: str, whole: tuple[str, ...] = ()) -> None:  # type: ignor
     expected = {**dict.fromkeys(halves, 628), **dict.fromkeys(whole, 1280)}
     deadline = 480
     found = page.evaluate(_WIDTHS)
-    while deadline and not (len(found) == len(expected) and all(one[3] for one in found)):
+    while deadline and not (len(found) == len(expected) and all(item[3] for item in found)):
         page.wait_for_timeout(250)
         deadline, found = deadline - 1, page.evaluate(_WIDTHS)
     page.wait_for_timeout(500)

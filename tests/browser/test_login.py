@@ -125,9 +125,9 @@ def test_account_without_access_sees_only_a_refusal(guarded: Stage, newcomer, wh
 
 def test_secret_is_in_no_command_line_and_no_file(guarded: Stage) -> None:
     process = psutil.Process(guarded.process.pid)  # type: ignore[attr-defined]
-    for one in (process, *process.children(recursive=True)):
+    for item in (process, *process.children(recursive=True)):
         # the command line is missing if the process has just ended
-        words = one.as_dict(["cmdline"])["cmdline"] or []
+        words = item.as_dict(["cmdline"])["cmdline"] or []
         assert not [word for word in words if SECRET in word]
     files = [path for path in Path(guarded.home).rglob("*") if path.is_file()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]

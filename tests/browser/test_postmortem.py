@@ -82,7 +82,7 @@ def test_progress_of_reading_is_shown(page, tmp_path: Path) -> None:  # type: ig
     page.locator("input[type=file]").set_input_files(log)
     page.locator("[class*=st-key-verdict]").wait_for(timeout=120_000)
     found = page.evaluate("() => [...window.told]")
-    assert len([one for one in found if not one.startswith("Reading 0 ")]) >= 1, found
+    assert len([item for item in found if not item.startswith("Reading 0 ")]) >= 1, found
 
 
 def test_kept_report_can_be_linked_to_and_deleted(scene, page) -> None:  # type: ignore[no-untyped-def]

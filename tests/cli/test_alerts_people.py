@@ -56,7 +56,7 @@ def test_incident_is_acknowledged_by_its_id_or_its_run(stallwatch: Stallwatch, s
     assert result.exit_code == 1
     assert result.stdout == "acknowledged other/stall/x/1\n" and "no incident nothing" in result.stderr
     assert OperatorActions(store.engine).is_acknowledged(ID)
-    assert [(one.what, one.text) for one in store.history(ID)][1:] == [
+    assert [(item.what, item.text) for item in store.history(ID)][1:] == [
         ("acknowledged", ""),
         ("note", "on it"),
     ]
@@ -70,7 +70,7 @@ def test_note_is_added_to_an_incident(stallwatch: Stallwatch, store: IncidentSto
     assert refused.exit_code == 2 and "TEXT is empty" in refused.stderr
     assert stallwatch("alerts", "note", "none/stall/x/1", "x").exit_code == 1
     assert stallwatch("alerts", "note", "myr", "again").stdout == f"note added to {ID}\n"
-    assert [one.text for one in store.history(ID)[-2:]] == ["a bad cable", "again"]
+    assert [item.text for item in store.history(ID)[-2:]] == ["a bad cable", "again"]
 
 
 def test_unambiguous_prefix_of_a_name_is_accepted(stallwatch: Stallwatch, store: IncidentStore) -> None:

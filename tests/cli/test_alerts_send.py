@@ -109,7 +109,7 @@ def test_messages_kept_on_this_host_are_sent_unless_the_relay_sent_them(
     assert stallwatch("alerts", "send").exit_code == 0
     assert heard == ["untold"]
     assert ledger.has_all(CHAT, [key("untold")])
-    assert sorted(one.state for one in spool.deliveries()) == ["sent", "withdrawn"]
+    assert sorted(delivery.state for delivery in spool.deliveries()) == ["sent", "withdrawn"]
 
 
 def test_agent_does_not_resend_messages_of_a_relay_on_its_database(
@@ -158,7 +158,9 @@ def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(
     # the third message still waits
     assert dropped.exit_code == 1 and "dropped 2 for slack://****" in dropped.stdout
     assert heard == ["sound"]
-    states = {one.run: (one.state, one.reason.split(" by ")[0]) for one in outbox.deliveries()}
+    states = {
+        delivery.run: (delivery.state, delivery.reason.split(" by ")[0]) for delivery in outbox.deliveries()
+    }
     assert states["a"] == states["b"] == ("withdrawn", "dropped")
     assert states["c"][0] == "waiting" and states["sound"][0] == "sent"
     assert stallwatch("alerts", "send", "--drop", fresh).exit_code == 0

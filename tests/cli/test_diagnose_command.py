@@ -91,7 +91,7 @@ def test_schema_and_path_arguments_are_not_confused(stallwatch: Stallwatch, tmp_
     refused = stallwatch("diagnose", "--json=3", "-", stdin=OOM)
     assert refused.exit_code == 2 and "--json=3: the schemas are 1 and 2" in refused.stderr
     both = stallwatch("diagnose", "--each", "--json=2", "--", "--json=2")
-    assert [one["diagnosis"]["schema"] for one in json.loads(both.stdout)] == [2]
+    assert [load["diagnosis"]["schema"] for load in json.loads(both.stdout)] == [2]
 
 
 def test_process_returns_the_exit_code_of_the_verdict(process: Process, tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_baseline_reveals_lines_that_a_healthy_run_lacks(stallwatch: Stallwatch,
     def new(*options: str) -> list[str]:
         result = stallwatch("diagnose", "dead.log", "--json", *options)
         assert (result.exit_code, result.stderr) == (1, "")
-        return [one["template"] for one in json.loads(result.stdout)["new_lines"]]
+        return [load["template"] for load in json.loads(result.stdout)["new_lines"]]
 
     assert new() == []
     assert new("--baseline", "good.log") == ["the pump of shard <n> stopped"]
     twin = package.diagnose(tmp_path / "dead.log", baseline=tmp_path / "good.log")
-    assert [one.template for one in twin.new_lines] == ["the pump of shard <n> stopped"]
+    assert [new_line.template for new_line in twin.new_lines] == ["the pump of shard <n> stopped"]
     (tmp_path / "good.log").write_text(PUMP.format(99) + STEPS)
     assert new("--baseline", "good.log") == []
 
@@ -268,7 +268,7 @@ def test_each_prints_a_verdict_per_file(stallwatch: Stallwatch, tmp_path: Path) 
     assert about.startswith("  cuda-oom: ")
     assert second.startswith("runs/b.log  UNFINISHED")
     records = json.loads(stallwatch("diagnose", "--each", "runs", "--json").stdout)
-    assert [(one["file"], one["diagnosis"]["verdict"]) for one in records] == [
+    assert [(record["file"], record["diagnosis"]["verdict"]) for record in records] == [
         ("runs/a.log", "failed"),
         ("runs/b.log", "healthy"),
     ]

@@ -165,8 +165,8 @@ def test_together_reads_all_files_as_one_run(stallwatch: Stallwatch, logs: Path)
 
 
 def test_single_job_is_reported_without_a_table(stallwatch: Stallwatch, logs: Path) -> None:
-    for one in ("slurm-1001.out", "slurm-1003.out"):
-        (logs / one).unlink()
+    for item in ("slurm-1001.out", "slurm-1003.out"):
+        (logs / item).unlink()
     result = stallwatch("diagnose", "logs", "--json")
     assert "jobs" not in json.loads(result.stdout) and result.exit_code == 1
     assert stallwatch("diagnose", "logs").stdout.startswith(" FAILED ")
@@ -270,7 +270,7 @@ def test_each_job_is_compared_with_the_baseline(stallwatch: Stallwatch, logs: Pa
     (tmp_path / "good.log").write_text(steps(1, 100))
     (logs / "slurm-1002.err").write_text("the pump of shard 3 stopped\n" + UNKNOWN)
     report = json.loads(stallwatch("diagnose", "logs", "--json", "--baseline", "good.log").stdout)
-    assert [one["template"] for one in report["new_lines"]] == ["the pump of shard <n> stopped"]
+    assert [item["template"] for item in report["new_lines"]] == ["the pump of shard <n> stopped"]
 
 
 def test_newest_job_is_chosen_by_file_time_or_else_by_number(stallwatch: Stallwatch, tmp_path: Path) -> None:

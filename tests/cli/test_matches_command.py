@@ -45,7 +45,7 @@ def test_each_match_is_one_line(log: tuple[Path, list[str]]) -> None:
     result = run(str(path))
     assert result.exit_code == 0
     expected = [number for number, line in enumerate(text, 1) if line == NOTICE or OOM in line]
-    assert [int(one.split(":")[1]) for one in result.stdout.splitlines()] == expected
+    assert [int(line.split(":")[1]) for line in result.stdout.splitlines()] == expected
     assert result.stdout.splitlines()[0].startswith(f"{path}:22: zero3-trace-cache-invalidated: Invalidate")
     assert "hf_abc" not in result.stdout
 
@@ -70,7 +70,7 @@ def test_log_rotated_during_reading_is_read_to_its_end(
 
 def test_json_contains_time_rank_and_captures(log: tuple[Path, list[str]]) -> None:
     path, text = log
-    found = [json.loads(one) for one in run(str(path), "--json").stdout.splitlines()]
+    found = [json.loads(line) for line in run(str(path), "--json").stdout.splitlines()]
     assert found[0]["time"] == "2026-05-02T09:00:20.000Z"
     assert found[0]["captures"]["expected"] == "9"
     last = found[-1]
@@ -84,8 +84,8 @@ def test_json_contains_time_rank_and_captures(log: tuple[Path, list[str]]) -> No
 
 def test_counts_in_stretches_of_time(log: tuple[Path, list[str]]) -> None:
     path, text = log
-    counted = [json.loads(one) for one in run(str(path), "--every", "60", "--json").stdout.splitlines()]
-    assert sum(one["count"] for one in counted) == sum(line == NOTICE or OOM in line for line in text)
+    counted = [json.loads(line) for line in run(str(path), "--every", "60", "--json").stdout.splitlines()]
+    assert sum(item["count"] for item in counted) == sum(line == NOTICE or OOM in line for line in text)
     assert counted[0] == {
         "time": "2026-05-02T09:00:00.000Z",
         "rule": "zero3-trace-cache-invalidated",
@@ -97,7 +97,7 @@ def test_counts_in_stretches_of_time(log: tuple[Path, list[str]]) -> None:
 def test_only_the_rules_asked_for(log: tuple[Path, list[str]]) -> None:
     path, _ = log
     result = run(str(path), "--rule", "cuda-oom")
-    assert [one.split(": ")[1] for one in result.stdout.splitlines()] == ["cuda-oom"]
+    assert [line.split(": ")[1] for line in result.stdout.splitlines()] == ["cuda-oom"]
     unknown = run(str(path), "--rule", "no-such-rule")
     assert unknown.exit_code == 2
     assert "no such rule; stallwatch rules list" in unknown.stderr
@@ -126,6 +126,6 @@ def test_without_hyperscan_the_same_is_found(
     path, _ = log
     fast = run(str(path), "--json").stdout
     monkeypatch.setenv("STALLWATCH_MATCHER", "re2")
-    assert [json.loads(one)["line"] for one in run(str(path), "--json").stdout.splitlines()] == [
-        json.loads(one)["line"] for one in fast.splitlines()
+    assert [json.loads(line)["line"] for line in run(str(path), "--json").stdout.splitlines()] == [
+        json.loads(line)["line"] for line in fast.splitlines()
     ]

@@ -207,5 +207,5 @@ def test_mistake_in_many_tables_is_looked_up_once(monkeypatch: pytest.MonkeyPatc
         _, problems = routes.routes_from([table] * 100)
     finally:
         routes._zones.cache_clear()
-    assert len(problems) == 100 and all("did you mean Europe/Berlin?" in str(one) for one in problems)
+    assert len(problems) == 100 and all("did you mean Europe/Berlin?" in str(problem) for problem in problems)
     assert calls == ["zones"]

@@ -286,7 +286,7 @@ def test_failure_reaches_chat_database_and_terminal(process: Process, chat: Chat
     assert body["title"].startswith("[oom] failed: ")
     assert "exit code 1" in body["text"]
     home = Path(os.environ["STALLWATCH_HOME"])
-    (incident,) = [one for one in IncidentStore.at_home(home).list(run="oom") if one.kind == "ended"]
+    (incident,) = [item for item in IncidentStore.at_home(home).list(run="oom") if item.kind == "ended"]
     assert incident.rule == "cuda-oom"
     assert "cuda-oom" in result.stderr and "failed, exit code 1" in result.stderr
     assert "s3cr3t" not in result.stderr

@@ -36,8 +36,10 @@ def default(text: str) -> str:
 
 
 def test_images_have_pinned_versions(root: Path, compose: dict[str, Any]) -> None:
-    images = [one["image"] for one in compose["services"].values() if "image" in one]
-    for dockerfile in {one["build"]["dockerfile"] for one in compose["services"].values() if "build" in one}:
+    images = [value["image"] for value in compose["services"].values() if "image" in value]
+    for dockerfile in {
+        value["build"]["dockerfile"] for value in compose["services"].values() if "build" in value
+    }:
         images += re.findall(r"^FROM (\S+)", (root / dockerfile).read_text(), flags=re.MULTILINE)
     assert len(images) >= 5
     assert [image for image in images if not VERSION.fullmatch(image)] == []
@@ -86,7 +88,7 @@ def test_secrets_come_from_files(root: Path, compose: dict[str, Any]) -> None:
             if variable.endswith("_FILE"):
                 assert value.removeprefix("/run/secrets/") in service["secrets"], variable
         assert set(service.get("secrets", [])) <= compose["secrets"].keys()
-    files = {name: default(one["file"]) for name, one in compose["secrets"].items()}
+    files = {name: default(item["file"]) for name, item in compose["secrets"].items()}
     kept = subprocess.run(
         ["git", "check-ignore", "--no-index", *(path for path in files.values() if "/secrets/" in path)],
         cwd=root,

@@ -90,9 +90,9 @@ class Service:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):  # no process of its group is left
             os.killpg(self.process.pid, signal.SIGKILL)
-        for one in self._started:
+        for item in self._started:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                item.kill()
         self.process.wait()
 
     def _word(self, word: str) -> str:
@@ -124,9 +124,9 @@ def services(root: Path, tmp_path: Path) -> Iterator[dict[str, Service]]:
     (tmp_path / "deadman_url").write_text("")
     made: dict[str, Service] = {}
     try:
-        for name, one in output.items():
-            if "build" in one:
-                made[name] = Service(root, tmp_path, name, one)
+        for name, item in output.items():
+            if "build" in item:
+                made[name] = Service(root, tmp_path, name, item)
         yield made
     finally:
         for service in made.values():

@@ -26,7 +26,7 @@ def texts(app: AppTest, *kinds: str) -> str:
 
 def runs_shown(app: AppTest) -> list[dict[str, str]]:
     """Return the rows of the table of runs: each cell by its column's heading."""
-    tables = [json.loads(one.proto.mixed.json or one.proto.json) for one in app.get("bidi_component")]
+    tables = [json.loads(item.proto.mixed.json or item.proto.json) for item in app.get("bidi_component")]
     return [
         {column["title"]: cell for column, cell in zip(found["columns"], row["cells"], strict=True)}
         for found in tables

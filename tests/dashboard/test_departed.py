@@ -59,7 +59,7 @@ class Server:
         return answer(found)
 
     def _newest(self, run: str, at: float, back: float) -> float | None:
-        return max((one for one in self.scrapes[run] if at - back < one <= at), default=None)
+        return max((scrape for scrape in self.scrapes[run] if at - back < scrape <= at), default=None)
 
 
 def answer(found: list[Any]) -> Any:

@@ -121,17 +121,17 @@ def test_unmerged_incidents_are_shown_with_merged_ones(
     for number, folder in enumerate(folders, 1):
         folder.write_info(run="sft", key="5f3a", agent=f"a{number}")
     own = [make_incident(run="sft", episode=episode) for episode in (1, 2)]
-    for one in own:
-        folders[1].append_incident(one)
+    for item in own:
+        folders[1].append_incident(item)
     merged = make_incident(run="sft", hosts=["n1", "n2"], aliases=[f"a2 {own[0].id}"])
     folders[0].append_run_incident(merged)
-    assert sorted((one.id, one.hosts) for one in source.incidents("sft")) == [
+    assert sorted((incident.id, incident.hosts) for incident in source.incidents("sft")) == [
         (merged.id, ["n1", "n2"]),
         (own[1].id, []),
     ]
     alone = make_incident(run="sft", episode=3, aliases=[f"a2 {own[1].id}"])  # as people know it
     folders[1].append_run_incident(alone)
-    assert sorted(one.id for one in source.incidents("sft")) == [merged.id, alone.id]
+    assert sorted(incident.id for incident in source.incidents("sft")) == [merged.id, alone.id]
 
 
 def test_run_that_ended_without_scrapes_shows_its_diagnosis(source: Source, make_run: MakeRun) -> None:

@@ -26,7 +26,7 @@ def test_metrics_page_of_an_agent_is_read() -> None:
     assert Reading("grpo", "stallwatch_step_duration_seconds_sum", None, "", 6.0) in found
     labels = '{"rule": "silent-hang-no-error", "severity": "critical"}'
     assert Reading("grpo", "stallwatch_incident_open", None, labels, 1.0) in found
-    assert not [one for one in found if one.metric.endswith("_bucket")]
+    assert not [item for item in found if item.metric.endswith("_bucket")]
 
 
 def test_metrics_of_other_programs_are_ignored() -> None:

@@ -72,7 +72,9 @@ class FakeGrafana:
 
     def answer(self, method: str, path: str, asked: dict[str, list[str]], body: Any) -> tuple[int, Any]:
         if path == "/api/annotations" and method == "GET":
-            return 200, [one for one in self.annotations if set(asked["tags"]) <= set(one["tags"])]
+            return 200, [
+                annotation for annotation in self.annotations if set(asked["tags"]) <= set(annotation["tags"])
+            ]
         if path == "/api/annotations":
             self.annotations.append({**body, "id": len(self.annotations) + 1})
             return 200, {"id": len(self.annotations), "message": "Annotation added"}
@@ -122,7 +124,7 @@ def test_push_updates_changed_items(grafana: FakeGrafana, make_incident: Callabl
     ended = make_incident(opened_at=100.0, updated_at=160.0, status="resolved", resolved_at=160.0)
     changed = {RUN: {**boards()[RUN], "title": "Mine"}}
     done = list(push(Grafana(grafana.url, TOKEN), changed, "http://b:9090", [ended]))
-    assert [one.how for one in done] == ["kept", "updated", "updated", "updated"]
+    assert [item.how for item in done] == ["kept", "updated", "updated", "updated"]
     (mark,) = grafana.annotations
     assert (mark["time"], mark["timeEnd"]) == (100_000, 160_000) and TAG in mark["tags"]
 
@@ -173,7 +175,7 @@ def test_every_call_is_in_grafanas_description(
     for method, path, body in grafana.calls:
         known = next(known for pattern, known in patterns.items() if pattern.fullmatch(path[len("/api") :]))
         found = schema["paths"][known][method.lower()]
-        wanted = next((one for one in found.get("parameters", ()) if one["in"] == "body"), None)
+        wanted = next((item for item in found.get("parameters", ()) if item["in"] == "body"), None)
         if body is not None:
             assert wanted is not None
             definition = schema["definitions"][wanted["schema"]["$ref"].rpartition("/")[2]]

@@ -35,7 +35,7 @@ def test_failing_sources_are_listed_first() -> None:
         TargetStatus("http://d", "over", answered=NOW - 900, scrapes=9, failures=3, error="refused"),
     ]
     found = health.sources_of(targets, {"over"}, NOW)
-    assert [(health.state_of(one, NOW), one.run, one.lag(NOW)) for one in found] == [
+    assert [(health.state_of(item, NOW), item.run, item.lag(NOW)) for item in found] == [
         ("silent", None, None),
         ("late", "late", 60.0),
         ("answers", "good", 1.0),

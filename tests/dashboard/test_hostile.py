@@ -82,7 +82,7 @@ def told_by(app: Any) -> Iterator[tuple[str, str]]:
                     yield element.type, found
                 elif found is not None and not isinstance(found, (bool, int, float)):
                     kind = "choice" if element.type in ("selectbox", "multiselect") else element.type
-                    yield from ((kind, one) for one in found if isinstance(one, str))
+                    yield from ((kind, item) for item in found if isinstance(item, str))
 
 
 def faults(app: Any) -> list[tuple[str, str]]:
@@ -152,7 +152,7 @@ Elvis is in the building
 
 def checked(app: AppTest, shows: str = "alert(1)") -> AppTest:
     """Return the page, after a check that it shows the text unchanged."""
-    assert not app.exception, [one.value for one in app.exception]
+    assert not app.exception, [item.value for item in app.exception]
     assert faults(app) == []
     everything = "\n".join(text.replace("\\", "") for _, text in told_by(app))
     assert shows in everything
@@ -216,7 +216,7 @@ def test_runs_page_shows_hostile_text_as_text(run: str, monkeypatch: pytest.Monk
     failing = TargetStatus(url=f"http://{TEXT}", run=None, error=LONG)
     monkeypatch.setattr(shared(), "targets", lambda: [failing])
     app = checked(page("runs"))
-    assert any("alert(1)" in one["Phase"] for one in runs_shown(app))
+    assert any("alert(1)" in item["Phase"] for item in runs_shown(app))
 
 
 def test_run_page_shows_hostile_lines_as_text(run: str) -> None:
@@ -280,11 +280,11 @@ def test_custom_rule_page_shows_hostile_text_as_text(
         monkeypatch.setenv(name, value)
     app = page("rules", rule="house-rule")
     assert not app.exception
-    shown = "\n".join(str(one.value) for one in app.markdown)
+    shown = "\n".join(str(item.value) for item in app.markdown)
     assert "alert(1)" in shown
     for acts in (r"\$x", r":red\[", r":material/", r"!\["):
         assert not re.search(rf"(?<!\\){acts}", shown), acts
-    assert not any(one.allow_html for one in app.markdown)
+    assert not any(item.allow_html for item in app.markdown)
 
 
 def test_rules_page_accepts_hostile_search_text() -> None:

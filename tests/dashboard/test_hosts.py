@@ -48,8 +48,8 @@ def three(second: float, *steps: float) -> list[Reading]:
 
 
 def test_metrics_page_names_the_host_only_of_runs_over_hosts() -> None:
-    assert {one.agent for one in page(metrics_of("n2", range(2)))} == {"n2:19400"}
-    assert {one.agent for one in page(metrics_of("n2", range(2), job=""))} == {""}
+    assert {item.agent for item in page(metrics_of("n2", range(2)))} == {"n2:19400"}
+    assert {item.agent for item in page(metrics_of("n2", range(2), job=""))} == {""}
 
 
 def test_reports_of_hosts_are_stored_separately_and_read_together() -> None:

@@ -49,7 +49,7 @@ def test_viewer_sees_that_actions_are_denied(incident: Incident, monkeypatch: py
     monkeypatch.setattr("stallwatch_dashboard.pages.incident.may_operate", lambda: False)
     app = page("incidents", incident=incident.id)
     assert "Only operators can acknowledge" in texts(app, "caption")
-    assert [one.key for one in app.button] == ["all_incidents"] and not app.text_area
+    assert [item.key for item in app.button] == ["all_incidents"] and not app.text_area
     assert "Only operators" not in texts(page("incidents", incident="gone/1"), "caption")
 
 
@@ -58,7 +58,7 @@ def test_deliveries_are_shown_in_the_selected_language(incident: Incident, home:
     store = IncidentStore.at_home(home)
     outbox = Outbox(store.engine)
     chats = ("first", "second", "third", "fourth")
-    outbox.put(lambda *_: [Draft(one, one, incident.run, notice, (one,)) for one in chats], time.time())
+    outbox.put(lambda *_: [Draft(chat, chat, incident.run, notice, (chat,)) for chat in chats], time.time())
     first, second = (outbox.claim(chat, time.time()) for chat in chats[:2])
     assert first is not None and second is not None
     outbox.sent(first, "first", time.time())
@@ -83,7 +83,7 @@ def test_id_of_a_merged_incident_leads_to_the_merged_one(
     store.upsert(merged)
     store.close()
     source = Source(DashboardSettings(home=home))
-    assert [one.id for one in source.cases.incidents()] == [merged.id]
+    assert [incident.id for incident in source.cases.incidents()] == [merged.id]
     found = source.incident(own.id)
     assert found is not None and found.id == merged.id
     source.close()

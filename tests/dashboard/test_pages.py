@@ -49,7 +49,7 @@ def stuck(
     store.upsert(incident)
     store.close()
     until = time.monotonic() + 120  # one round waits for a second, and a busy machine takes longer
-    while not any(one.run == "stuck" and one.answered for one in shared().targets()):
+    while not any(target.run == "stuck" and target.answered for target in shared().targets()):
         assert time.monotonic() < until
         shared().scraper.scrape_once()
     return folder
@@ -138,7 +138,7 @@ def test_unread_metrics_are_reported_with_the_reason(
     lines = {0: ["step 7/900 loss 0.5"]}
     make_run("far", now=now, host="n1", endpoint="http://127.0.0.1:1/metrics", lines=lines)
     until = time.monotonic() + 120
-    while not any(one.error for one in shared().targets()):
+    while not any(target.error for target in shared().targets()):
         assert time.monotonic() < until
         shared().scraper.scrape_once()
     said = texts(page("run", run="far"), "caption")

@@ -106,7 +106,7 @@ def test_archive_can_contain_several_jobs() -> None:
 
 def test_single_job_has_no_table() -> None:
     app = upload(page("postmortem"), *FILES[1:3])
-    assert not app.exception and not [one for one in app.selectbox if one.key == CHOICE]
+    assert not app.exception and not [item for item in app.selectbox if item.key == CHOICE]
     log = f"Traceback (most recent call last):\nOddError: {HOSTILE}\n".encode()
     app = upload(page("postmortem"), ("slurm-1001.out", log), ("slurm-1002.out", steps(10, 50)))
     assert not app.exception and "OddError" in str(table(app))

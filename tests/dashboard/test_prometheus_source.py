@@ -83,7 +83,7 @@ def test_run_over_hosts_is_one_run_with_hosts(tmp_path: Path, wait_for: Callable
         metrics.read(1, 100)
         metrics.hooked(Record(rank=number, number=1, time=1.0, values={"step": 50.0 + number}))
     hosts["n1"].ended(time.time(), "finished")
-    served = [start_http_server(0, addr="127.0.0.1", registry=one.registry) for one in hosts.values()]
+    served = [start_http_server(0, addr="127.0.0.1", registry=item.registry) for item in hosts.values()]
     targets = ", ".join(f"'127.0.0.1:{exporter.server_port}'" for exporter, _ in served)
     config = (
         "global: {scrape_interval: 1s}\n"
@@ -195,8 +195,8 @@ def test_runs_that_are_no_longer_scraped_keep_their_last_values(
         assert store.last_seen() == ends
         asked = noted(store)
         found = store.summaries(ends, float(now))
-        assert {one.step for one in found.values()} == {41}
-        assert {one.memory_bytes for one in found.values()} == {2**31}
+        assert {value.step for value in found.values()} == {41}
+        assert {value.memory_bytes for value in found.values()} == {2**31}
         assert sum("last_over_time" in question for question in asked) == 2
         asked.clear()
         assert store.summaries(ends, float(now)) == found and store.last_seen() == ends
@@ -262,7 +262,7 @@ def test_pages_work_with_prometheus(
             app.run()
             assert not app.exception, name
             if name == "runs":
-                assert [(one["Run"], one["State"]) for one in runs_shown(app)] == [(RUN, "▶ training")]
+                assert [(item["Run"], item["State"]) for item in runs_shown(app)] == [(RUN, "▶ training")]
             if name == "run":
                 assert {metric.label: metric.value for metric in app.metric}["Step"] == "57 / 900"
     finally:

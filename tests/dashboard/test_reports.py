@@ -16,7 +16,7 @@ def test_stored_report_round_trips(tmp_path: Path) -> None:
     kept = reports.keep(found, ["a.log"], "en", "lines")
     again = reports.load(kept.id)
     assert again is not None and again.diagnosis == found and again.names == ["a.log"]
-    assert [one.id for one in reports.all()] == [kept.id]
+    assert [item.id for item in reports.all()] == [kept.id]
     reports.delete(kept.id)
     reports.delete(kept.id)
     assert reports.load(kept.id) is None and reports.all() == []

@@ -34,7 +34,7 @@ class Clock:
 
 def answered(scraper: Scraper, run: str) -> float | None:
     """Return the time at which the run's own agent last answered."""
-    times = [one.answered for one in scraper.status() if one.run == run and one.answered is not None]
+    times = [item.answered for item in scraper.status() if item.run == run and item.answered is not None]
     return max(times, default=None)
 
 

@@ -74,7 +74,7 @@ def test_baseline_reveals_new_lines(settings: DashboardSettings) -> None:
     assert {of for _, of in signs} == {both} and signs == sorted(signs) and signs[-1][0] == both
     empty = read_uploads([failed], settings, lambda *_: None, healthy=[("other.log", io.BytesIO())])
     assert empty.healthy == "", "nothing was compared"
-    assert [one.exemplar for one in answer.found.new_lines] == [new]
+    assert [new_line.exemplar for new_line in answer.found.new_lines] == [new]
 
 
 def test_archives_of_two_hosts_are_one_run(settings: DashboardSettings) -> None:
@@ -105,7 +105,7 @@ def test_archives_of_two_hosts_are_one_run(settings: DashboardSettings) -> None:
     primary = answer.found.primary
     assert primary is not None
     assert (primary.rule, primary.rank, primary.host) == ("cuda-oom", 3, "n1")
-    assert [(one.host, one.ranks) for one in answer.found.hosts] == [("n0", [0, 1]), ("n1", [2, 3])]
+    assert [(host.host, host.ranks) for host in answer.found.hosts] == [("n0", [0, 1]), ("n1", [2, 3])]
 
 
 def test_zip_bomb_is_stopped_and_reported(settings: DashboardSettings) -> None:
@@ -258,7 +258,7 @@ class TestGate:
         headers = [] if size is None else [(b"content-length", str(size).encode())]
         path = f"/base/_stcore/upload_file/{session}/f{size}"
         scope = {"type": "http", "method": method, "path": path, "headers": headers}
-        gate = UploadGate(app, ledger, 100, lambda one: one != "gone")
+        gate = UploadGate(app, ledger, 100, lambda item: item != "gone")
         return int(self.ask_app(gate, scope)[0]["status"])
 
     def test_only_sessions_that_were_offered_it(self) -> None:

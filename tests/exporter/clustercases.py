@@ -52,7 +52,7 @@ class Chat:
     @property
     def stages(self) -> list[tuple[str, str]]:
         """Return id and stage of all recorded incidents, without repetitions."""
-        return list(dict.fromkeys((one.id, one.stage) for one in self.got))
+        return list(dict.fromkeys((item.id, item.stage) for item in self.got))
 
 
 def incident(at: float, number: int = 1, **facts: Any) -> Incident:

@@ -92,7 +92,7 @@ def test_new_cause_continues_a_finding_without_later_steps(dying: Book, step: in
 def test_same_cause_continues_an_old_finding(dying: Book) -> None:
     dying.book.open("finding", "rank-gone", "critical", 150.0, step=10)
     dying.book.open("finding", "loss-nan", "critical", 100.0, step=3)
-    assert [one[:4] for one in dying.end("loss-nan", 10)] == [
+    assert [item[:4] for item in dying.end("loss-nan", 10)] == [
         ("job/finding/rank-gone/1", "finding", "rank-gone", "resolved"),
         ("job/finding/loss-nan/1", "ended", "loss-nan", "open"),
     ]
@@ -101,7 +101,7 @@ def test_same_cause_continues_an_old_finding(dying: Book) -> None:
 @pytest.mark.parametrize(("severity", "harm"), [("warning", "degrading"), ("critical", "degrading")])
 def test_slowdown_is_not_the_cause_of_a_failure(dying: Book, severity: Severity, harm: str) -> None:
     dying.book.open("finding", "step-time-rising", severity, 100.0, step=10, harm=harm)
-    assert [one[3:] for one in dying.end("cuda-oom", 10)] == [("resolved", "run-failed"), ("open", "")]
+    assert [item[3:] for item in dying.end("cuda-oom", 10)] == [("resolved", "run-failed"), ("open", "")]
 
 
 def test_unknown_failure_does_not_replace_a_known_cause(dying: Book) -> None:

@@ -152,7 +152,11 @@ def test_fatal_line_is_reported_while_ranks_restart(run: Any, ranks: Ranks) -> N
         run.wait(3)
         ranks.kill(1)
         run.wait(1)
-    opened = {one.rule: one.opened_at - BEGIN - 41 for one in run.kept_incidents if one.kind == "finding"}
+    opened = {
+        kept_incident.rule: kept_incident.opened_at - BEGIN - 41
+        for kept_incident in run.kept_incidents
+        if kept_incident.kind == "finding"
+    }
     assert opened == {"host-oom-sigkill": pytest.approx(30, abs=2)}
 
 
@@ -309,7 +313,7 @@ def test_local_rank_numbers_in_lines_are_mapped_to_global_ranks(run: Any) -> Non
     ranks.kill(9)
     ranks.leave(8)
     found = run.agent.end(run.agent.judged(Ending("failed", 1)), run.now)
-    assert next(one.ranks for one in found.findings if one.rule == "cuda-oom") == [9]
+    assert next(finding.ranks for finding in found.findings if finding.rule == "cuda-oom") == [9]
     info = read_info(run.folder.path)
     assert info is not None and info.ranks == "8-9"  # the ranks are kept after they have ended
 
@@ -320,7 +324,7 @@ def test_lines_of_an_unprobed_rank_are_not_attributed_to_another(run: Any) -> No
     ranks.start(9)
     run.say(*(line.replace("[rank3]: ", "[default0]:") for line in OOM))
     found = run.agent.end(run.agent.judged(Ending("failed", 1)), run.now)
-    assert next(one.ranks for one in found.findings if one.rule == "cuda-oom") == [8]
+    assert next(finding.ranks for finding in found.findings if finding.rule == "cuda-oom") == [8]
     info = read_info(run.folder.path)
     assert info is not None and (info.ranks, info.first_rank) == ("9", 8)
 

@@ -43,7 +43,7 @@ def test_growing_invalidations_with_slower_steps_warn_once(run: Any) -> None:
     for step in range(1, 241):
         run.say(*[CACHE] * (step // 40))
         run.steps(step, step, seconds=1.0 + step / 60)
-    opened = [(one.rule, one.severity) for one in run.told if one.status == "open"]
+    opened = [(item.rule, item.severity) for item in run.told if item.status == "open"]
     assert set(opened) == {("zero3-trace-cache-invalidated", "warning")}
     assert len(run.changes) == 1
 
@@ -61,8 +61,10 @@ def test_invalidations_with_slowdown_are_a_warning(run: Any) -> None:
         run.say(*[CACHE] * 4)
         run.steps(step, step, seconds=4.0)
     opened = [incident for incident in run.told if incident.status == "open"]
-    assert [(one.rule, one.severity) for one in opened][:1] == [("zero3-trace-cache-invalidated", "warning")]
-    assert [one.rule for one in opened if one.status == "open"].count("step-time-degraded") == 0
+    assert [(item.rule, item.severity) for item in opened][:1] == [
+        ("zero3-trace-cache-invalidated", "warning")
+    ]
+    assert [item.rule for item in opened if item.status == "open"].count("step-time-degraded") == 0
     assert opened[0].step == 40 and opened[0].last_loss is None, "the last loss is of a later step"
     run.end("finished", 0)
     assert {change[0] for change in run.changes} == {"finding/zero3-trace-cache-invalidated/1"}
@@ -71,7 +73,7 @@ def test_invalidations_with_slowdown_are_a_warning(run: Any) -> None:
 def test_slower_steps_are_a_warning(run: Any) -> None:
     run.steps(1, 40, seconds=1.0)
     run.steps(41, 90, seconds=4.0)
-    assert [(one.rule, one.severity) for one in run.told][:1] == [("step-time-degraded", "warning")]
+    assert [(item.rule, item.severity) for item in run.told][:1] == [("step-time-degraded", "warning")]
 
 
 @pytest.mark.parametrize(("another", "warned"), [(True, []), (False, ["step-time-degraded"])])
@@ -83,4 +85,4 @@ def test_slower_steps_of_a_second_training_are_not_reported(
     if another:
         probes[0].event("training")
     run.train(probes, 40, 1.5)
-    assert [one.rule for one in run.told if one.status == "open"][:1] == warned
+    assert [item.rule for item in run.told if item.status == "open"][:1] == warned

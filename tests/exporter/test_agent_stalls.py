@@ -46,7 +46,7 @@ def test_early_stall_says_that_its_threshold_is_not_learned(run: Any) -> None:
     run.say("step 61/1000 loss 0.1")
     run.steps(62, 70, seconds=4.0)
     run.wait(61)
-    assert [one.learning for one in run.told[-1:]] == [False]
+    assert [item.learning for item in run.told[-1:]] == [False]
 
 
 def test_repeated_startup_line_does_not_reset_the_steps(run: Any) -> None:

@@ -367,7 +367,9 @@ def test_broken_last_checkpoint_of_a_finished_run_is_reported(
     file.touch()
     probe.event("checkpoint", path=str(file.parent), by="trainer")
     assert run.end("finished", 0).verdict == "degraded"
-    assert [(one.rule, one.status, one.resolution) for one in run.told] == [(CORRUPT, "resolved", "unmended")]
+    assert [(item.rule, item.status, item.resolution) for item in run.told] == [
+        (CORRUPT, "resolved", "unmended")
+    ]
 
 
 def announce_trainer(probe: Probe, **about: Any) -> None:

@@ -183,7 +183,7 @@ def test_invalid_name_is_reported(run: Run, name: str, called: str, said: str) -
     outcome = run("pass", name=name)
     assert outcome.folder.run == called or not called
     assert len(outcome.notices) == bool(said)
-    assert all(f"{said}: this run is called {outcome.folder.run}" in one for one in outcome.notices)
+    assert all(f"{said}: this run is called {outcome.folder.run}" in notice for notice in outcome.notices)
 
 
 STEP_OF_SLURM = {

@@ -41,7 +41,7 @@ def test_next_program_with_fewer_ranks_misses_none(late: bool) -> None:
         assert look(exits) == []
     for rank, number, at in again:
         step(exits, rank, number, at)
-    assert {one.rank for one in look(exits, 1)} <= {0} and 2 not in exits.well
+    assert {item.rank for item in look(exits, 1)} <= {0} and 2 not in exits.well
     if not late:
         leave(exits, 0, at=200.0)
     step(exits, 1, 90, 201.0)

@@ -171,7 +171,7 @@ def test_spawned_rank_without_a_rank_variable_is_named(
     assert (found.kind, found.rule, found.rank, found.exception) == ("ended", rule, 1, exception)
     later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert later.verdict == run.diagnosis.verdict
-    assert [one.ranks for one in later.unknown] == [one.ranks for one in run.diagnosis.unknown]
+    assert [item.ranks for item in later.unknown] == [item.ranks for item in run.diagnosis.unknown]
     assert (later.primary.rank if later.primary else 1) == 1
 
 

@@ -47,13 +47,13 @@ class Story:
         self.episodes = Episodes(self.told.append)
 
     def see(self, *troubles: Incident) -> None:
-        for one in troubles:
-            self.episodes.take(one)
+        for trouble in troubles:
+            self.episodes.take(trouble)
         self.episodes.flush()
 
     @property
     def stages(self) -> list[tuple[str, str, str]]:
-        return list(dict.fromkeys((one.id, one.stage, one.outcome or "") for one in self.told))
+        return list(dict.fromkeys((item.id, item.stage, item.outcome or "") for item in self.told))
 
 
 def test_warning_stall_and_crash_are_one_incident() -> None:
@@ -113,7 +113,7 @@ def test_stall_long_after_another_alarm_is_a_new_episode() -> None:
     story.see(trouble("finding", "loss-nan", 100.0, step=10))
     story.see(trouble("stall", "silent-hang-no-error", 130.0, step=12))
     story.see(trouble("finding", "cuda-oom", 5000.0, step=900))
-    assert len({one.id for one in story.told}) == 2
+    assert len({item.id for item in story.told}) == 2
 
 
 def test_broken_checkpoint_does_not_hide_a_stall() -> None:
@@ -121,8 +121,8 @@ def test_broken_checkpoint_does_not_hide_a_stall() -> None:
     note = message(f"concern.{CHECKPOINT}")
     story.see(trouble("finding", "checkpoint-archive-corrupt", 100.0, note=note))
     story.see(trouble("stall", "silent-hang-no-error", 130.0))
-    assert [one.stage for one in story.told] == ["open", "open"]
-    assert len({one.id for one in story.told}) == 2
+    assert [item.stage for item in story.told] == ["open", "open"]
+    assert len({item.id for item in story.told}) == 2
 
 
 def test_late_stacks_are_an_update() -> None:
@@ -130,7 +130,7 @@ def test_late_stacks_are_an_update() -> None:
     stall = trouble("stall", "silent-hang-no-error", 100.0)
     story.see(stall)
     story.see(msgspec.structs.replace(stall, stacks=STACKS, rank=1, updated_at=105.0))
-    assert [(one.stage, one.rank) for one in story.told] == [("open", None), ("open", 1)]
+    assert [(item.stage, item.rank) for item in story.told] == [("open", None), ("open", 1)]
     assert story.told[-1].history[-1].what == "stacks"
 
 
@@ -148,4 +148,4 @@ def test_journal_combines_to_the_reported_incident() -> None:
     assert resumed == []
     episodes.take(over(stall, 160.0))
     episodes.flush()
-    assert [(one.id, one.outcome) for one in resumed] == [(stall.id, "recovered")]
+    assert [(item.id, item.outcome) for item in resumed] == [(stall.id, "recovered")]

@@ -42,7 +42,7 @@ def told(found: Diagnosis) -> tuple[Any, ...]:
     return (
         found.verdict,
         (primary.rule, primary.rank, primary.step, primary.evidence) if primary else None,
-        [(one.exception, one.message, one.count) for one in found.unknown],
+        [(item.exception, item.message, item.count) for item in found.unknown],
         found.progress.last_step,
         found.progress.last_loss,
     )
@@ -99,7 +99,7 @@ def test_memory_for_undecided_prefixes_is_bounded() -> None:
     assert not readers._learning and readers._held == 0
     for number in range(100):
         readers.lines(f"{number}.log", b"x" * 50_000, 1.0, None)
-    assert 0 < readers._held == sum(one.held for one in readers._learning.values()) <= 4 * 1024 * 1024
+    assert 0 < readers._held == sum(value.held for value in readers._learning.values()) <= 4 * 1024 * 1024
     assert "99.log" in readers._learning and "0.log" not in readers._learning
 
 

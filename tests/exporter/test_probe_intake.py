@@ -31,7 +31,7 @@ def warn_of_saving(probes: list[Probe]) -> None:
 
 
 def finding(diagnosis: Any, rule: str) -> Any:
-    return next((one for one in diagnosis.findings if one.rule == rule), None)
+    return next((finding for finding in diagnosis.findings if finding.rule == rule), None)
 
 
 def test_warning_of_a_rank_is_an_incident(probed: Any) -> None:
@@ -64,7 +64,7 @@ def test_warning_has_the_step_of_its_rank(probed: Any) -> None:
     probes[0].steps = 45.0
     warn(probes[0], EVAL, "eval-silent", "m", module="m (Linear)", others=0, place="t.py:9 in main")
     run.wait(3)
-    assert [(one.rule, one.step) for one in run.told] == [(EVAL, 45)]
+    assert [(item.rule, item.step) for item in run.told] == [(EVAL, 45)]
 
 
 def test_failure_after_a_warning_is_reported_from_the_log(probed: Any) -> None:
@@ -125,7 +125,7 @@ def test_exception_missing_in_the_log_is_diagnosed(probed: Any) -> None:
     run.train(probes, 5)
     raise_unseen(probes[1])
     run.wait(12)
-    assert [(one.rule, one.severity) for one in run.told] == [("cuda-oom", "critical")]
+    assert [(item.rule, item.severity) for item in run.told] == [("cuda-oom", "critical")]
     diagnosis = run.end()
     assert (diagnosis.verdict, diagnosis.primary.rule, diagnosis.primary.rank) == ("failed", "cuda-oom", 1)
     assert diagnosis.primary.file == "events.jsonl"
@@ -142,7 +142,7 @@ def test_exception_in_probe_and_log_counts_once(probed: Any) -> None:
         "[rank1]: torch.OutOfMemoryError: no such thing as 5 apples",
     )
     diagnosis = run.end()
-    assert [(one.exception, one.count) for one in diagnosis.unknown] == [("torch.OutOfMemoryError", 1)]
+    assert [(item.exception, item.count) for item in diagnosis.unknown] == [("torch.OutOfMemoryError", 1)]
     assert diagnosis.unknown[0].first.file == "stdout"
 
 

@@ -99,7 +99,7 @@ class Ranks:
 
     @property
     def missed(self) -> dict[int, float]:
-        return {one.rank: one.since for one in self.exits.gone}
+        return {item.rank: item.since for item in self.exits.gone}
 
     def close(self) -> None:
         for process in self.up.values():
@@ -159,7 +159,7 @@ def test_restarted_rank_is_present(ranks: Ranks, before: tuple[str, ...]) -> Non
     ranks.look()
     assert ranks.there == {0: True, 1: True}
     ranks.tell(0, "exit")
-    assert [one.rank for one in ranks.look()] == [0]
+    assert [item.rank for item in ranks.look()] == [0]
     assert ranks.there == {0: False, 1: True}
 
 

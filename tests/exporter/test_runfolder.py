@@ -205,7 +205,9 @@ def test_agents_of_one_run_share_a_label_and_have_separate_folders(agent: Agent,
         info = read_info(folder.path)
         assert info is not None and (info.run, info.folder) == ("sft-8123.0", folder.path.name)
         assert (info.job, info.attempt, info.key, info.node) == ("8123.0", 0, SLURM.key, 1)
-    assert {(info.run, info.folder) for info in list_runs(tmp_path)} == {("sft-8123.0", one) for one in names}
+    assert {(info.run, info.folder) for info in list_runs(tmp_path)} == {
+        ("sft-8123.0", name) for name in names
+    }
     assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == names
 
 
@@ -220,7 +222,7 @@ def test_unnamed_run_over_hosts_is_named_after_its_script(agent: Agent) -> None:
 
 def test_restart_of_a_job_has_another_label(agent: Agent) -> None:
     again = msgspec.structs.replace(SLURM, key="60" * 8, attempt=1)
-    assert [agent("n1", one).run for one in (SLURM, again)] == ["sft-8123.0", "sft-8123.0-r1"]
+    assert [agent("n1", item).run for item in (SLURM, again)] == ["sft-8123.0", "sft-8123.0-r1"]
 
 
 def test_host_name_cannot_leave_the_state_folder(agent: Agent, tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_label_of_a_record_must_match_its_folder(agent: Agent, tmp_path: Path, c
     agent("n1")
     folder = agent("n2")
     folder.write_info(run=claimed, folder="../../etc")
-    (info,) = [one for one in list_runs(tmp_path) if one.folder != "sft-8123.0"]
+    (info,) = [list_run for list_run in list_runs(tmp_path) if list_run.folder != "sft-8123.0"]
     assert (info.run, info.folder) == ("sft-8123.0+n2", "sft-8123.0+n2")
     assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == ["sft-8123.0"]
 

@@ -68,7 +68,7 @@ def test_steps_of_a_run_over_hosts_are_reported_to_the_coordinator(probed: tuple
         run.folder, run.settings, run.catalogue, [], clock=lambda: run.now, probing=probing, joining=joining
     )
     train(probed, 5, 0.3)
-    paces = {one.rank: one for one in member.report().paces}
+    paces = {pace.rank: pace for pace in member.report().paces}
     assert sorted(paces) == [0, 1]
     assert paces[1].steps == paces[0].steps == [2, 3, 4]
     assert paces[1].own[-1] == 0.8
@@ -118,5 +118,5 @@ def test_exited_late_rank_is_not_reported(
     run.wait(1.0)
     if goes_on:
         train((run, probes[:1]), 3, 0.0)
-    findings = [one.rule for one in run.end("finished", 0).findings]
+    findings = [finding.rule for finding in run.end("finished", 0).findings]
     assert ("straggler-slow-node" in findings) is not goes_on

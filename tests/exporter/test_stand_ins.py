@@ -44,7 +44,7 @@ def test_generated_call_has_the_recorded_frames() -> None:
             frame = frame.f_back
         return found[::-1]
 
-    wanted = STUCK if sys.version_info >= (3, 11) else [one.replace("Feeder.", "") for one in STUCK]
+    wanted = STUCK if sys.version_info >= (3, 11) else [item.replace("Feeder.", "") for item in STUCK]
     assert call(STUCK, here) == wanted
 
 
@@ -57,10 +57,10 @@ def test_agent_reads_the_recorded_stacks(tmp_path: Path, monkeypatch: pytest.Mon
             time.sleep(0.05)
         ranks = local_ranks(tmp_path, None)
         found = fold(gather(ranks), time=0.0)
-        assert [one.rank for one in ranks] == [0, 1], "rank 2 had ended, rank 3 was on another host"
+        assert [rank.rank for rank in ranks] == [0, 1], "rank 2 had ended, rank 3 was on another host"
         assert (found.odd, found.why) == ([1], "elsewhere")
         assert [group.place for group in found.groups] == ["train.py:42 in step", "data.py:9 in Feeder.next"]
-    assert all(one.ended for one in local_ranks(tmp_path, None)), "they end with the replay"
+    assert all(local_rank.ended for local_rank in local_ranks(tmp_path, None)), "they end with the replay"
 
 
 def test_failed_stand_in_does_not_end_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

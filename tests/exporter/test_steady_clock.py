@@ -73,8 +73,8 @@ def test_clock_change_under_a_probe_is_not_a_stall(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "home" / "runs" / "set"
     report = [json.loads(line) for line in (folder / "incidents.jsonl").read_text().splitlines()]
-    assert {(one["kind"], one["episode"], one["step"]) for one in report} == {("stall", 1, 12)}
-    assert max(one["stalled_seconds"] for one in report) < 30.0
+    assert {(item["kind"], item["episode"], item["step"]) for item in report} == {("stall", 1, 12)}
+    assert max(item["stalled_seconds"] for item in report) < 30.0
     # For people, times use the wall clock as it was set.
     assert report[0]["opened_at"] == pytest.approx(time.time() + seconds, abs=60.0)
     info = json.loads((folder / "agent.json").read_text())
@@ -136,6 +136,6 @@ def test_incident_keeps_start_and_duration_after_a_clock_change(
     run.steps(11, 12)
     closed = run.told[-1]
     assert closed.status == "resolved"
-    assert {one.opened_at for one in (*run.told, *run.kept_incidents)} == {closed.opened_at}
+    assert {item.opened_at for item in (*run.told, *run.kept_incidents)} == {closed.opened_at}
     assert 0.0 < closed.resolved_at - closed.opened_at < run.now - began
     assert [event.at for event in closed.history] == [closed.opened_at, closed.resolved_at]

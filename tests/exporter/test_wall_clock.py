@@ -67,8 +67,8 @@ def test_wall_clock_change_is_not_a_stall(tmp_path: Path, source: str, set_to: s
     assert done.returncode == 0, done.stderr
     journal = (tmp_path / "home" / "runs" / "set" / "incidents.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in journal]
-    assert {(one["kind"], one["episode"], one["step"]) for one in found} == {("stall", 1, 12)}
-    assert all(5.0 < one["stalled_seconds"] < 60.0 for one in found)
+    assert {(item["kind"], item["episode"], item["step"]) for item in found} == {("stall", 1, 12)}
+    assert all(5.0 < item["stalled_seconds"] < 60.0 for item in found)
 
 
 def test_wall_clock_is_really_changed(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_known_defaults_match_the_training_arguments() -> None:
     defaults: dict[str, Any] = {}
     for node in ast.walk(_transformers("training_args.py")):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call):
-            values = [one.value for one in node.value.keywords if one.arg == "default"]
+            values = [keyword.value for keyword in node.value.keywords if keyword.arg == "default"]
             if values and isinstance(values[0], ast.Constant):
                 defaults[ast.unparse(node.target)] = values[0].value
     assert {name: defaults.get(name) for name in TRAINERS.defaults} == TRAINERS.defaults
@@ -137,7 +137,7 @@ def test_known_trainer_arguments_match_the_installed_trainers(file: str, name: s
         for method in node.body
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     ]
-    taken = {one.arg for one in init.args.args + init.args.kwonlyargs} - {"self"}
+    taken = {argument.arg for argument in init.args.args + init.args.kwonlyargs} - {"self"}
     assert taken <= TRAINERS.taken
     assert init.args.kwarg is None
 

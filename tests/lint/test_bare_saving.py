@@ -21,7 +21,7 @@ def lines_found(text: str, stage: int = 3) -> list[int | None]:
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
-    return [one.line for one in check_bare_saving(script, Run(config))]
+    return [item.line for item in check_bare_saving(script, Run(config))]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
     assert isinstance(script, Script)
     versions = {"transformers": transformers, "trl": "1.16.0"}
     diagnostics = check_run(None, [script], versions, signatures=Signatures(read))
-    return [(render(one.what), render(one.fix)) for one in diagnostics]
+    return [(render(diagnostic.what), render(diagnostic.fix)) for diagnostic in diagnostics]
 
 
 @pytest.mark.parametrize(

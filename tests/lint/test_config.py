@@ -162,9 +162,9 @@ def test_quoted_stage_is_reported_for_a_trainer(text: str, stage: object, checks
     config = parse_json(
         json.dumps({"zero_optimization": {**ZERO3, "stage": stage}}, indent=1), "ds.json"
     ).config
-    found = [one for one in check_run(config, [script]) if one.file == "ds.json"]
-    assert [one.check for one in found] == checks
-    assert [one.line for one in found] == [3] * len(checks)
+    found = [item for item in check_run(config, [script]) if item.file == "ds.json"]
+    assert [item.check for item in found] == checks
+    assert [item.line for item in found] == [3] * len(checks)
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_batch_sizes_must_match_the_number_of_ranks() -> None:
 def test_invalid_json_is_reported_with_its_line() -> None:
     parsed = parse_json('{\n "a": 1,\n "b" 2 ] }', "ds.json")
     assert parsed.config is None
-    assert [(one.check, one.severity, one.line) for one in parsed.diagnostics] == [
-        ("config-unreadable", "fails", 3)
-    ]
+    assert [
+        (diagnostic.check, diagnostic.severity, diagnostic.line) for diagnostic in parsed.diagnostics
+    ] == [("config-unreadable", "fails", 3)]
 
 
 @pytest.mark.parametrize(("value", "severity"), [("2", "advice"), ('"auto"', "fails")])
@@ -257,9 +257,9 @@ def test_duplicate_key_is_reported() -> None:
     parsed = parse_json(
         '{\n"zero_optimization": {"stage": 2},\n"zero_optimization": {"stage": 3}\n}', "ds.json"
     )
-    assert [(one.check, one.severity, one.line) for one in parsed.diagnostics] == [
-        ("config-key-twice", "fails", 3)
-    ]
+    assert [
+        (diagnostic.check, diagnostic.severity, diagnostic.line) for diagnostic in parsed.diagnostics
+    ] == [("config-key-twice", "fails", 3)]
 
 
 def test_line_numbers_are_right_in_a_file_with_tabs() -> None:
@@ -297,7 +297,9 @@ def test_table_of_keys_matches_the_installed_release() -> None:
         ("fp16", DeepSpeedFP16Config),
         ("bf16", DeepSpeedBF16Config),
     ):
-        fields = set(model.model_fields) | {one.alias for one in model.model_fields.values() if one.alias}
+        fields = set(model.model_fields) | {
+            model_field.alias for model_field in model.model_fields.values() if model_field.alias
+        }
         known = {name for name, key in KNOWN.sections[path].keys.items() if key.within(installed)}
         assert fields == known
 

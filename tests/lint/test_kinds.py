@@ -19,7 +19,7 @@ def checks_found(text: str) -> list[str]:
     config = DsConfig(
         {"zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}}, "ds.json"
     )
-    return [one.check for one in check_run(config, [script]) if one.file == "train.py"]
+    return [item.check for item in check_run(config, [script]) if item.file == "train.py"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def checks_with_lines(text: str, stage: int = 3) -> list[tuple[str, int | None]]
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
-    return [(one.check, one.line) for one in check_rank_guard(script, Run(config))]
+    return [(item.check, item.line) for item in check_rank_guard(script, Run(config))]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,11 @@ def found(
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     diagnostics = check_run(DsConfig(values, "ds.json"), [script], versions)
-    return [(one.severity, one.check, one.line) for one in diagnostics if one.file == "train.py"]
+    return [
+        (diagnostic.severity, diagnostic.check, diagnostic.line)
+        for diagnostic in diagnostics
+        if diagnostic.file == "train.py"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +292,7 @@ def test_auto_values_require_a_trainer() -> None:
     def checked(text: str) -> list[str]:
         script = parse_script(text, "train.py")
         assert isinstance(script, Script)
-        return [one.check for one in check_run(config, [script])]
+        return [item.check for item in check_run(config, [script])]
 
     assert checked("import deepspeed\ndeepspeed.initialize(model=m)") == ["auto-without-trainer"]
     assert checked("import deepspeed, accelerate\ndeepspeed.initialize(model=m)") == []
@@ -336,7 +340,7 @@ def test_training_arguments_that_differ_from_the_configuration_are_reported(
 ) -> None:
     if isinstance(expected, str):
         expected = [(expected, "arguments-differ-from-config")]
-    assert [one[:2] for one in found(ARGUMENTS.format(text), values)] == expected
+    assert [item[:2] for item in found(ARGUMENTS.format(text), values)] == expected
 
 
 def test_argument_defaults_depend_on_the_class() -> None:

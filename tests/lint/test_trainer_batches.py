@@ -18,7 +18,7 @@ def found(text: str, versions: Mapping[str, str] | None = None, ranks: int | Non
     script = parse_script(text, "train.py")
     assert isinstance(script, Script)
     diagnostics = check_run(None, [script], versions, world_size=ranks)
-    return [f"{one.severity} {one.check} {one.line}" for one in diagnostics]
+    return [f"{diagnostic.severity} {diagnostic.check} {diagnostic.line}" for diagnostic in diagnostics]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_conditional_entries_apply_only_to_matching_runs() -> None:
         script = parse_script(used, "train.py")
         assert isinstance(script, Script)
         config = DsConfig({"zero_optimization": zero}, "ds.json")
-        return [one.severity for one in check_versions(Run(config, [script], versions))]
+        return [check_version.severity for check_version in check_versions(Run(config, [script], versions))]
 
     versions = {"trl": "0.14.0", "deepspeed": "0.16.4"}
     assert told(versions, "GRPOTrainer()", stage=3) == ["likely"]
@@ -56,7 +56,7 @@ def test_conditional_entries_apply_only_to_matching_runs() -> None:
 def test_each_entry_has_a_range_a_source_and_a_page(catalogue: Catalogue) -> None:
     assert len(version_conflicts()) >= 10
     for entry in version_conflicts():
-        assert len(entry.ranges) >= 2 and all(SpecifierSet(one) for one in entry.ranges.values())
+        assert len(entry.ranges) >= 2 and all(SpecifierSet(item) for item in entry.ranges.values())
         assert entry.source and entry.rule in catalogue.pages
 
 

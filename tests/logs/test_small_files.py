@@ -166,8 +166,8 @@ def test_diagnosis_is_the_same_for_every_searcher(tmp_path: Path, catalogue: Cat
     else:
         with ThreadPoolExecutor(2) as pool:
             shared, _ = diagnose_paths([tmp_path], Options(catalogue, parallel=Parallel(executor=pool)))
-    for one in (alone, shared):
-        one.stats.seconds = 0.0
+    for item in (alone, shared):
+        item.stats.seconds = 0.0
     assert shared == alone
 
 
@@ -233,7 +233,10 @@ def test_all_are_read_if_they_are_few_or_cannot_be_searched(
 
 def test_sources_with_equal_signs_and_end_are_one_kind(catalogue: Catalogue, engine: ScanEngine) -> None:
     def kinds(*texts: str) -> list[bytes]:
-        return [one.kind for one in outline_sources(engine, frozenset(), [text.encode() for text in texts])]
+        return [
+            outline_source.kind
+            for outline_source in outline_sources(engine, frozenset(), [text.encode() for text in texts])
+        ]
 
     same = kinds(steps(1), steps(20, 14), steps(300, 7).replace("\n", "\r\n"), steps(4).rstrip())
     assert len(set(same)) == 1
@@ -253,8 +256,8 @@ def test_sign_belongs_to_the_source_that_contains_it(engine: ScanEngine) -> None
     texts = [steps(1), OOM, "no line end", steps(2) + OOM.strip(), "", "\r\n\n", steps(3)]
     failures = frozenset(range(len(engine.targets)))
     found = outline_sources(engine, failures, [text.encode() for text in texts])
-    assert [one.failed for one in found] == [False, True, False, True, False, False, False]
-    assert [one.lines for one in found] == [20, 1, 1, 21, 1, 2, 20]
+    assert [item.failed for item in found] == [False, True, False, True, False, False, False]
+    assert [item.lines for item in found] == [20, 1, 1, 21, 1, 2, 20]
 
 
 def outline(kind: bytes, lines: int = 1, ended: float | None = None, texts: bytes = b"") -> SourceOutline:

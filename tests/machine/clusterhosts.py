@@ -34,11 +34,13 @@ class Recorder:
         if self.broken is not None:
             raise self.broken
         self.reports.append(report)
-        newest = {one.agent: one for one in self.reports}
+        newest = {item.agent: item for item in self.reports}
         return Reply(
             coordinator=self.name,
             acknowledged={report.agent: report.number},
-            members=[Member(one.host_id, one.host, one.address, one.node) for one in newest.values()],
+            members=[
+                Member(value.host_id, value.host, value.address, value.node) for value in newest.values()
+            ],
             refused=self.refused.get(report.agent, ""),
         )
 

@@ -34,7 +34,7 @@ def lane_of(test: str) -> str:
     file = test.partition("::")[0]
     *folders, name = file.split("/")
     top = folders[folders.index("tests") + 1 :][:1] if "tests" in folders else folders[:1]
-    return next((FOLDERS[one] for one in top if one in FOLDERS and name not in APART), file)
+    return next((FOLDERS[item] for item in top if item in FOLDERS and name not in APART), file)
 
 
 def turn(test: str) -> int:

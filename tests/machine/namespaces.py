@@ -102,7 +102,7 @@ class Hosts:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.hosts: dict[str, Host] = {}
-        self._private = [str(one) for one in private]
+        self._private = [str(item) for item in private]
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._number, self._bridge = _new_bridge()
         self.address = f"10.98.{self._number}.1"  #: address of this machine for the hosts

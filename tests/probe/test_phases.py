@@ -217,9 +217,9 @@ class TestTrainer:
     @trains(TRAINING, WITH_CALLBACK)
     def test_trainer_reports_steps_evaluations_and_checkpoints(self, trained: list[Trained]) -> None:
         """The trainer runs unchanged, and with Stallwatch's callback."""
-        for one in trained:
-            assert one.ranks.phases() == EVALUATED_AND_SAVED
-            records = [each.values for each in one.ranks.records()]
+        for item in trained:
+            assert item.ranks.phases() == EVALUATED_AND_SAVED
+            records = [each.values for each in item.ranks.records()]
             last = next(values for values in reversed(records) if "step" in values)
             assert last["target_steps"] == 4
             assert all("loss" in values for values in records if values.get("step", 0) in (2, 4))
@@ -322,7 +322,7 @@ class TestPlainLoops:
     def test_tracebacks_and_compiled_code_are_those_of_a_run_without_probe(
         self, trained: list[Trained]
     ) -> None:
-        watched, plain = (one.printed.replace(str(one.ranks.folder), "") for one in trained)
+        watched, plain = (item.printed.replace(str(item.ranks.folder), "") for item in trained)
         assert watched == plain
         assert "does not require grad" in plain
 

@@ -79,7 +79,7 @@ def test_program_that_becomes_a_rank_keeps_the_signal(rings: Path) -> None:
         assert len(list(rings.glob(f"*{SIGNAL}"))) == len(list(rings.glob(f"*{FAULT}"))) == 1
         dump = queries.FaultDump(rank.ring, rank.pid)
         assert dump.sent
-        gathering.wait_for([dump], lambda one: one.text() is not None, 30.0)
+        gathering.wait_for([dump], lambda item: item.text() is not None, 30.0)
         assert main_thread(from_faulthandler(dump.text() or "")) is not None
 
 

@@ -67,7 +67,7 @@ def asked_at_the_hang(rings: Path) -> dict[int, RankAnswer]:
     """Return the ranks' answers after all waiting ranks have joined their collectives."""
     until = time.monotonic() + 120
     while True:
-        asked = {one.rank: one for one in gather(local_ranks(rings, None))}
+        asked = {item.rank: item for item in gather(local_ranks(rings, None))}
         if len(asked) == 4 and [joined(asked[rank], "tp") for rank in range(4)] == [7, 7, 7, 6]:
             return asked
         assert time.monotonic() < until, asked
@@ -87,10 +87,10 @@ class TestMesh:
 
     def test_ranks_of_a_hanging_mesh_report_their_groups_and_how_far_they_are(self, hanging: Path) -> None:
         asked = asked_at_the_hang(hanging)
-        recorded = {rank: one.recorded for rank, one in asked.items()}
+        recorded = {rank: item.recorded for rank, item in asked.items()}
         by_axis = {
-            rank: {axis: one.members[name] for name, axis in one.axes.items()}
-            for rank, one in recorded.items()
+            rank: {axis: item.members[name] for name, axis in item.axes.items()}
+            for rank, item in recorded.items()
         }
         world = (0, 1, 2, 3)
         assert by_axis == {
@@ -101,14 +101,14 @@ class TestMesh:
         }
         assert [joined(asked[rank], "dp") for rank in range(4)] == [3] * 4
         assert [joined(asked[rank], "world") for rank in range(4)] == [1, 1, 0, 0]
-        assert {one.origin for one in asked.values()} == {"probe"}
+        assert {value.origin for value in asked.values()} == {"probe"}
         assert [asked[rank].step for rank in range(4)] == [3] * 4
 
     def test_flight_recorder_adds_completed_and_running_collectives(self, hanging: Path) -> None:
         two = asked_at_the_hang(hanging)[2].recorded
         tp = next(number for number, name in two.names.items() if two.axes[name] == "tp")
         assert two.counts[tp] == Counts(7, 6)
-        assert [(one.group, one.name, one.number, one.operation) for one in two.waiting] == [
+        assert [(item.group, item.name, item.number, item.operation) for item in two.waiting] == [
             (tp, two.names[tp], 7, "all_reduce")
         ]
 

@@ -114,7 +114,7 @@ def _alerts(root: Path) -> Iterator[str]:
                 name = rule.get("alert") or rule["record"]
                 yield name
                 yield from (f"{name}: label {label}" for label in rule.get("labels", ()))
-                yield from (f"{name}: annotation {one}" for one in rule.get("annotations", ()))
+                yield from (f"{name}: annotation {item}" for item in rule.get("annotations", ()))
 
 
 def _rules(root: Path) -> Iterator[str]:
@@ -154,11 +154,15 @@ def _python() -> Iterator[str]:
         value = getattr(module, name)
         yield f"stallwatch.{name}"
         if callable(value) and name != "Diagnosis":
-            yield from (f"stallwatch.{name}({one})" for one in inspect.signature(value).parameters)
+            yield from (
+                f"stallwatch.{name}({parameter})" for parameter in inspect.signature(value).parameters
+            )
     run = _module("stallwatch.integrations.loop").TrainingRun
     for name, method in inspect.getmembers(run, inspect.isfunction):
         if not name.startswith("_"):
-            yield from (f"TrainingRun.{name}({one})" for one in inspect.signature(method).parameters)
+            yield from (
+                f"TrainingRun.{name}({parameter})" for parameter in inspect.signature(method).parameters
+            )
 
 
 def _values() -> Iterator[str]:

@@ -86,7 +86,7 @@ def test_stall_after_silent_invalidations_names_the_modules(watched: Watched) ->
     floors = {"stall_floor_seconds": 3.0, "stall_start_seconds": 90.0}
     assert watched.run("quiet_zero3.py", *options, own_family=True, **floors) == 0
     # A busy machine may cause an earlier stall, which ends by itself.
-    stall = [one for one in watched.told if one.kind == "stall" and one.status == "open"][-1]
+    stall = [item for item in watched.told if item.kind == "stall" and item.status == "open"][-1]
     assert stall.rule == "zero3-trace-cache-invalidated"
     assert any(
         "expected blocks.0 (Block), but got blocks.2 (Block)" in render(line) for line in stall.evidence

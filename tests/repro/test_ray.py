@@ -94,7 +94,9 @@ def blamed(home: Path) -> list[str]:
     """Return the places of the blamed ranks, from each stall that names a rank."""
     found = []
     for run in home.glob("runs/*"):
-        for stacks in (one.stacks for one in read_incidents(run) if one.stacks is not None):
+        for stacks in (
+            read_incident.stacks for read_incident in read_incidents(run) if read_incident.stacks is not None
+        ):
             found += [
                 f"{group.ranks} {group.place}"
                 for group in stacks.groups

@@ -18,13 +18,15 @@ def claimed(package: str) -> list[RulePage]:
     return [
         page
         for page in load_catalogue().pages.values()
-        if page.status == "stable" and any(same_package(one.package, package) for one in page.emitted_by)
+        if page.status == "stable" and any(same_package(item.package, package) for item in page.emitted_by)
     ]
 
 
 def missing(pages: Sequence[RulePage], package: str, sources: Sources) -> list[str]:
     """Return the texts of the rules that the sources do not contain."""
-    return [f"{one.rule}: {one.pattern}" for one in look(pages, package, sources) if one.state == "missing"]
+    return [
+        f"{item.rule}: {item.pattern}" for item in look(pages, package, sources) if item.state == "missing"
+    ]
 
 
 def missing_of_installed(package: str) -> tuple[str, list[str]]:

@@ -60,7 +60,7 @@ def is_proof(page: RulePage, package: str, place: str, pattern: str) -> bool:
     """Return True if a text found at this place of a package must be the message, not a coincidence."""
     if _NO_SOURCE.search(place):
         return False
-    named = " ".join(one.module for one in page.emitted_by if same_package(one.package, package))
+    named = " ".join(item.module for item in page.emitted_by if same_package(item.package, package))
     files = {part.rpartition("/")[2] for part in re.findall(r"[\w./*-]+", named)}
     if place.rpartition("/")[2] in files or "*.py" in files or not files:
         return True
@@ -79,7 +79,7 @@ def proofs(
     verified = list(verified)
     anew = {result["package"] for result in verified}
     for rule, given in (earlier or {}).items():
-        kept = [one for one in given if one.startswith("wording: ") and one.split()[1] not in anew]
+        kept = [item for item in given if item.startswith("wording: ") and item.split()[1] not in anew]
         if kept and rule in catalogue.pages:
             found[rule] = kept
     for result in verified:

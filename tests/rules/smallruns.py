@@ -48,4 +48,4 @@ def primary(diagnosis: Diagnosis) -> str | None:
 
 
 def finding(diagnosis: Diagnosis, rule: str) -> Finding:
-    return next(one for one in diagnosis.findings if one.rule == rule)
+    return next(finding for finding in diagnosis.findings if finding.rule == rule)

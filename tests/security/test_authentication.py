@@ -66,8 +66,8 @@ def start(tmp_path: Path, catalogue: Catalogue) -> Iterator[Callable[..., int]]:
         return int(server.url.rpartition(":")[2].partition("/")[0])
 
     yield make
-    for one in running:
-        one.close()
+    for item in running:
+        item.close()
 
 
 @pytest.fixture(params=PATHS)
@@ -293,7 +293,7 @@ def test_dashboard_does_not_send_credentials_to_a_taken_port(
         alive.write_info(endpoint=server.url)
         scraper.scrape_once()
         assert thief.sent and set(thief.sent) == {None}
-        assert [one.failures for one in scraper.status() if one.run == "alive"] == [0]
+        assert [item.failures for item in scraper.status() if item.run == "alive"] == [0]
     finally:
         scraper.close()
         store.close()

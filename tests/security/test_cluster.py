@@ -567,7 +567,7 @@ def test_service_keeps_many_runs_separate(two: Cluster) -> None:
         assert send(served.port, body, secret="secret", key="a", number=2).status == 400
     finally:
         served.close()
-    assert {key: one.agents for key, one in merged.items()} == {"a": ["eve"], "b": ["eve"]}
+    assert {key: item.agents for key, item in merged.items()} == {"a": ["eve"], "b": ["eve"]}
 
 
 def test_each_problem_is_reported_once_per_interval() -> None:

@@ -55,7 +55,7 @@ def planted(folder: Path, text: str = HOSTILE) -> Path:
 def refused(folder: Path, because: str) -> Config:
     """Nothing of the planted file is in force, and it is named with the reason and the remedy."""
     config = load(environ={}, cwd=folder)
-    assert config.file is None and all(one.source == "default" for one in config.settings.values())
+    assert config.file is None and all(value.source == "default" for value in config.settings.values())
     (ignored,) = config.ignored
     assert because in ignored.message and "stallwatch config trust" in str(ignored)
     return config

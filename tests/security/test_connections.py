@@ -63,8 +63,8 @@ def start(tmp_path: Path, catalogue: Catalogue) -> Iterator[Callable[..., int]]:
         return int(server.url.rpartition(":")[2].partition("/")[0])
 
     yield make
-    for one in running:
-        one.close()
+    for item in running:
+        item.close()
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_nested_webhook_is_rejected_permanently() -> None:
 def test_nested_journal_line_does_not_hide_other_incidents(tmp_path: Path, incident: Incident) -> None:
     """An account that can add a line to a run's journal must not blind its readers."""
     (tmp_path / "incidents.jsonl").write_bytes(DEEP + b"\n" + msgspec.json.encode(incident) + b"\n")
-    assert [one.id for one in read_incidents(tmp_path)] == [incident.id]
+    assert [read_incident.id for read_incident in read_incidents(tmp_path)] == [incident.id]
 
 
 def test_lone_surrogate_in_database_does_not_hide_other_incidents(tmp_path: Path, incident: Incident) -> None:
@@ -78,7 +78,7 @@ def test_lone_surrogate_in_database_does_not_hide_other_incidents(tmp_path: Path
             "update incidents set payload = json_set(payload, '$.severity', ?) where id = 'other'", ("XX",)
         )
         connection.exec_driver_sql(r"update incidents set payload = replace(payload, 'XX', '\ud800')")
-    assert [one.id for one in store.list()] == [incident.id]
+    assert [item.id for item in store.list()] == [incident.id]
     store.close()
 
 
@@ -244,7 +244,10 @@ def test_long_upload_name_is_truncated_immediately() -> None:
 def test_key_repeated_thousands_of_times_is_reported_with_its_last_line() -> None:
     """Each of many doubled keys was looked for in the whole file."""
     text = "{" + ",\n".join(f'"k{number % 2000}": 1' for number in range(4000)) + "}"
-    found = {str(one.what.params["name"]): one.line for one in parse_json(text, "ds.json").diagnostics}
+    found = {
+        str(diagnostic.what.params["name"]): diagnostic.line
+        for diagnostic in parse_json(text, "ds.json").diagnostics
+    }
     assert found["k0"] == 2001
     assert len(found) == 2000
 
@@ -252,7 +255,9 @@ def test_key_repeated_thousands_of_times_is_reported_with_its_last_line() -> Non
 @pytest.mark.parametrize("text", ["zero_optimization: " + "{" * 4000, "[" * 4000, "? " * 4000])
 def test_nested_yaml_file_is_rejected_immediately(text: str) -> None:
     """PyYAML's own scanner takes minutes for four thousand brackets; libyaml's refuses them."""
-    assert [one.check for one in parse_accelerate(text, "a.yaml").diagnostics] == ["config-unreadable"]
+    assert [diagnostic.check for diagnostic in parse_accelerate(text, "a.yaml").diagnostics] == [
+        "config-unreadable"
+    ]
 
 
 def test_yaml_keys_that_are_not_text_are_ignored() -> None:
@@ -311,7 +316,10 @@ def safetensors(path: Path, *tensors: tuple[str, list[int]]) -> Path:
 def test_impossible_tensor_shape_is_reported_as_a_false_header(shape: list[int], tmp_path: Path) -> None:
     """The product of many long numbers takes time that grows with the square of the header's length."""
     file = safetensors(tmp_path / "model.safetensors", ("a", shape), ("b", [2**63 - 1, 0]), ("c", [0] * 64))
-    found = [(one.kind, one.what.params["names"]) for one in check_safetensors(file)]
+    found = [
+        (check_safetensor.kind, check_safetensor.what.params["names"])
+        for check_safetensor in check_safetensors(file)
+    ]
     assert found == [("lying-header", "a")]
 
 
@@ -319,7 +327,7 @@ def test_rank_numbers_in_file_names_are_not_missing_parts(tmp_path: Path) -> Non
     """A few empty files would stand for as many ranks as their numbers multiplied."""
     for rank in range(2):
         (tmp_path / f"zero_pp_rank_131000_mp_rank_{rank}_optim_states.pt").touch()
-    kinds = {one.kind for one in check_checkpoint(tmp_path)}
+    kinds = {item.kind for item in check_checkpoint(tmp_path)}
     assert kinds == {"empty-file", "missing-model-states"}
 
 
@@ -329,7 +337,7 @@ def test_checkpoint_names_are_written_as_safe_text(tmp_path: Path) -> None:
     (tmp_path / "latest").write_text("x\u202e\x85y", encoding="utf-8")
     index = {"weight_map": {"w": "s\udc80\x9b\u202et"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    named = {one.kind: one.what.params for one in check_checkpoint(tmp_path)}
+    named = {item.kind: item.what.params for item in check_checkpoint(tmp_path)}
     assert named["lying-header"]["names"] == "a???b"
     assert named["latest-missing"]["folder"] == "x??y"
     assert named["missing-shards"]["names"] == "s???t"
@@ -338,7 +346,7 @@ def test_checkpoint_names_are_written_as_safe_text(tmp_path: Path) -> None:
 def test_checkpoint_file_with_a_name_that_is_not_utf_8_is_reported(tmp_path: Path) -> None:
     """One such file ended the check of the whole folder, and the agent could not record the incident."""
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors")).touch()
-    assert [diagnostic_of(one).file for one in check_checkpoint(tmp_path)] == [f"{tmp_path}/?.safetensors"]
+    assert [diagnostic_of(item).file for item in check_checkpoint(tmp_path)] == [f"{tmp_path}/?.safetensors"]
     watch = CheckpointWatch(begin=lambda job: job())
     watch.take({"kind": "checkpoint", "rank": 0, "time": 1.0, "path": str(tmp_path)}, 1, 0.0)
     matches = [match for now in range(200) for match in watch.look(float(now))]

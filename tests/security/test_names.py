@@ -64,7 +64,7 @@ def test_file_name_with_terminal_codes_is_escaped(tmp_path: Path, form: list[str
     shown = (done.stdout + done.stderr).decode()  # in characters, all of it
     assert done.returncode == 2, "some of the files are not there"
     assert "rank0" in shown
-    assert [one for one in OBEYED if one in shown] == []
+    assert [item for item in OBEYED if item in shown] == []
     assert not any(line.startswith("  rank 0 is healthy") for line in shown.splitlines())
 
 

@@ -53,9 +53,9 @@ from stallwatch_rules.text.redact import LineMasker, redact
 SEED = 20261126
 SECRETS = made(SEED)
 RUN = 8  #: characters of a secret that nothing may hold
-RUNS = {one.secret[at : at + RUN]: one.kind for one in SECRETS for at in range(len(one.secret) - RUN + 1)}
+RUNS = {item.secret[at : at + RUN]: item.kind for item in SECRETS for at in range(len(item.secret) - RUN + 1)}
 BEGIN = 1_795_000_000.0
-EACH = pytest.mark.parametrize("secret", SECRETS, ids=[one.kind for one in SECRETS])
+EACH = pytest.mark.parametrize("secret", SECRETS, ids=[item.kind for item in SECRETS])
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {}"
 
 
@@ -311,7 +311,7 @@ def test_dashboard_pages_contain_no_secret(watched: Watched, monkeypatch: pytest
     for name, value in to_environment(DashboardSettings(home=watched.home, insecure=True)).items():
         monkeypatch.setenv(name, value)
     pages = [("run", {"run": "sft"}), ("runs", {}), ("incidents", {})]
-    pages += [("incidents", {"incident": one.id}) for one in watched.incidents[-3:]]
+    pages += [("incidents", {"incident": incident.id}) for incident in watched.incidents[-3:]]
     for name, query in pages:
         code = f"from stallwatch_dashboard.app import main\nmain({name!r})"
         app = AppTest.from_string(code, default_timeout=120)
@@ -460,7 +460,7 @@ def test_site_pattern_that_is_not_utf_8_does_not_end_the_program(site: Any) -> N
 
 def test_redact_lists_kinds_without_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The check of a file shows where its secrets are, and of which kind, and nothing of them."""
-    key = next(one for one in SECRETS if one.kind == "pem-3").text
+    key = next(item for item in SECRETS if item.kind == "pem-3").text
     token = SECRETS[0].text
     log = tmp_path / "a.log"
     log.write_text(f"step 1 loss 0.5\n{token}\n{key}\nopen /home/alice/x\n", encoding="utf-8")
@@ -502,7 +502,7 @@ def test_key_printed_over_several_lines_is_masked_in_log_copies(tmp_path: Path) 
     """Each line comes in a portion of its own: the short last one follows on a line of the portion before."""
     (tmp_path / "ranks").mkdir()
     copies = RankCopies(tmp_path, redact, notice=pytest.fail)
-    keys = {one.text for one in SECRETS if "PRIVATE KEY" in one.text}
+    keys = {item.text for item in SECRETS if "PRIVATE KEY" in item.text}
     for number, key in enumerate(sorted(keys)):
         for line in key.split("\n"):
             copies.write("pipe", "stdout", f"{line}\n".encode(), BEGIN + number)

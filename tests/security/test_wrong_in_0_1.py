@@ -141,9 +141,9 @@ def started(folder: Path, *arguments: str, **environ: str) -> Iterator[subproces
         family = [process]
         with contextlib.suppress(psutil.NoSuchProcess):
             family += psutil.Process(process.pid).children(recursive=True)
-        for one in family:
+        for item in family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.send_signal(signal.SIGKILL)
+                item.send_signal(signal.SIGKILL)
         process.communicate()
 
 
@@ -192,7 +192,7 @@ def test_configuration_of_other_accounts_is_ignored(tmp_path: Path, chat: Chat) 
 
 # ---- 2 and 5: secrets
 
-SECRETS = {one.kind: one for one in made(20261126)}
+SECRETS = {item.kind: item for item in made(20261126)}
 #: 0.1 masked these, except in the template of the line.
 IN_TEMPLATES = [
     *("huggingface", "openai", "openai-project", "anthropic", "nvidia", "groq", "aws-session", "google-api"),
@@ -222,7 +222,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         text=True,
         check=False,
     )
-    return {Path(one["file"]).stem: one["diagnosis"] for one in json.loads(done.stdout)}
+    return {Path(load["file"]).stem: load["diagnosis"] for load in json.loads(done.stdout)}
 
 
 @pytest.mark.parametrize("kind", IN_TEMPLATES)
@@ -334,7 +334,7 @@ def test_prometheus_finds_a_run_whose_port_was_taken(tmp_path: Path) -> None:
             served.append(url.split("/")[2])
         files = (tmp_path / "sd").glob("*.json")
         found = sorted(
-            target for file in files for one in json.loads(file.read_text()) for target in one["targets"]
+            target for file in files for load in json.loads(file.read_text()) for target in load["targets"]
         )
         assert len(set(served)) == 2 and found == sorted(served)
 

@@ -37,7 +37,9 @@ def test_python_strings_are_joined_with_gaps() -> None:
         model.gather_all_weights()
         """
     )
-    found = [(one.text.replace("\0", "_"), one.line) for one in python_strings(text)]
+    found = [
+        (python_string.text.replace("\0", "_"), python_string.line) for python_string in python_strings(text)
+    ]
     assert ("one two", 2) in found
     assert ("step _: loss _", 4) in found
     assert ("left _ right", 5) in found
@@ -63,7 +65,7 @@ def test_docstrings_are_ignored_and_exception_classes_are_names() -> None:
 
 def test_c_strings_are_joined_with_gaps() -> None:
     text = 'int x;\nTORCH_CHECK(ok, "Function ", name,\n  " returned \\"it\\" "\n  "twice");\nf("other");\n'
-    found = [(one.text.replace("\0", "_"), one.line) for one in c_strings(text)]
+    found = [(c_string.text.replace("\0", "_"), c_string.line) for c_string in c_strings(text)]
     assert found == [('Function _ returned "it" twice', 2), ("other", 5)]
 
 
@@ -71,7 +73,10 @@ def test_strings_of_compiled_files_are_found_by_a_phrase(tmp_path: Path) -> None
     file = tmp_path / "lib.so"
     file.write_bytes(b"\x7fELF\0the Crane broke\0nothing\0the crane\0the Crane broke\0")
     crane = Phrases([("the", "crane")])
-    assert [one.text for one in binary_strings(file_of(file), crane)] == ["the Crane broke", "the crane"]
+    assert [binary_string.text for binary_string in binary_strings(file_of(file), crane)] == [
+        "the Crane broke",
+        "the crane",
+    ]
     assert list(binary_strings(file_of(file), Phrases([("boat",)]))) == []
     (tmp_path / "empty.so").write_bytes(b"")
     assert list(strings_in(file_of(tmp_path / "empty.so"), crane, lambda _: True)) == []
@@ -149,7 +154,7 @@ def test_found_and_missing(verifying: Verify, cargo: Path) -> None:
     result = verifying(*command, "--json")
     assert result.exit_code == 1
     rules = json.loads(result.stdout)["rules"]
-    assert {one["rule"]: (one["state"], one["file"], one["line"]) for one in rules} == {
+    assert {rule["rule"]: (rule["state"], rule["file"], rule["line"]) for rule in rules} == {
         "crane-broke": ("found", "crane.py", 2),
         "crane-sank": ("missing", "", 0),
     }
@@ -171,7 +176,7 @@ def test_file_that_holds_the_whole_text_is_read_first(
         "wordings.strings.python_strings", lambda text: parsed.append(text) or python_strings(text)
     )
     result = verifying("--package", "cargo", "--path", "cargo", "--rules", "mine", "--json")
-    found = [(one["rule"], one["file"], one["line"]) for one in json.loads(result.stdout)["rules"]]
+    found = [(load["rule"], load["file"], load["line"]) for load in json.loads(result.stdout)["rules"]]
     assert sorted(found) == [("crane-broke", "quay.py", 1), ("crane-sank", "quay.py", 2)]
     assert parsed == [(cargo / "quay.py").read_text()]
 

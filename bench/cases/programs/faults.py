@@ -181,7 +181,7 @@ def ragged_batch_in_worker() -> None:
 def lambda_in_spawned_loader() -> None:
     train()
     data = Samples("none")
-    data.transform = lambda one: one  # type: ignore[attr-defined]
+    data.transform = lambda item: item  # type: ignore[attr-defined]
     next(iter(DataLoader(data, 8, num_workers=1, multiprocessing_context="spawn")))
 
 
@@ -368,7 +368,7 @@ def other_width() -> None:
 
 
 def missing_keys() -> None:
-    state = {f"module.{name}": one for name, one in net().state_dict().items()}
+    state = {f"module.{name}": item for name, item in net().state_dict().items()}
     net().load_state_dict(state)
 
 

@@ -221,7 +221,7 @@ def trl_grpo_reward_length() -> None:
 
 def trl_grpo_reward_raises() -> None:
     def reward(completions: list[str], **_: Any) -> list[float]:
-        return [float(one.split("answer:")[1]) for one in completions]
+        return [float(completion.split("answer:")[1]) for completion in completions]
 
     trl_setting(
         "GRPO", {"prompt": ["a b"] * 40}, reward=reward, num_generations=4, max_completion_length=4

@@ -107,7 +107,7 @@ def _set_clock(path: str) -> None:
 
 _here = str(Path(__file__).resolve().parent)
 _clock = os.environ.get("FAULTS_CLOCK")
-_paths = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _clock or one != _here]
+_paths = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if _clock or part != _here]
 os.environ["PYTHONPATH"] = os.pathsep.join(_paths)
 if _given := os.environ.pop("FAULTS_FAIL", ""):
     _fail(*_given.split(":", 3))

@@ -75,8 +75,8 @@ def slack_fault(body: dict[str, Any]) -> str:
                 if element["type"] not in ("rich_text_section", "rich_text_preformatted"):
                     return "invalid_blocks"
                 allowed = {"text"} if element["type"] == "rich_text_preformatted" else {"text", "link"}
-                for one in element["elements"]:
-                    if one["type"] not in allowed or not one["text"]:
+                for item in element["elements"]:
+                    if item["type"] not in allowed or not item["text"]:
                         return "invalid_blocks"
         else:
             return "invalid_blocks"
@@ -252,7 +252,7 @@ def teams(call: Call) -> Reply:
 
 def _is_sound(item: dict[str, Any]) -> bool:
     if item["type"] == "Container":
-        return bool(item["items"]) and all(_is_sound(one) for one in item["items"])
+        return bool(item["items"]) and all(_is_sound(entry) for entry in item["items"])
     runs = item["inlines"]
     return (
         item["type"] == "RichTextBlock"

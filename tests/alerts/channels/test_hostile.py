@@ -82,11 +82,11 @@ def raw(notice: Notice) -> Notice:
 def test_slack_markup_is_not_interpreted(edge: Any, raw: Notice) -> None:
     body = sent("slack", edge, raw)
     assert not re.search(r"[<>]", body["text"])
-    elements = [one for element in body["blocks"][1]["elements"] for one in element["elements"]]
-    assert [one["url"] for one in elements if one["type"] == "link"] == [
+    elements = [item for element in body["blocks"][1]["elements"] for item in element["elements"]]
+    assert [element["url"] for element in elements if element["type"] == "link"] == [
         "https://watch.example.org/run?run=a(b)&c=d"
     ]
-    assert sum(HOSTILE in one["text"] for one in elements) == 2  # the text is unchanged
+    assert sum(HOSTILE in element["text"] for element in elements) == 2  # the text is unchanged
 
 
 class Tags(html.parser.HTMLParser):

@@ -125,7 +125,7 @@ def test_failed_delivery_does_not_reveal_the_url(
         except ChannelError as error:
             failed += 1
             came_out.append(everything_about(error))
-        came_out += [str(vars(one)) for one in send_test_message([url], "zh")]
+        came_out += [str(vars(item)) for item in send_test_message([url], "zh")]
     assert failed >= 8
     captured = capsys.readouterr()
     text = "\n".join([*came_out, *heard, captured.out, captured.err])

@@ -185,13 +185,13 @@ class Mail:
             Draft(
                 self.channel,
                 mask_url(self.url),
-                str(one.facts["run"]),
-                one,
-                (one.key,) if one.key else (),
-                str(one.facts["id"]),
+                str(notice.facts["run"]),
+                notice,
+                (notice.key,) if notice.key else (),
+                str(notice.facts["id"]),
                 **given,
             )
-            for one in notices
+            for notice in notices
         ]
         self.outbox.put(lambda *_: drafts, self.clock.now)
 
@@ -205,7 +205,7 @@ class Mail:
 
     def states(self) -> list[str]:
         """Return the states of the messages, oldest first."""
-        return [one.state for one in reversed(self.outbox.deliveries(limit=20_000))]
+        return [delivery.state for delivery in reversed(self.outbox.deliveries(limit=20_000))]
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_messages_survive_errors_timeouts_and_malformed_answers(
     mail.pass_time(30)
     assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
     assert mail.states() == ["sent", "sent"]
-    assert all("s3cr3t" not in one.reason for one in mail.outbox.deliveries())
+    assert all("s3cr3t" not in delivery.reason for delivery in mail.outbox.deliveries())
 
 
 def test_messages_survive_a_temporary_dns_failure(

@@ -70,8 +70,8 @@ def test_merging_groups_is_associative_and_loses_nothing(kinds: list[tuple[str, 
     ones = [plain(number, *kind) for number, kind in enumerate(kinds)] or [plain(0)]
     at_once = merged(ones)
     bit_by_bit = ones[0]
-    for one in ones[1:]:
-        bit_by_bit = merged([bit_by_bit, one])
+    for item in ones[1:]:
+        bit_by_bit = merged([bit_by_bit, item])
     assert at_once.count == bit_by_bit.count == len(ones)
     assert at_once.severities == bit_by_bit.severities
     assert sum(at_once.severities.values()) == len(ones)

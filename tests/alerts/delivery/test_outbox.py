@@ -121,4 +121,4 @@ def test_old_messages_are_deleted_except_scheduled_ones(outbox: Outbox, notice: 
     outbox.sent(batch, CHAT, NOW)
     put(outbox, replace(draft(notice(id="waits")), not_before=NOW + 10))
     assert outbox.prune(NOW + 86401, 1) == 1  # the record of notified openings is kept for longer
-    assert [one.state for one in outbox.deliveries()] == ["waiting"]
+    assert [delivery.state for delivery in outbox.deliveries()] == ["waiting"]

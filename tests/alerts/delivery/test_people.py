@@ -89,8 +89,8 @@ def desk(database: str, clock: Any, mail_of: Any) -> Any:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for item in made:
+        item.close()
 
 
 ESCALATE = (Route(escalate_after=600, escalate_urls=(BOSS,)),)
@@ -134,7 +134,7 @@ def test_acknowledged_incident_is_not_escalated(desk: Any, stall: Stall) -> None
     at.tell(over(stall))
     at.pass_time(20)
     assert (len(at.heard[FIRST]), at.heard[BOSS]) == (2, [])
-    assert [(one.what, one.who) for one in at.store.history(ID)] == [
+    assert [(item.what, item.who) for item in at.store.history(ID)] == [
         ("open", ""),
         ("acknowledged", "ann"),
         ("resolved", ""),
@@ -234,7 +234,7 @@ def test_notes_are_part_of_the_history(engine: Engine, stall: Stall, database: s
     store.upsert(stall())
     assert people.note(ID, "bob", "looked at it", 7.0)
     assert not people.note("no/such/1", "bob", "x", 7.0)
-    assert [(one.what, one.text) for one in store.history(ID)] == [("open", ""), ("note", "looked at it")]
+    assert [(item.what, item.text) for item in store.history(ID)] == [("open", ""), ("note", "looked at it")]
     store.close()
 
 
@@ -256,8 +256,8 @@ class TakenOver:
 
     def calls(self) -> list[tuple[str, float]]:
         """Return the escalations: the state, and the seconds until each."""
-        planned = [one for one in self.spool.deliveries() if one.escalation]
-        return [(one.state, one.not_before - self.clock.now) for one in planned]
+        planned = [delivery for delivery in self.spool.deliveries() if delivery.escalation]
+        return [(item.state, item.not_before - self.clock.now) for item in planned]
 
 
 @pytest.fixture
@@ -338,8 +338,8 @@ def test_separated_hosts_escalate_once_with_a_shared_database(
     at.clock.now += 10
     wait_until(lambda: [state for state, _ in apart[1].calls()] == ["withdrawn"])
     assert not apart[1].heard
-    for one in apart:
-        one.sink.close(5)
+    for item in apart:
+        item.sink.close(5)
     shared.close()
 
 

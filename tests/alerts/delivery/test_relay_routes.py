@@ -98,8 +98,8 @@ def relayed(database: str, clock: Any, mail_of: Any, catalogue: Catalogue) -> An
         return made[-1]
 
     yield make
-    for one in made:
-        one.store.close()
+    for item in made:
+        item.store.close()
 
 
 def counts(at: Relayed) -> tuple[int, ...]:
@@ -156,7 +156,9 @@ def test_acknowledgement_end_or_agents_escalation_cancels_the_relays(relayed: An
     at.ledger.note(fingerprint(BOSS), [escalated_key(stage_key(called))], began + 601)
     at.pass_time(900)
     assert at.heard[BOSS] == []
-    reasons = {one.run: one.reason for one in at.outbox.deliveries() if one.state == "withdrawn"}
+    reasons = {
+        delivery.run: delivery.reason for delivery in at.outbox.deliveries() if delivery.state == "withdrawn"
+    }
     assert reasons == {"acknowledged": "acknowledged", "over": "over", "called": "sent by another process"}
 
 
@@ -172,7 +174,7 @@ def test_incident_of_a_lost_agent_is_escalated(relayed: Any, stall: Stall) -> No
         at.store.upsert(stall(id=f"{run}/stall/x/1", run=run, **lost))
         at.alert(run=run, incident="stall")
     at.pass_time(600 + AGENT_FIRST_SECONDS + 20)
-    assert len(at.heard[BOSS]) == 2 and all("not acknowledged" in one for one in at.heard[BOSS])
+    assert len(at.heard[BOSS]) == 2 and all("not acknowledged" in item for item in at.heard[BOSS])
 
 
 def test_alert_without_an_incident_can_be_escalated_and_acknowledged(relayed: Any) -> None:
@@ -226,7 +228,7 @@ def test_kept_group_is_sent_without_already_sent_incidents(relayed: Any, stall: 
     clock.now += 420
     at.alert(run="fresh")  # the group also holds a message that was not delayed
     at.pass_time(20)
-    states = {one.run: (one.state, one.reason) for one in at.outbox.deliveries()}
+    states = {delivery.run: (delivery.state, delivery.reason) for delivery in at.outbox.deliveries()}
     assert states.pop("ours") == states.pop("fresh") == ("sent", "")
     assert set(states.values()) == {("withdrawn", "sent by another process")} and len(states) == 4
 

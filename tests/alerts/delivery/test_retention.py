@@ -30,10 +30,10 @@ def test_closed_incident_is_pruned_with_its_records(database: str, stall: Stall)
     begin = 100 * DAY
     old = stall(id="a_%/stall/x/1", opened_at=begin, updated_at=begin)
     open_one = stall(id="a_%/stall/x/11", opened_at=begin, updated_at=begin)
-    for one in (old, open_one):
-        store.upsert(one)
-        people.acknowledge(one.id, "ann", begin)
-        ledger.note("chat", [stage_key(one)], begin)
+    for item in (old, open_one):
+        store.upsert(item)
+        people.acknowledge(item.id, "ann", begin)
+        ledger.note("chat", [stage_key(item)], begin)
     over = stall(
         id=old.id, status="resolved", opened_at=begin, updated_at=begin + DAY, resolved_at=begin + DAY
     )
@@ -57,7 +57,7 @@ def test_notified_chats_without_an_end_are_kept_longer(database: str, stall: Sta
     lasting, over = (
         stall(id=f"run/finding/open-files/{number}", opened_at=begin, updated_at=begin) for number in (1, 2)
     )
-    called = [key for one in (lasting, over) for key in (stage_key(one), escalated_key(stage_key(one)))]
+    called = [key for item in (lasting, over) for key in (stage_key(item), escalated_key(stage_key(item)))]
     for key in called:
         ledger.note("chat", [key], begin)
     ended = stage_key(over, "resolved")

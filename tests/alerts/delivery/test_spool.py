@@ -234,7 +234,7 @@ def test_message_on_a_full_disk_is_sent_once_and_before_its_end(
     disk.is_full = False
     assert sink.close(60)
     assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
-    assert [one.state for one in spool.deliveries()] == ["sent"]
+    assert [delivery.state for delivery in spool.deliveries()] == ["sent"]
 
 
 class Picky:
@@ -363,7 +363,9 @@ def test_end_follows_its_beginning_that_waits_in_memory(
     chat.wait_for(3)
     assert sink.close(60)
     assert [body["status"] for body in chat.bodies if body["id"] != "another/1"] == ["open", "resolved"]
-    assert [one.run for one in spool.deliveries()] == [stall().run]  # the disk stores the other message
+    assert [delivery.run for delivery in spool.deliveries()] == [
+        stall().run
+    ]  # the disk stores the other message
 
 
 def test_message_that_memory_refuses_is_kept_in_order(
@@ -406,7 +408,7 @@ def test_unavailable_spool_is_replaced_by_memory_until_it_opens(
     sink(stall(id="a/2"))
     chat.wait_for(2)
     assert sink.close(120)
-    assert [one.state for one in spool.deliveries()] == ["sent"]
+    assert [delivery.state for delivery in spool.deliveries()] == ["sent"]
 
 
 class Robot:

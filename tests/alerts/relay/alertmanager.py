@@ -34,7 +34,7 @@ def group(*alerts: dict[str, Any], **changes: Any) -> bytes:
     """Return the body of a webhook request."""
     body = {
         "receiver": "stallwatch-relay",
-        "status": "firing" if any(one["status"] == "firing" for one in alerts) else "resolved",
+        "status": "firing" if any(alert["status"] == "firing" for alert in alerts) else "resolved",
         "alerts": list(alerts),
         "groupLabels": {"run": "myrun"},
         "commonLabels": {"run": "myrun"},

@@ -17,7 +17,7 @@ def test_log_and_metrics_of_deliveries_contain_no_secret(start: Any, chat_server
     post(group(alert("StallwatchWatchdog")))
     chat_server.wait_for_requests(2)
     post.relay.close()
-    (message,) = [vars_of(one) for one in post.relay._messages("myrun")]
+    (message,) = [vars_of(item) for item in post.relay._messages("myrun")]
     assert (message["state"], message["attempts"]) == ("sent", 2)
     assert message["name"].endswith("/****") and "s3cr3t" not in json.dumps(message)
 

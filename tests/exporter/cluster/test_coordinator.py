@@ -96,7 +96,7 @@ def test_same_hang_reported_by_all_hosts_is_one_incident(order: tuple[str, ...])
         run.post(name)
         run.clock.now += 1.0
     run.passes(5, *order)
-    assert len({one.id for one in run.chat.got}) == 1
+    assert len({item.id for item in run.chat.got}) == 1
     assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
     assert (run.chat.got[-1].rank, run.chat.got[-1].host) == (1, "n1")
     assert run.chat.got[-1].hosts == ["n0", "n1", "n2"]
@@ -147,7 +147,7 @@ def test_second_stall_is_a_new_incident_with_a_new_id() -> None:
             )
         )
         run.passes(200, *run.hosts)
-    ids = list(dict.fromkeys(one.id for one in run.chat.got))
+    ids = list(dict.fromkeys(item.id for item in run.chat.got))
     assert ids == ["sft-8123.0/stall/silent-hang/1", "sft-8123.0/stall/silent-hang/2"]
 
 
@@ -175,7 +175,7 @@ def test_new_coordinator_does_not_resend_sent_incidents() -> None:
     run.post()
     run.passes(3, *run.hosts)
     ledger = run.coordinator.take(run.hosts["n0"].report()).ledger
-    assert [one.id for one in ledger] == ["sft-8123.0/stall/silent-hang/1"]
+    assert [item.id for item in ledger] == ["sft-8123.0/stall/silent-hang/1"]
     other = Chat()
     run.coordinator = run.another(other)
     run.clock.now += 5.0
@@ -183,8 +183,10 @@ def test_new_coordinator_does_not_resend_sent_incidents() -> None:
         host.facts["ledger"] = ledger
     run.post()
     run.passes(5, *run.hosts)
-    assert [one.id for one in other.adopted] == ["sft-8123.0/stall/silent-hang/1"]
-    assert {(one.id, one.opened_at) for one in other.got} <= {(one.id, one.opened_at) for one in run.chat.got}
+    assert [item.id for item in other.adopted] == ["sft-8123.0/stall/silent-hang/1"]
+    assert {(item.id, item.opened_at) for item in other.got} <= {
+        (item.id, item.opened_at) for item in run.chat.got
+    }
 
 
 def test_new_coordinator_sends_incidents_that_were_not_sent() -> None:
@@ -219,8 +221,8 @@ def test_incidents_sent_by_separate_agents_merge_and_close_under_both_ids() -> N
             )
         )
     run.passes(4, *run.hosts)
-    closed = {one.id for one in run.chat.got if one.status == "resolved"}
-    assert closed == {one.id for one in known}
+    closed = {item.id for item in run.chat.got if item.status == "resolved"}
+    assert closed == {item.id for item in known}
 
 
 def test_incident_has_one_run_name_if_hosts_use_different_names() -> None:
@@ -237,7 +239,7 @@ def test_incident_has_one_run_name_if_hosts_use_different_names() -> None:
     run.hosts["n1"].has(msgspec.structs.replace(over, updated_at=at + 5))
     run.passes(4, *run.hosts)
     assert run.chat.got[0].rank == 1
-    assert {(one.id, one.run) for one in run.chat.got} == {("launch-1/stall/silent-hang/1", "launch-1")}
+    assert {(item.id, item.run) for item in run.chat.got} == {("launch-1/stall/silent-hang/1", "launch-1")}
 
 
 @pytest.mark.parametrize(("goes_on", "seconds"), [(True, 60), (False, 900)])
@@ -408,8 +410,8 @@ def ends(run: Run, *names: str, **about: object) -> None:
     for name in names:
         host = run.hosts[name]
         facts = {"status": "resolved", "resolution": "recovered", "resolved_at": host.wall(), **about}
-        for one in list(host.incidents.values()):
-            host.has(msgspec.structs.replace(one, updated_at=host.wall(), **facts))
+        for opened in list(host.incidents.values()):
+            host.has(msgspec.structs.replace(opened, updated_at=host.wall(), **facts))
 
 
 def test_crash_after_a_recovered_stall_is_a_new_incident() -> None:
@@ -510,7 +512,7 @@ def test_incident_opened_by_a_separate_host_closes_under_its_sent_id(later: floa
     run.passes(4, *run.hosts)
     ends(run, "n0", "n2")
     run.passes(4, *run.hosts)
-    closed = {(one.id, one.opened_at) for one in run.chat.got if one.status == "resolved"}
+    closed = {(item.id, item.opened_at) for item in run.chat.got if item.status == "resolved"}
     assert closed == {("sft-8123.0/stall/silent-hang/1", opened), (known.id, known.opened_at)}
 
 
@@ -596,7 +598,7 @@ def test_new_coordinator_closes_incidents_known_only_to_lost_hosts() -> None:
     run.passes(50, *run.hosts)
     assert not run.chat.got
     run.passes(100, *run.hosts)
-    assert [(one.id, one.resolution) for one in run.chat.got] == [(ledger[0].id, "unknown")]
+    assert [(item.id, item.resolution) for item in run.chat.got] == [(ledger[0].id, "unknown")]
     assert run.chat.got[0].opened_at == ledger[0].opened_at
 
 
@@ -707,7 +709,7 @@ def test_agent_that_returns_after_it_seemed_lost_gets_a_new_incident() -> None:
         )
     )
     run.passes(5, *run.hosts)
-    assert [(one[-1:], stage) for one, stage in run.chat.stages] == [
+    assert [(item[-1:], stage) for item, stage in run.chat.stages] == [
         ("1", "open"),
         ("1", "resolved"),
         ("2", "open"),
@@ -727,7 +729,7 @@ def test_host_that_reconnects_during_a_hang_joins_the_same_incident(
     run.passes(5, *run.hosts)
     ends(run, "n1")
     run.passes(5, *run.hosts)
-    assert [(one[-1:], stage) for one, stage in run.chat.stages] == [("1", "open"), ("1", "resolved")]
+    assert [(item[-1:], stage) for item, stage in run.chat.stages] == [("1", "open"), ("1", "resolved")]
     assert run.chat.got[-1].resolution == "recovered"
 
 
@@ -747,7 +749,7 @@ def test_disconnected_host_can_be_the_last_to_report_that_the_run_continues(
     assert [stage for _, stage in run.chat.stages] == ["open"]
     ends(run, "n1")
     run.passes(30, *run.hosts)
-    assert [(one[-1:], stage) for one, stage in run.chat.stages] == [("1", "open"), ("1", "resolved")]
+    assert [(item[-1:], stage) for item, stage in run.chat.stages] == [("1", "open"), ("1", "resolved")]
     assert run.chat.got[-1].resolution == "recovered"
 
 
@@ -764,8 +766,8 @@ def test_less_certain_blame_does_not_replace_the_reported_one() -> None:
     victim.has(incident(victim.wall()))
     run.passes(20, "n0", "n2")
     assert run.chat.got[-1].hosts == ["n0", "n1"]
-    found = [one.stacks for one in run.chat.got if one.stacks is not None]
-    assert {(one.why, *one.odd, one.confidence) for one in found} == {("elsewhere", 1, 0.97)}
+    found = [item.stacks for item in run.chat.got if item.stacks is not None]
+    assert {(item.why, *item.odd, item.confidence) for item in found} == {("elsewhere", 1, 0.97)}
 
 
 def test_new_coordinator_blames_a_host_lost_with_the_old_one() -> None:
@@ -823,9 +825,9 @@ def test_incident_closed_by_another_coordinator_is_closed_without_a_message() ->
     at = run.clock.wall()
     over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
     run.coordinator.leave([msgspec.structs.replace(known, **over)])
-    assert [(one.status, one.resolution) for one in record[-1:]] == [("resolved", "recovered")]
-    assert [one.status for one in run.chat.adopted] == ["resolved"]
-    assert {one.status for one in run.chat.got} == {one.status for one in shared.got} == {"open"}
+    assert [(item.status, item.resolution) for item in record[-1:]] == [("resolved", "recovered")]
+    assert [item.status for item in run.chat.adopted] == ["resolved"]
+    assert {item.status for item in run.chat.got} == {item.status for item in shared.got} == {"open"}
 
 
 def test_planned_escalations_are_reported_so_that_they_happen_once() -> None:
@@ -861,10 +863,10 @@ def test_incident_closed_during_an_absence_is_closed_with_all_known_facts() -> N
     run.hosts["n1"].incidents.clear()
     run.hosts["n1"].facts = {"ledger": [msgspec.structs.replace(known, **over)], "quiet": 0.0}
     run.post("n1")
-    assert [one.status for one in record] == ["open", "resolved"]
+    assert [item.status for item in record] == ["open", "resolved"]
     assert (record[-1].stacks, record[-1].evidence) == (record[0].stacks, ["a line"])
     assert record[0].stacks is not None
-    assert [one.status for one in run.chat.adopted] == ["resolved"]
+    assert [item.status for item in run.chat.adopted] == ["resolved"]
 
 
 def test_rank_without_reports_is_attributed_to_the_silent_host() -> None:
@@ -906,7 +908,9 @@ def test_silent_host_stays_blamed_if_all_ranks_wait_after_its_return() -> None:
     run.passes(5, *run.hosts)
     run.hosts["n0"].has(incident(run.hosts["n0"].wall(), rule="silent-hang-no-error"))
     run.passes(70, *run.hosts)
-    found = [(one.stacks.why, one.stacks.odd, one.host) for one in run.chat.got if one.stacks is not None]
+    found = [
+        (item.stacks.why, item.stacks.odd, item.host) for item in run.chat.got if item.stacks is not None
+    ]
     # at the opening, the host was not yet known to be silent
     assert found[1:] == [("unreachable", [0], "n0")] * 2
     assert len(run.chat.got[-1].hosts) == 2
@@ -930,7 +934,7 @@ def test_returned_host_stays_blamed_while_its_ranks_wait(
     cut = StallStacks(0.0, 1.0, odd=[1], why="unreachable", silent=["n1"], hosts=hosts, confidence=0.85)
     back = StallStacks(0.0, 1.0, odd=later, why=why, hosts=hosts, confidence=0.92)
     got = reported(cut, back)
-    assert [one.odd for one in got] == [[1], blamed]
+    assert [item.odd for item in got] == [[1], blamed]
     assert got[-1].why == (why if why == "elsewhere" or blamed == [2] else "unreachable")
 
 
@@ -952,7 +956,7 @@ def test_host_that_falls_silent_during_a_stall_does_not_replace_the_blame(
     whole = StallStacks(0.0, 1.0, odd=first, why=why, silent=silent, hosts=hosts, confidence=0.6)
     cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], hosts=now, confidence=0.85)
     found = reported(whole, cut)
-    assert [one.odd for one in found] == [first, blamed]
+    assert [item.odd for item in found] == [first, blamed]
     assert found[-1].silent == ["n2"]
 
 
@@ -960,7 +964,7 @@ def test_host_that_dies_after_a_stall_is_blamed_for_the_next_stall() -> None:
     hosts = {"n0": "0", "n1": "1", "n2": "2"}
     whole = StallStacks(0.0, 1.0, odd=[1], why="elsewhere", hosts=hosts, confidence=0.6)
     cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], confidence=0.85)
-    assert [one.odd for one in reported(whole, cut, second_stall=True)][-1] == [2]
+    assert [item.odd for item in reported(whole, cut, second_stall=True)][-1] == [2]
 
 
 def test_new_coordinator_keeps_the_blame_if_it_cannot_reach_the_blamed_host() -> None:
@@ -983,7 +987,7 @@ def test_second_silent_host_shares_the_blame_only_without_earlier_stacks(
     hosts = {name: name[1] for name in had_posted.split()}
     first = StallStacks(0.0, 1.0, odd=[1], why="unreachable", silent=["n1"], hosts=hosts, confidence=0.85)
     both = StallStacks(0.0, 1.0, odd=[1, 2], why="unreachable", silent=["n1", "n2"], confidence=0.85)
-    assert [one.odd for one in reported(first, both)] == [[1], blamed]
+    assert [item.odd for item in reported(first, both)] == [[1], blamed]
 
 
 def reported(
@@ -1016,4 +1020,4 @@ def reported(
         episodes.adopt(in_brief(got[-1]))
     episodes.take(msgspec.structs.replace(stall, updated_at=at + 60.0))
     episodes.flush()
-    return [one.stacks for one in got if one.stacks is not None]
+    return [item.stacks for item in got if item.stacks is not None]

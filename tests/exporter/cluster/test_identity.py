@@ -168,8 +168,8 @@ def test_open_mpi_5_is_identified_by_its_own_variables() -> None:
 )
 def test_all_tasks_of_a_step_are_one_run(names: tuple[str, ...]) -> None:
     found = [identified(name, host=environment(name)["SLURMD_NODENAME"]) for name in names]
-    assert len({one.key for one in found}) == 1
-    assert len({one.run_label("train") for one in found}) == 1
+    assert len({item.key for item in found}) == 1
+    assert len({item.run_label("train") for item in found}) == 1
 
 
 def test_jobs_steps_and_restarts_have_distinct_keys_and_labels() -> None:
@@ -179,8 +179,8 @@ def test_jobs_steps_and_restarts_have_distinct_keys_and_labels() -> None:
     found += [identified({}, STATIC), identified({}, STATIC.replace("29500", "29501"))]
     found += [identified({}, C10D), identified({}, C10D.replace("4711", "4712"))]
     found += [identified(PYTORCHJOB), identified(PYTORCHJOB | {"MASTER_ADDR": "b", "PET_MASTER_ADDR": "b"})]
-    assert len({one.key for one in found}) == len(found)
-    assert len({one.run_label("train") for one in found}) == len(found)
+    assert len({item.key for item in found}) == len(found)
+    assert len({item.run_label("train") for item in found}) == len(found)
 
 
 def test_equal_job_ids_in_two_clusters_or_namespaces_differ() -> None:

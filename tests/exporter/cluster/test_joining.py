@@ -134,7 +134,7 @@ def test_agent_joins_when_its_ranks_identify_the_run(tmp_path: Path, rank: Calla
         host.agent.leave()
     assert hosts[0].keys == hosts[1].keys and len(hosts[0].keys) == 1
     known = [read_info(host.agent.folder.path) for host in hosts]
-    assert [(one.run, one.key, one.node) for one in known if one is not None] == [
+    assert [(item.run, item.key, item.node) for item in known if item is not None] == [
         ("launch", hosts[0].keys[0], 0),
         ("launch", hosts[0].keys[0], 1),
     ]
@@ -153,24 +153,24 @@ def test_open_incidents_are_handed_over_without_a_second_message(
     host.pids = {rank("torchrun-static-rank0")}
     host.agent.tick()
     post = host.lines[0].wait(lambda post: bool(post.ledger))
-    assert [one.id for one in post.incidents] == [found.id]
+    assert [incident.id for incident in post.incidents] == [found.id]
     coordinator.step()
-    assert [one.id for one in people.adopted] == [found.id]
+    assert [item.id for item in people.adopted] == [found.id]
     record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
-    assert [(one.id, one.status) for one in record] == [(found.id, "open")]
+    assert [(item.id, item.status) for item in record] == [(found.id, "open")]
     assert people.stages in ([], [(found.id, found.stage)])  # an edit of what was sent
     closed = msgspec.structs.replace(
         found, status="resolved", resolution="recovered", updated_at=9.0, resolved_at=9.0
     )
     host.reports(closed)
-    host.lines[0].wait(lambda post: any(one.status == "resolved" for one in post.incidents))
+    host.lines[0].wait(lambda post: any(incident.status == "resolved" for incident in post.incidents))
     coordinator.step()
     assert people.stages[-1] == (found.id, closed.stage) != (found.id, found.stage)
     assert len(host.chat.got) == 3
-    wait_until(lambda: [one.id for one in host.chat.adopted] == [found.id])
+    wait_until(lambda: [item.id for item in host.chat.adopted] == [found.id])
     host.agent.leave()
     record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
-    assert [(one.id, one.status) for one in record[-1:]] == [(found.id, "resolved")]
+    assert [(item.id, item.status) for item in record[-1:]] == [(found.id, "resolved")]
 
 
 def test_provisional_run_takes_the_name_from_its_ranks(tmp_path: Path, rank: Callable[..., int]) -> None:
@@ -182,9 +182,9 @@ def test_provisional_run_takes_the_name_from_its_ranks(tmp_path: Path, rank: Cal
     host.agent.tick()
     assert host.lines[0].closed and host.keys[0] == "5f" != host.keys[1]
     post = host.lines[1].wait(lambda post: bool(post.incidents))
-    assert (post.key, [one.id for one in post.incidents]) == (host.keys[1], [found.id])
+    assert (post.key, [incident.id for incident in post.incidents]) == (host.keys[1], [found.id])
     host.agent.leave()
-    assert [one.id for one in host.chat.got] == [found.id]  # nobody had acknowledged it
+    assert [item.id for item in host.chat.got] == [found.id]  # nobody had acknowledged it
 
 
 def test_records_distinguish_hosts_with_the_same_name(
@@ -200,9 +200,9 @@ def test_records_distinguish_hosts_with_the_same_name(
     hosts[1].lines[0].wait(lambda post: True)
     found = [host.agent.folder.info for host in hosts]
     wait_until(lambda: found[1].host_in_run != name)
-    assert [one.host_in_run for one in found] == [name, f"{name}-{'b' * 12}"]
-    assert [one.host for one in found] == [name, name]
-    assert [one.agent[:12] for one in found] == ["a" * 12, "b" * 12]
+    assert [item.host_in_run for item in found] == [name, f"{name}-{'b' * 12}"]
+    assert [item.host for item in found] == [name, name]
+    assert [item.agent[:12] for item in found] == ["a" * 12, "b" * 12]
     for host in hosts:
         host.agent.leave()
 

@@ -104,10 +104,10 @@ def test_agent_sends_unacknowledged_incidents_itself() -> None:
     agent.passes(ALONE_SECONDS - 0.5)
     assert not agent.chat.got
     agent.passes(1.0)
-    assert [one.id for one in agent.chat.got] == [found.id]
+    assert [item.id for item in agent.chat.got] == [found.id]
     agent.line.reply = Reply()
     agent.passes(12)
-    assert [one.aliases for one in agent.line.posts[-1].ledger] == [[f"n1-1 {found.id}"]]
+    assert [item.aliases for item in agent.line.posts[-1].ledger] == [[f"n1-1 {found.id}"]]
 
 
 def test_incident_sent_by_the_agent_itself_gets_an_unused_id() -> None:
@@ -121,7 +121,7 @@ def test_incident_sent_by_the_agent_itself_gets_an_unused_id() -> None:
     agent.passes(ALONE_SECONDS + 1)
     agent.closes(mine)
     agent.passes(ALONE_SECONDS + 1)
-    sent = [(one.id.rpartition("/")[2], one.status) for one in agent.chat.got]
+    sent = [(item.id.rpartition("/")[2], item.status) for item in agent.chat.got]
     assert sent == [("5", "open"), ("5", "resolved")]
 
 
@@ -135,7 +135,9 @@ def test_agent_closes_a_reported_incident_under_the_id_of_the_run() -> None:
     agent.line.reply = None
     agent.closes(mine)
     agent.passes(ALONE_SECONDS + 1)
-    assert [(one.id, one.opened_at, one.status) for one in agent.chat.got] == [(run.id, opened, "resolved")]
+    assert [(item.id, item.opened_at, item.status) for item in agent.chat.got] == [
+        (run.id, opened, "resolved")
+    ]
 
 
 def test_failing_sink_does_not_affect_other_sinks() -> None:
@@ -246,11 +248,11 @@ def test_closed_incident_is_reported_until_it_is_acknowledged() -> None:
     agent = Agent()
     over = agent.closes(agent.opens())
     agent.passes(12)
-    assert [one.status for one in agent.line.posts[-1].incidents] == ["resolved"]
+    assert [incident.status for incident in agent.line.posts[-1].incidents] == ["resolved"]
     agent.line.reply = Reply(ledger=[msgspec.structs.replace(over, aliases=[f"n1-1 {over.id}"])])
     agent.passes(24)
     assert agent.line.posts[-1].incidents == []
-    assert [one.id for one in agent.line.posts[-1].ledger] == [over.id]
+    assert [item.id for item in agent.line.posts[-1].ledger] == [over.id]
 
 
 def test_ruling_of_the_run_expires() -> None:
@@ -333,7 +335,7 @@ def test_incident_with_an_open_warning_stays_in_the_ledger() -> None:
     assert agent.line.posts[-1].ledger == [over]
     agent.closes(open_one)
     agent.passes(1300)
-    assert [(one.id, one.aliases) for one in agent.line.posts[-1].ledger] == [(over.id, [])]
+    assert [(item.id, item.aliases) for item in agent.line.posts[-1].ledger] == [(over.id, [])]
 
 
 def test_coordinator_stays_until_other_hosts_have_the_ledger() -> None:
@@ -359,7 +361,7 @@ def test_steps_of_ranks_are_reported_until_they_are_acknowledged() -> None:
     agent.member.paces.take(1, 7, RankStep(0.5, 1.0))
     agent.member.round()
     agent.passes(20)
-    assert [[one.steps for one in post.paces] for post in agent.line.posts] == [[[7]], [[7]], []]
+    assert [[pace.steps for pace in post.paces] for post in agent.line.posts] == [[[7]], [[7]], []]
 
 
 def test_incident_sent_separately_is_handed_to_the_next_coordinator() -> None:
@@ -378,8 +380,8 @@ def test_incident_sent_separately_is_handed_to_the_next_coordinator() -> None:
     over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
     agent.line.reply.ledger = [msgspec.structs.replace(alone, **over)]
     agent.passes(12)
-    assert [(one.id, one.status) for one in agent.chat.adopted] == [(alone.id, "resolved")]
-    assert [(one.status, one.evidence) for one in record] == [("resolved", ["a line"])]
+    assert [(item.id, item.status) for item in agent.chat.adopted] == [(alone.id, "resolved")]
+    assert [(item.status, item.evidence) for item in record] == [("resolved", ["a line"])]
 
 
 def test_host_with_a_duplicate_name_uses_the_coordinators_name_for_it() -> None:

@@ -49,7 +49,7 @@ class Run:
         reply = backing.post(report)
         backing.close()
         assert reply is not None and reply.acknowledged == {report.agent: report.number}
-        return [one.id for one in reply.ledger]
+        return [item.id for item in reply.ledger]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def crashed(run: Run, expected: int) -> AgentReport:
 def test_service_sends_incidents_of_ended_agents_before_it_ends(run: Run, expected: int) -> None:
     assert run.post(crashed(run, expected)) == []
     run.service.close()
-    assert [one.rule for one in run.chat.got] == ["cuda-oom"]
+    assert [item.rule for item in run.chat.got] == ["cuda-oom"]
 
 
 def test_service_without_unsent_incidents_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

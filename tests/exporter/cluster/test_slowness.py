@@ -87,7 +87,7 @@ def test_slow_host_is_one_warning_that_closes_when_it_catches_up() -> None:
     assert run.costs[-1] == 0.0
     run.slow = {0: 1.5, 1: 1.5}
     run.trains(60)
-    assert [one.split("/")[-1] for one, _ in run.chat.stages] == ["1", "1", "2"]
+    assert [item.split("/")[-1] for item, _ in run.chat.stages] == ["1", "1", "2"]
     assert run.chat.got[-1].host == "n0"
 
 
@@ -96,7 +96,7 @@ def test_single_late_rank_is_named_with_its_host() -> None:
     run.trains(120)
     run.slow = {5: 1.4}
     run.trains(40)
-    assert [(one.host, one.rank) for one in run.chat.got[:1]] == [("n2", 5)]
+    assert [(item.host, item.rank) for item in run.chat.got[:1]] == [("n2", 5)]
     assert in_words(run.chat.got[0].note, "en").startswith("Rank 5 on n2 takes ")
 
 
@@ -106,7 +106,7 @@ def test_host_with_more_tokens_is_an_imbalance() -> None:
     run.trains(120)
     run.slow, run.tokens = {2: 1.3, 3: 1.3}, {**run.tokens, 2: 5325, 3: 5325}
     run.trains(60)
-    assert [in_words(one.note, "en")[:22] for one in run.chat.got[:1]] == ["Host n1 gets more toke"]
+    assert [in_words(item.note, "en")[:22] for item in run.chat.got[:1]] == ["Host n1 gets more toke"]
 
 
 def test_repeated_steps_count_once() -> None:
@@ -168,8 +168,8 @@ def test_new_coordinator_continues_the_same_incident(goes_on: bool) -> None:
         run.slow = {}
         assert not {stage for _, stage in chat.stages} & {"resolved"}
         run.trains(80)
-    assert [one for one in chat.stages if one[1] == "resolved"] == [(ledger[0].id, "resolved")]
-    assert {one.id for one in chat.got} == {ledger[0].id}
+    assert [stage for stage in chat.stages if stage[1] == "resolved"] == [(ledger[0].id, "resolved")]
+    assert {item.id for item in chat.got} == {ledger[0].id}
 
 
 def test_unacknowledged_steps_are_kept() -> None:
@@ -215,7 +215,7 @@ def test_late_rank_reported_by_its_host_joins_the_same_incident() -> None:
         )
     )
     run.trains(30)
-    assert len({one.id for one in run.chat.got}) == 1
+    assert len({item.id for item in run.chat.got}) == 1
     assert run.chat.got[-1].aliases == [
         "n2-1 sft-8123.0/finding/straggler-slow-node/1",
         "run sft-8123.0/finding/straggler-slow-node/1",

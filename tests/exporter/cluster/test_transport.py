@@ -42,7 +42,7 @@ def test_report_contains_the_address_of_its_host(three: Cluster) -> None:
     first, second = three.start(0), three.start(1)
     everywhere = three.start(2, host="", port=free_port(), identity=three.identity(2), address=":1")
     assert first.post() and second.post()
-    assert [one.address for one in first.merges.reports] == [
+    assert [report.address for report in first.merges.reports] == [
         f"127.0.0.1:{three.port}",
         f"127.0.0.2:{three.port}",
     ]
@@ -279,7 +279,7 @@ def test_large_reports_are_posted_in_parts(three: Cluster) -> None:
     stacks = StallStacks(1.0, 0.1, [StackGroup([1], "code", frames=["f" * (1 << 20)])])
     too_large = report("agent3", stacks=stacks, ranks="0-7")
     parts = [*client._parts([*large, too_large], server.Notices(notes.append))]
-    assert [[one.agent for one in part] for part in parts] == [[f"agent{number}"] for number in range(4)]
+    assert [[item.agent for item in part] for part in parts] == [[f"agent{number}"] for number in range(4)]
     assert (parts[3][0].stacks, parts[3][0].ranks) == (None, "0-7")
     assert notes == ["the report of this host is too large: it is sent without the stacks of its ranks"]
 
@@ -311,5 +311,5 @@ def test_member_list_is_sent_only_after_a_change(three: Cluster) -> None:
 
     assert sent(first, first) == [1, None]
     assert sent(second, second, first, first) == [2, None, 2, None]
-    assert [one.host for one in first.backing._members.values()] == ["n0", "n1"]
+    assert [member.host for member in first.backing._members.values()] == ["n0", "n1"]
     assert sent(second, first) == [None, None]

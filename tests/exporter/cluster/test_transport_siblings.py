@@ -40,22 +40,22 @@ class Carrier:
         return Answer(reply=Reply(coordinator=f"post {len(self.posts)}")) if self.answers else None
 
     def agents(self) -> list[list[str]]:
-        return [[one.agent for one in post] for post in self.posts]
+        return [[item.agent for item in post] for post in self.posts]
 
 
 def test_agents_of_one_host_share_a_socket_without_a_port(two: Cluster) -> None:
     first = two.start(0)
     ranks = [two.start(1, agent=f"rank{rank}") for rank in range(3)]
-    replies = [one.post() for one in (first, *ranks)]
+    replies = [item.post() for item in (first, *ranks)]
     assert first.merges.agents == ["agent0", "rank0", "rank1", "rank2"]
     assert [reply.coordinator for reply in replies if reply] == ["agent0"] * 4
-    assert [one.backing.address != "" for one in ranks] == [True, False, False]
-    assert {one.address for one in first.merges.reports[1:]} == {f"127.0.0.2:{two.port}"}
+    assert [rank.backing.address != "" for rank in ranks] == [True, False, False]
+    assert {report.address for report in first.merges.reports[1:]} == {f"127.0.0.2:{two.port}"}
 
 
 def test_another_agent_of_the_host_replaces_the_ended_relay(two: Cluster) -> None:
     first, ranks = two.start(0), [two.start(1, agent=f"rank{rank}") for rank in range(3)]
-    assert all(one.post() for one in (first, *ranks))
+    assert all(item.post() for item in (first, *ranks))
     ranks[0].backing.close()
     assert ranks[2].post() and ranks[1].post(phase="save")
     assert first.merges.agents[4:] == ["rank2", "rank1"]

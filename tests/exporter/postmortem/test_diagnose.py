@@ -63,7 +63,7 @@ def test_starts_are_separated_in_one_log_and_not_in_several(tmp_path: Path, cata
     error = OOM.replace("[rank{rank}]: ", "").format(rank=0)
     (tmp_path / "rank0.log").write_text(head + STEPS + error + head + STEPS)
     (tmp_path / "rank1.log").write_text("")
-    assert [one.verdict for one in diagnose_paths([tmp_path], Options(catalogue))[0].starts] == [
+    assert [start.verdict for start in diagnose_paths([tmp_path], Options(catalogue))[0].starts] == [
         "unfinished",
         "failed",
     ]
@@ -256,7 +256,9 @@ def incident(which: str, **facts: Any) -> Incident:
 
 
 def keep(path: Path, *incidents: Incident) -> None:
-    (path / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
+    (path / "incidents.jsonl").write_bytes(
+        b"".join(msgspec.json.encode(incident) + b"\n" for incident in incidents)
+    )
 
 
 AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any more": "unfinished"}

@@ -130,7 +130,9 @@ def test_wrong_clock_does_not_change_the_first_rank(
     folder = tmp_path_factory.mktemp("skewed")
     found = diagnose(made.folder_of(folder, ends, hosts=3, clocks={host: by}))
     assert named(found)[1:] == (17, "n2")
-    clocks = {one.host: one.clock_ahead_seconds for one in found.hosts if one.clock_ahead_seconds is not None}
+    clocks = {
+        item.host: item.clock_ahead_seconds for item in found.hosts if item.clock_ahead_seconds is not None
+    }
     assert clocks == (pytest.approx({f"n{host}": by}, abs=0.5) if abs(by) > 3 else pytest.approx(clocks))
 
 
@@ -139,7 +141,7 @@ def test_wrong_clock_is_reported(tmp_path: Path, diagnose: Diagnose) -> None:
     assert "The clock of n3 is 41 s ahead. The times in this report are corrected for that." in [
         render(note) for note in found.notes
     ]
-    timed = next(one for one in found.findings if one.rule == "nccl-collective-timeout")
+    timed = next(finding for finding in found.findings if finding.rule == "nccl-collective-timeout")
     assert timed.last.time is not None
     assert timed.last.time < "2026-11-20T03:12:05"  # 41 s later by the clock of n3
 

@@ -63,14 +63,14 @@ def test_stored_unknown_exception_is_used(tmp_path: Path, catalogue: Catalogue) 
     path = ended(tmp_path, catalogue, FAILED, ODD)
     log(path).unlink()
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert [one.message for one in found.unknown] == ["no reward for batch 24"]
+    assert [item.message for item in found.unknown] == ["no reward for batch 24"]
 
 
 def test_cause_in_the_logs_has_precedence(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED)
     log(path).write_text(ODD)
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert found.primary is None and [one.exception for one in found.unknown] == ["ValueError"]
+    assert found.primary is None and [item.exception for item in found.unknown] == ["ValueError"]
 
 
 def test_stored_diagnosis_is_ignored_for_a_running_run(tmp_path: Path, catalogue: Catalogue) -> None:

@@ -64,7 +64,7 @@ def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
         for name, text in (lines or {}).items():
             (folder.path / name).write_text(text)
         for name, every in (incidents or {}).items():
-            (folder.path / name).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in every))
+            (folder.path / name).write_bytes(b"".join(msgspec.json.encode(item) + b"\n" for item in every))
         ended = START + seconds
         facts: dict[str, Any] = {"ending": ending, "ended_at": ended} if ending is not None else {}
         ranks = ranks or f"{2 * number - 2}-{2 * number - 1}"
@@ -130,7 +130,9 @@ def test_killed_rank_is_named_for_the_folder_of_any_host(keep: Keep, diagnose: D
             ("n2", [2, 3]),
             ("n3", [4, 5]),
         ]
-        assert next(one.ranks for one in found.findings if one.rule == "gloo-connection-closed") == [
+        assert next(
+            finding.ranks for finding in found.findings if finding.rule == "gloo-connection-closed"
+        ) == [
             0,
             1,
             4,
@@ -150,7 +152,9 @@ def test_parallel_reading_gives_the_same_ranks(keep: Keep, catalogue: Catalogue)
     with ThreadPoolExecutor(1) as executor:
         options = Options(catalogue, parallel=Parallel(executor=executor))
         found, _ = diagnose_paths([folder.path], options)
-    assert next(one.ranks for one in found.findings if one.rule == "gloo-connection-closed") == [*range(6)]
+    assert next(finding.ranks for finding in found.findings if finding.rule == "gloo-connection-closed") == [
+        *range(6)
+    ]
 
 
 STAMP = (
@@ -267,7 +271,7 @@ def test_stacks_of_all_hosts_reveal_the_blamed_rank(keep: Keep, diagnose: Diagno
         kept = {"incidents.jsonl": [stall(host, None if merged and number == 2 else own)]}
         # the record of this coordinator covers all hosts, even without their own records
         if merged and number == 1:
-            every = over_hosts({f"n{one}": look(one) for one in (1, 2, 3)}, world=6)
+            every = over_hosts({f"n{item}": look(item) for item in (1, 2, 3)}, world=6)
             kept["run-incidents.jsonl"] = [stall(host, every, kind="ended", hosts=["n1", "n2", "n3"])]
         folder = keep(number, STOPPED, lines=both(), incidents=kept)
     found = diagnose(folder.path)

@@ -152,9 +152,9 @@ def test_responses_after_the_end_of_a_stall_are_dropped(watched: Watched) -> Non
     watched.stand(2.0)
     assert watched.told[-1].status == "resolved"
     watched.answer(question, THREADS)
-    watched.until(lambda: not [one for one in threading.enumerate() if one.name == "stallwatch stacks"])
+    watched.until(lambda: not [item for item in threading.enumerate() if item.name == "stallwatch stacks"])
     watched.stand(1.0)
-    assert all(one.stacks is None for one in watched.told)
+    assert all(item.stacks is None for item in watched.told)
     watched.close()
 
 
@@ -232,8 +232,8 @@ def test_only_program_of_a_command_counts_as_rank_0(programs: int, names_it: boo
     shell = ["sh", "-c", '"$0" -c "$1" & ' * programs + "wait", sys.executable, program]
     with subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True) as command:
         assert command.stdout is not None and all(command.stdout.readline() for _ in range(programs))
-        outermost = [one.pid for one in psutil.Process(command.pid).children()]
-        found = [(one.rank, one.pid) for one in local_ranks.sole_program(command.pid)]
+        outermost = [child.pid for child in psutil.Process(command.pid).children()]
+        found = [(item.rank, item.pid) for item in local_ranks.sole_program(command.pid)]
         os.killpg(command.pid, signal.SIGKILL)
     assert found == ([(0, outermost[0])] if names_it else [])
     assert local_ranks.sole_program(command.pid) == []

@@ -73,7 +73,7 @@ def stuck_save(ranks: Ranks) -> Iterator[None]:
 
 def checked(watch: Watch, stall: Incident, odd: int, says: str) -> None:
     """Check that the stall opened soon after its threshold, and that it names the right rank."""
-    first = next(one for one in watch.stalls if one.id == stall.id)
+    first = next(item for item in watch.stalls if item.id == stall.id)
     assert first.stalled_seconds is not None and first.threshold_seconds is not None
     assert first.stalled_seconds <= first.threshold_seconds + LATE
     stacks = stall.stacks

@@ -42,7 +42,7 @@ class Outcome:
 
     def checked(self, odd: list[int], says: str) -> None:
         """Check that the stall opened in time, and that it names the right ranks."""
-        stalls = [one for one in self.told if one.kind == "stall"]
+        stalls = [item for item in self.told if item.kind == "stall"]
         first = stalls[0]
         assert first.stalled_seconds is not None and first.threshold_seconds is not None
         assert first.stalled_seconds <= first.threshold_seconds + LATE

@@ -132,14 +132,14 @@ class Watch:
 
     @property
     def stalls(self) -> list[Incident]:
-        return [one for one in self.told if one.kind == "stall"]
+        return [item for item in self.told if item.kind == "stall"]
 
     def stall(self) -> Incident:
         """Return the next stall, after the ranks have reported their stacks."""
         self.told.clear()  # a busy machine may have delayed the run before
 
         def explained() -> list[Incident]:
-            return [one for one in self.stalls if one.status == "open" and one.stacks is not None]
+            return [stall for stall in self.stalls if stall.status == "open" and stall.stacks is not None]
 
         self.until(explained)
         return explained()[0]

@@ -117,13 +117,13 @@ def found(rule: str = "cuda-oom") -> RuleFinding:
 
 
 def test_assessors_are_sorted_by_their_dependencies() -> None:
-    names = [one.name for one in ASSESSORS]
+    names = [item.name for item in ASSESSORS]
     assert len(set(names)) == len(names)
-    for place, one in enumerate(ASSESSORS):
-        assert {*one.after} <= {*names[:place]}, one.name
+    for place, entry in enumerate(ASSESSORS):
+        assert {*entry.after} <= {*names[:place]}, entry.name
 
 
-@pytest.mark.parametrize("one", ASSESSORS, ids=lambda one: one.name)
+@pytest.mark.parametrize("one", ASSESSORS, ids=lambda item: item.name)
 def test_every_assessor_is_documented(one: Assessor) -> None:
     assert one.assess.__doc__ and one.assess.__doc__.split()[0][0].isupper()
     assert f"| `{one.name}` |" in ARCHITECTURE.read_text()
@@ -160,7 +160,10 @@ def test_changes_keep_the_order_and_do_not_modify_their_input() -> None:
     last, contributions = assess(None, first, [Assessor("judges", (), judges)])  # type: ignore[arg-type]
     assert list(first.found) == [oom, timeout] and oom.harm == "fatal" and not oom.facts
     assert list(last.found) == [changed, nan] and last.ends == {oom.rule}
-    assert [(one.assessor, len(one.changes)) for one in contributions] == [("matches", 2), ("judges", 3)]
+    assert [(contribution.assessor, len(contribution.changes)) for contribution in contributions] == [
+        ("matches", 2),
+        ("judges", 3),
+    ]
 
 
 def test_change_is_described_by_its_visible_effect() -> None:
@@ -192,7 +195,7 @@ def test_root_cause_is_a_separate_step(diagnose: Diagnose) -> None:
     )
     step = diagnosis.explained[-1]
     assert (step.assessor, step.changes) == ("root-cause", [])
-    assert {one.rule: one.reason for one in step.passed_over} == {
+    assert {item.rule: item.reason for item in step.passed_over} == {
         "collective-timeout": "explained",
         "secondary-sigterm-cascade": "role",
         "child-failed": "role",

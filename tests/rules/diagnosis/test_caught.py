@@ -46,7 +46,7 @@ def told(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: obje
 
 
 def harm_of(diagnosis: Diagnosis) -> str:
-    return next(one.harm for one in diagnosis.findings if one.rule == RULE)
+    return next(finding.harm for finding in diagnosis.findings if finding.rule == RULE)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_optional_library_does_not_end_a_run_with_steps(
     lines: list[str], verdict: str, harm: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     diagnosis = told(catalogue, matcher, lines)
-    missing = next(one for one in diagnosis.findings if one.rule == "package-not-installed")
+    missing = next(finding for finding in diagnosis.findings if finding.rule == "package-not-installed")
     assert (diagnosis.verdict, missing.harm) == (verdict, harm)
 
 

@@ -68,9 +68,9 @@ def test_crash_causes_earlier_reports_of_peers(
     assert found.primary is not None and found.verdict == "failed"
     assert (found.primary.rule, found.primary.role, found.primary.rank) == (rule, "cause", 3)
     assert found.primary.confidence >= 0.7
-    assert [one.role for one in found.findings if one.rule in ("gloo-connection-closed", NCCL_RULE)] == [
-        "symptom"
-    ]
+    assert [
+        finding.role for finding in found.findings if finding.rule in ("gloo-connection-closed", NCCL_RULE)
+    ] == ["symptom"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ RULE = "secondary-sigterm-cascade"
 
 
 def asked(found: Diagnosis) -> list[str]:
-    return [one.rule for one in found.findings if "asked the run to end" in one.note]
+    return [finding.rule for finding in found.findings if "asked the run to end" in finding.note]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_inferred_cause_replaces_a_launcher_summary(read: Read) -> None:
     assert diagnosis.primary.rule == "fp16-unscale-error"
     first, *rest = diagnosis.findings
     assert (first.rule, first.ranks, first.count) == ("fp16-unscale-error", [1, 3], 2)
-    assert [one.rule for one in rest] == ["torchrun-child-failed"]
+    assert [item.rule for item in rest] == ["torchrun-child-failed"]
 
 
 def page_with(catalogue: Catalogue, rule: str, *places: RaisedIn) -> RulePage:
@@ -236,7 +236,9 @@ def test_locations_exist_in_installed_packages(catalogue: Catalogue) -> None:
     """A moved place would never match again; a page may name older places beside the present one."""
     gone = []
     for page in catalogue.pages.values():
-        known = [found for one in page.raised_in if one.file for found in [_found(one)] if found is not None]
+        known = [
+            found for item in page.raised_in if item.file for found in [_found(item)] if found is not None
+        ]
         if known and not any(known):
             gone.append(page.id)
     assert not gone

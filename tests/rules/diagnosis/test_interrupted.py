@@ -61,7 +61,7 @@ PINNED = "/env/lib/python3.7/site-packages/torch/utils/data/_utils/pin_memory.py
 
 
 def lost(path: str, last: str) -> str:
-    calls = "".join(f'  File "{one}", line 8, in get\n' for one in (path, QUEUES))
+    calls = "".join(f'  File "{item}", line 8, in get\n' for item in (path, QUEUES))
     return f"Exception in thread Thread-3:\nTraceback (most recent call last):\n{calls}{last}\n"
 
 
@@ -140,7 +140,7 @@ def test_workers_that_end_after_ctrl_c_are_not_a_cause(known: Catalogue) -> None
 def test_earlier_tracker_error_is_not_the_reason_for_ctrl_c(
     known: Catalogue, wait: float, verdict: str
 ) -> None:
-    text = steps(1, 26) + "".join(stamped(27, 0, one) for one in lost(WANDB, "EOFError").splitlines())
+    text = steps(1, 26) + "".join(stamped(27, 0, line) for line in lost(WANDB, "EOFError").splitlines())
     reading = RunReading(known)
     reading.feed(lines_of(text + crash(27 + wait, 0, "KeyboardInterrupt")))
     assert reading.diagnose().verdict == verdict

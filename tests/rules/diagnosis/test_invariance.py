@@ -166,8 +166,8 @@ def outcome(diagnosis: Diagnosis) -> Outcome:
         (diagnosis.primary.rule, diagnosis.primary.rank, diagnosis.primary.step)
         if diagnosis.primary
         else None,
-        frozenset((one.rule, one.harm) for one in diagnosis.findings),
-        frozenset((one.exception, tuple(one.ranks)) for one in diagnosis.unknown),
+        frozenset((finding.rule, finding.harm) for finding in diagnosis.findings),
+        frozenset((item.exception, tuple(item.ranks)) for item in diagnosis.unknown),
     )
 
 

@@ -253,4 +253,4 @@ def test_traceback_in_a_message_of_ray_is_its_reason(catalogue: Catalogue) -> No
         "OddError: my library is of another version\n"
     )
     failed = ended(catalogue, text, None)
-    assert [one.exception for one in failed.unknown] == ["OddError"]
+    assert [item.exception for item in failed.unknown] == ["OddError"]

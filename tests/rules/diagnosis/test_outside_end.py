@@ -52,7 +52,7 @@ def test_long_silence_before_the_end_is_the_cause(
     assert (primary.rank, primary.step, primary.time) == (0, 100, "2026-03-14T02:20:40.000")
     assert primary.evidence == [SAVING, STEPS[-1]]
     assert "No step for 7 h 20 min" in found.findings[0].note
-    (given,) = [one for one in found.findings if one.rule == rule]
+    (given,) = [finding for finding in found.findings if finding.rule == rule]
     assert given.role == "symptom" and "not its cause" in given.note
 
 

@@ -138,7 +138,7 @@ def test_transfers_and_unnamed_groups_are_not_a_mismatch(
 ) -> None:
     works = {0: (12, "ALLREDUCE" if not group else "SEND"), 1: (12, other)}
     found = diagnose(catalogue, matcher, waiting(works, group))
-    assert [one.rule for one in found.findings] == ["nccl-collective-timeout"]
+    assert [finding.rule for finding in found.findings] == ["nccl-collective-timeout"]
 
 
 def test_ranks_behind_in_one_operation_are_not_a_mismatch(catalogue: Catalogue, matcher: Matcher) -> None:
@@ -208,5 +208,5 @@ def test_frame_of_a_crash_is_reported(catalogue: Catalogue, matcher: Matcher) ->
 def test_lost_node_explains_network_errors(catalogue: Catalogue, matcher: Matcher) -> None:
     found = diagnose(catalogue, matcher, {"slurm-7.out": steps(1, 20) + NODE_FAILED})
     assert primary(found) == "scheduler-node-failed"
-    rules = [one.rule for one in found.findings]
+    rules = [finding.rule for finding in found.findings]
     assert "infiniband-link-down" in rules and "slurm-cancelled" not in rules

@@ -58,7 +58,7 @@ def test_text_that_ends_in_a_logged_error_is_a_failure(text: str, verdict: str, 
     diagnosis = diagnose(text)
     assert diagnosis.verdict == verdict
     if verdict == "unknown-failure":
-        assert [one.level for one in diagnosis.new_lines] == ["error"]
+        assert [new_line.level for new_line in diagnosis.new_lines] == ["error"]
         assert diagnosis.notes[0].startswith("No training output was recognized")
 
 
@@ -224,7 +224,7 @@ def test_code_without_a_file_can_be_the_program(diagnose: Diagnose) -> None:
     for ending in (None, FAILED):
         diagnosis = diagnose(SNIPPET, ending=ending)
         assert diagnosis.verdict == "unknown-failure"
-        assert [(one.exception, one.message) for one in diagnosis.unknown] == [("KeyError", "'labels'")]
+        assert [(item.exception, item.message) for item in diagnosis.unknown] == [("KeyError", "'labels'")]
 
 
 def test_exception_of_executed_code_with_later_lines_is_not_a_failure(

@@ -28,7 +28,11 @@ def test_cause_on_another_rank_has_precedence_over_symptoms(diagnose: Diagnose) 
     assert diagnosis.primary is not None
     assert (diagnosis.primary.rule, diagnosis.primary.rank) == ("cuda-oom", 7)
     assert diagnosis.primary.confidence > 0.9
-    assert [one.rule for one in diagnosis.findings] == ["cuda-oom", "collective-timeout", "child-failed"]
+    assert [finding.rule for finding in diagnosis.findings] == [
+        "cuda-oom",
+        "collective-timeout",
+        "child-failed",
+    ]
     assert finding(diagnosis, "collective-timeout").ranks == list(range(7))
 
 
@@ -41,7 +45,7 @@ def test_unknown_exception_on_another_rank_causes_a_symptom(diagnose: Diagnose) 
     diagnosis = diagnose(logs)
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
     assert diagnosis.unknown[0].ranks == [1]
-    assert {one.rule for one in diagnosis.findings} >= {"collective-timeout", "child-failed"}
+    assert {finding.rule for finding in diagnosis.findings} >= {"collective-timeout", "child-failed"}
 
 
 def test_symptom_before_an_unknown_exception_remains_primary(diagnose: Diagnose) -> None:

@@ -111,7 +111,7 @@ def slowing(count: int = 60) -> list[tuple[float, str]]:
 def test_trace_cache_messages_with_slower_steps_are_degrading(diagnose: Diagnose) -> None:
     diagnosis = diagnose(stamped(slowing()))
     assert (diagnosis.verdict, primary(diagnosis)) == ("degraded", "zero3-trace-cache-invalidated")
-    assert [one.rule for one in diagnosis.findings][1] == "step-time-degraded"
+    assert [finding.rule for finding in diagnosis.findings][1] == "step-time-degraded"
 
 
 def test_trace_cache_messages_before_a_stall_are_fatal(diagnose: Diagnose) -> None:
@@ -126,7 +126,7 @@ def test_trace_cache_messages_before_a_stall_are_fatal(diagnose: Diagnose) -> No
     assert (dead.verdict, primary(dead)) == ("failed", "zero3-trace-cache-invalidated")
     assert dead.primary is not None
     assert dead.primary.confidence <= 0.6
-    assert [one.rule for one in dead.findings][1] == "collective-timeout"
+    assert [finding.rule for finding in dead.findings][1] == "collective-timeout"
 
 
 def test_trace_cache_messages_long_before_a_stall_are_not_its_cause(diagnose: Diagnose) -> None:

@@ -56,7 +56,7 @@ def test_raised_exception_is_fatal_despite_other_harm(
         reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
         found = rendered(reading.diagnose())
         assert found.verdict == verdict
-        assert [one.rule for one in found.findings] == ["grad-norm-nan"]
+        assert [finding.rule for finding in found.findings] == ["grad-norm-nan"]
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed("\n".join([*STEPS[:20], raised]).encode() + b"\n"))
     assert reading.diagnose(ending=FINISHED).verdict == "degraded"
@@ -95,7 +95,7 @@ def test_nan_loss_lasts_until_finite_losses_follow(
     reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
     diagnosis = rendered(reading.diagnose())
     assert diagnosis.verdict == verdict
-    assert [one.rule for one in diagnosis.findings] == ["loss-nan"]
+    assert [finding.rule for finding in diagnosis.findings] == ["loss-nan"]
 
 
 OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768"
@@ -120,7 +120,9 @@ def test_nan_steps_do_not_prove_recovery(
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
     (found,) = [
-        one for one in rendered(reading.diagnose()).findings if one.rule == "fp16-overflow-every-step"
+        finding
+        for finding in rendered(reading.diagnose()).findings
+        if finding.rule == "fp16-overflow-every-step"
     ]
     assert found.harm == harm and ("good steps after them" in found.note) == (harm == "harmless")
 

@@ -46,8 +46,8 @@ def test_run_continued_after_an_elastic_restart(
 ) -> None:
     found = diagnose(catalogue, matcher, steps(1, 21) + error + FAILED + again + steps(20, 60))
     assert found.verdict == "finished"
-    assert [one.harm for one in found.findings] == ["harmless"] * len(found.findings)
-    places = [one.first.step for one in (*found.findings, *found.unknown)]
+    assert [finding.harm for finding in found.findings] == ["harmless"] * len(found.findings)
+    places = [item.first.step for item in (*found.findings, *found.unknown)]
     assert set(places) == {21}
     (note,) = found.notes
     assert note.startswith("torchrun restarted the workers once (step 21, local_rank 1, train.log:")

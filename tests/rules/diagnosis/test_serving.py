@@ -76,7 +76,9 @@ def test_exception_without_a_message_takes_no_other_line(
     catalogue: Catalogue, matcher: Matcher, next_line: str
 ) -> None:
     unknown = diagnosed(catalogue, matcher, LEFT + next_line).unknown
-    assert [(one.exception, one.message) for one in unknown] == [("starlette.requests.ClientDisconnect", "")]
+    assert [(item.exception, item.message) for item in unknown] == [
+        ("starlette.requests.ClientDisconnect", "")
+    ]
 
 
 def test_message_of_an_exception_can_begin_on_the_next_line(catalogue: Catalogue, matcher: Matcher) -> None:

@@ -68,7 +68,7 @@ def line(number: int, way: str) -> str:
 
 def diagnosed(catalogue: Catalogue, *lines: str) -> Diagnosis:
     reading = RunReading(catalogue)
-    reading.feed(lines_of("".join(f"{one}\n" for one in lines)))
+    reading.feed(lines_of("".join(f"{line}\n" for line in lines)))
     return rendered(reading.diagnose())
 
 

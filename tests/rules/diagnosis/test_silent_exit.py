@@ -68,7 +68,7 @@ def test_silent_exit_causes_errors_of_peers(
     assert found.findings[0].note.startswith("Rank 1 ended first, with exit status 3, and no error")
     assert found.primary.evidence == ["exitcode  : 3 (pid: 23471)"]
     assert (found.primary.step, found.progress.stalled_after_step) == (20, None)
-    assert "gloo-connection-closed" in [one.rule for one in found.findings]
+    assert "gloo-connection-closed" in [finding.rule for finding in found.findings]
 
 
 def test_exit_status_of_a_rank_in_another_log_is_a_note(catalogue: Catalogue) -> None:

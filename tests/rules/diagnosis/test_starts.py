@@ -51,7 +51,7 @@ def read(catalogue: Catalogue, matcher: Matcher, text: str, *, lines: int = 10_0
 
 def ends(diagnosis: Diagnosis) -> list[tuple[str, str | None]]:
     """Verdict and rule of each start, the first one first."""
-    return [(one.verdict, one.rule) for one in reversed(diagnosis.starts)]
+    return [(start.verdict, start.rule) for start in reversed(diagnosis.starts)]
 
 
 class Case(NamedTuple):
@@ -113,8 +113,8 @@ def test_each_start_has_a_verdict_and_the_newest_is_reported(
     found = read(catalogue, matcher, case.text, lines=lines).diagnose()
     assert ends(found) == case.ends
     newest = found.starts[0]
-    assert [one.reported for one in found.starts] == [True, *[False] * (len(case.ends) - 1)]
-    assert [one.number for one in found.starts] == list(range(len(case.ends), 0, -1))
+    assert [start.reported for start in found.starts] == [True, *[False] * (len(case.ends) - 1)]
+    assert [start.number for start in found.starts] == list(range(len(case.ends), 0, -1))
     assert (found.verdict, found.primary and found.primary.rule) == (newest.verdict, case.primary)
 
 
@@ -202,10 +202,10 @@ def test_interleaved_ranks_are_one_start(catalogue: Catalogue, matcher: Matcher)
 
     first, second = head(9) + steps(1, 20) + raised(OOM), head(10) + steps(1, 40)
     both = [[of(rank, part) for rank in range(2)] for part in (first, second)]
-    in_turns = [line for zero, one in both for pair in zip(zero, one, strict=True) for line in pair]
-    for lines in (in_turns, [line for zero, one in both for line in zero + one]):
+    in_turns = [line for zero, item in both for pair in zip(zero, item, strict=True) for line in pair]
+    for lines in (in_turns, [line for zero, item in both for line in zero + item]):
         found = read(catalogue, matcher, "".join(f"{line}\n" for line in lines)).diagnose()
-        assert [(one.verdict, one.rule, one.last_step) for one in found.starts] == [
+        assert [(start.verdict, start.rule, start.last_step) for start in found.starts] == [
             ("unfinished", None, 40),
             ("failed", "cuda-oom", 20),
         ]
@@ -220,7 +220,7 @@ def test_memory_for_many_starts_is_bounded(catalogue: Catalogue, matcher: Matche
     reading.feed(reader.finish())
     found = reading.diagnose()
     assert len(found.starts) == 1 + FIRST_KEPT + LAST_KEPT
-    assert [one.number for one in found.starts][:3] == [100, 99, 98]
+    assert [start.number for start in found.starts][:3] == [100, 99, 98]
     assert found.starts[-1].number == 1
     assert "99 earlier starts: 99× FAILED (cuda-oom)" in rendered(found.notes)[0]
     assert "… and 79 more." not in to_html(found)
@@ -230,15 +230,20 @@ def test_memory_for_many_starts_is_bounded(catalogue: Catalogue, matcher: Matche
 def test_starts_in_the_middle_of_a_long_log_are_found(catalogue: Catalogue, matcher: Matcher) -> None:
     long = "".join(f"step {step}/9000 loss {9 - step / 1000:.4f} {'.' * 40}\n" for step in range(1, 6001))
     parts = [head(9), raised(OOM), head(10), INTERRUPTED, head(11), BARE, head(12)]
-    text = "".join(one + long * one.startswith("2026") for one in parts)
+    text = "".join(part + long * part.startswith("2026") for part in parts)
     reading = RunReading(catalogue, matcher, starts=True)
     source = SourceReading(reading, LineReader("train.log"), lambda: scan_engine(matcher))
     source.feed(text.encode())
     source.finish()
     found = reading.diagnose()
-    assert [one.verdict for one in found.starts] == ["unfinished", "unknown-failure", "interrupted", "failed"]
+    assert [start.verdict for start in found.starts] == [
+        "unfinished",
+        "unknown-failure",
+        "interrupted",
+        "failed",
+    ]
     firsts = [n for n, line in enumerate(text.splitlines(), 1) if "main pid" in line]
-    assert [one.first_line for one in reversed(found.starts)] == firsts
+    assert [start.first_line for start in reversed(found.starts)] == firsts
 
 
 def test_texts_of_a_head_exclude_numbers_and_metrics() -> None:
@@ -263,9 +268,9 @@ def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -
 
 def test_start_shows_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["three with Ctrl-C"].text).diagnose()
-    assert [one.interrupted_by for one in found.starts] == ["user"] * 3
+    assert [start.interrupted_by for start in found.starts] == ["user"] * 3
     assert "| 1 | INTERRUPTED |  | 20 of 90 |" in to_markdown(found)
-    other = msgspec.structs.replace(found, starts=[_stopped_from_outside(one) for one in found.starts])
+    other = msgspec.structs.replace(found, starts=[_stopped_from_outside(start) for start in found.starts])
     assert "| 1 | INTERRUPTED | A signal asked the run to end" in to_markdown(other)
 
 

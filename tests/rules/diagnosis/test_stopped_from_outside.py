@@ -78,7 +78,7 @@ def test_signal_of_the_launcher_after_a_failure_is_a_consequence(
     known: Catalogue, end: str, by_launcher: bool
 ) -> None:
     found = ended(known, STEPS + end, ending=FAILED)
-    (sigterm,) = [one for one in found.findings if one.rule == "secondary-sigterm-cascade"]
+    (sigterm,) = [finding for finding in found.findings if finding.rule == "secondary-sigterm-cascade"]
     assert sigterm.note.startswith("The launcher ended the other processes") == by_launcher
 
 

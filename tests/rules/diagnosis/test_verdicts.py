@@ -93,8 +93,8 @@ def test_each_run_gets_its_verdict(
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_verdict_has_a_distinct_label(language: str) -> None:
     found = [Diagnosis(verdict) for verdict in get_args(Verdict)]
-    assert len({render(badge(one), language) for one in found}) == len(found)
-    assert all(render(headline(one), language) for one in found)
+    assert len({render(badge(item), language) for item in found}) == len(found)
+    assert all(render(headline(item), language) for item in found)
 
 
 def test_interrupted_run_is_in_trouble_only_for_a_reason() -> None:

@@ -111,7 +111,7 @@ def test_failed_command_is_the_cause_only_if_it_is_alone(catalogue: Catalogue) -
     assert (alone.verdict, alone.unknown[0].exception) == ("unknown-failure", "subprocess.CalledProcessError")
     assert "that command printed" in render(alone.unknown[0].advice, "en")
     both = diagnosed("step 1 loss 0.5\n" + OWN + CHILD, catalogue)
-    assert [one.exception for one in both.unknown][:1] == ["KeyError"]
+    assert [item.exception for item in both.unknown][:1] == ["KeyError"]
 
 
 def test_exception_of_a_notebook_cell_has_precedence(catalogue: Catalogue) -> None:
@@ -130,5 +130,5 @@ LookupError: the curriculum has no shard 17
 """
     runner = RAISED.partition("    {call}")[0] + "    run(notebook)\n" + cell
     found = diagnosed("step 1 loss 0.5\n" + runner, catalogue)
-    assert [one.exception for one in found.unknown][:1] == ["LookupError"]
+    assert [item.exception for item in found.unknown][:1] == ["LookupError"]
     assert found.verdict == "unknown-failure"

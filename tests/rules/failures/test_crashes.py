@@ -206,7 +206,7 @@ def test_logged_warning_with_traceback_is_fatal_only_at_the_end() -> None:
         '  File "/env/kernels.py", line 5, in load',
         "OddError: none",
     )
-    text = "".join(f"{lead}{one}\n" for one in found)
+    text = "".join(f"{lead}{item}\n" for item in found)
     said = (
         "loading weights",
         "engine is up",
@@ -215,11 +215,11 @@ def test_logged_warning_with_traceback_is_fatal_only_at_the_end() -> None:
         "capturing graphs",
         "routes: /",
     )
-    goes_on = "".join(f"INFO 06-25 16:32:10 [core.py:7] {one}\n" for one in said)
+    goes_on = "".join(f"INFO 06-25 16:32:10 [core.py:7] {item}\n" for item in said)
     assert only(text).exception == "OddError"
     assert diagnosed(text + goes_on).verdict == "no-evidence"
     # Some collectors mark all of stderr as warnings, so lines about the end are no signs of life.
-    assert only(text + "".join(f"{lead}{one}\n" for one in said)).exception == "OddError"
+    assert only(text + "".join(f"{lead}{item}\n" for item in said)).exception == "OddError"
     steps = "".join(f"step {n}/60 loss {2 / n:.3f}\n" for n in range(1, 24))
     assert only(steps + text + goes_on).exception == "OddError", "a training goes on with steps"
     assert diagnosed(text + goes_on + steps).verdict == "unfinished"

@@ -106,7 +106,7 @@ def test_local_rank_of_deepspeed_is_global_only_on_one_node(
     catalogue: Catalogue, nodes: str, who: str
 ) -> None:
     found = diagnose(catalogue, LEFT.format(nodes=nodes))
-    given = next(one for one in found.findings if one.rule == "rank-left-early")
+    given = next(finding for finding in found.findings if finding.rule == "rank-left-early")
     assert given.note.startswith(f"{who} exited without an error")
 
 
@@ -118,7 +118,7 @@ def test_rank_with_a_reported_error_did_not_leave_early(catalogue: Catalogue, co
     text = steps + LEFT.splitlines()[-1] + "\n" + TORCHRUN.replace("exitcode  : 1", f"exitcode  : {code}")
     reading.feed(LineReader("train.log").feed(text.encode()))
     found = rendered(reading.diagnose(ending=FAILED, left=[ExitedRank(5, 40)]))
-    assert ("rank-left-early" in {one.rule for one in found.findings}) is early
+    assert ("rank-left-early" in {finding.rule for finding in found.findings}) is early
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def test_other_wording_of_a_known_failure_is_found(
     exception: str, message: str, rule: str, nearest: Nearest
 ) -> None:
     near = nearest.of(exception, message)
-    assert rule in [one.rule for one in near]
-    assert all(0 < one.score <= 1 for one in near)
-    assert near == sorted(near, key=lambda one: -one.score)
+    assert rule in [item.rule for item in near]
+    assert all(0 < item.score <= 1 for item in near)
+    assert near == sorted(near, key=lambda item: -item.score)
 
 
 def test_similar_page_is_never_certain(catalogue: Catalogue, nearest: Nearest) -> None:
@@ -80,7 +80,7 @@ def test_diagnosis_lists_similar_pages_without_a_claim(catalogue: Catalogue, mat
     diagnosis = rendered(reading.diagnose())
     assert diagnosis.verdict == "unknown-failure"
     assert diagnosis.primary is None
-    assert {one.rule for one in diagnosis.unknown[0].nearest} >= {
+    assert {item.rule for item in diagnosis.unknown[0].nearest} >= {
         "dtype-mismatch",
         "tensors-on-different-devices",
     }

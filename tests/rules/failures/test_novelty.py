@@ -37,7 +37,7 @@ def new(*texts: str, baseline: str = "") -> list[NewLines]:
 
 
 def told(found: list[NewLines]) -> list[str]:
-    return [one.template for one in found]
+    return [item.template for item in found]
 
 
 HEALTHY = "queue 3 is slow\n" + steps(1, 9) + "queue 44 is slow\n"
@@ -52,7 +52,7 @@ def test_line_before_a_step_is_not_new() -> None:
 
 def test_most_severe_line_comes_first() -> None:
     end = "going down in order\n[ERROR] the shard server is silent\nthe queue may be slow, retrying\n"
-    levels = [one.level for one in new(steps(1, 9) + end)]
+    levels = [item.level for item in new(steps(1, 9) + end)]
     assert levels == ["error", "warning", "info"]
 
 
@@ -202,8 +202,12 @@ def fragments(secret: str) -> list[str]:
 def test_secrets_in_new_lines_are_masked(secret: str, before: str) -> None:
     line = f"ERROR the shard server refused {before}{secret} just now\n"
     reading = reading_of(steps(1, 9) + line + line + END)
-    (entry,) = [one for one in reading.streams["0.log", None].templates.entries.values() if one.count == 2]
-    (one,) = [one for one in reading.diagnose(ending=FAILED).new_lines if "shard server" in one.exemplar]
+    (entry,) = [item for item in reading.streams["0.log", None].templates.entries.values() if item.count == 2]
+    (one,) = [
+        new_line
+        for new_line in reading.diagnose(ending=FAILED).new_lines
+        if "shard server" in new_line.exemplar
+    ]
     assert "***" in one.exemplar
     kept = f"{one} {entry.first}" + (f" {entry.last}" if before else "")
     assert [word for word in fragments(secret) if word in kept] == []

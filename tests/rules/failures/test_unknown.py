@@ -21,11 +21,11 @@ def read(
     """All exceptions of a text; ``hits`` are rules by line number."""
     reader = TracebackReader(set(failures))
     raised = [reader.feed(line, (hits or {}).get(line.number, ())) for line in lines(text)]
-    return [one for one in raised if one is not None] + reader.left(0)
+    return [item for item in raised if item is not None] + reader.left(0)
 
 
 def summary(text: str) -> list[tuple[str, str, str]]:
-    return [(one.kind, one.exception, one.message) for one in read(text)]
+    return [(item.kind, item.exception, item.message) for item in read(text)]
 
 
 PLAIN = """\
@@ -214,7 +214,7 @@ Traceback (most recent call last):
   File "train.py", line 3, in <module>
 KeyboardInterrupt
 """
-    assert [one.kind for one in read(text)] == ["ignored", "interrupt"]
+    assert [item.kind for item in read(text)] == ["ignored", "interrupt"]
 
 
 def test_exception_of_a_destructor_is_not_fatal() -> None:
@@ -225,8 +225,8 @@ Traceback (most recent call last):
     assert self._parent_pid == os.getpid(), 'can only test a child process'
 AssertionError: can only test a child process
 """
-    assert [one.kind for one in read(text)] == ["ignored"]
-    assert [one.kind for one in read(text.replace("__del__", "fetch"))] == ["failure"]
+    assert [item.kind for item in read(text)] == ["ignored"]
+    assert [item.kind for item in read(text.replace("__del__", "fetch"))] == ["failure"]
     chain = text + "\nDuring handling of the above exception, another exception occurred:\n\n"
     kinds = [read(chain + text.replace("__del__", name))[-1].kind for name in ("__del__", "fetch")]
     assert kinds == ["ignored", "failure"], "another process may write into the same file"
@@ -240,22 +240,22 @@ Traceback (most recent call last):
     sess.run(enqueue_op, feed_dict=food)
 tensorflow.python.framework.errors_impl.CancelledError: Enqueue operation was cancelled
 """
-    assert [one.kind for one in read(text)] == ["ignored"]
-    assert [one.kind for one in read(text.replace("Exception in thread Thread-4:\n", ""))] == ["failure"]
+    assert [item.kind for item in read(text)] == ["ignored"]
+    assert [item.kind for item in read(text.replace("Exception in thread Thread-4:\n", ""))] == ["failure"]
 
 
 def test_traceback_in_a_warning_is_not_a_failure() -> None:
     lead = "(EngineCore pid=7) {} 06-25 16:32:09 [import_utils.py:408] "
-    warned = "".join(lead.format("WARNING") + one + "\n" for one in PLAIN.splitlines())
-    assert [one.warned for one in read(warned + PLAIN)] == [True, False]
-    assert [one.warned for one in read(warned.replace("WARNING", "ERROR"))] == [False]
+    warned = "".join(lead.format("WARNING") + line + "\n" for line in PLAIN.splitlines())
+    assert [item.warned for item in read(warned + PLAIN)] == [True, False]
+    assert [item.warned for item in read(warned.replace("WARNING", "ERROR"))] == [False]
 
 
 def test_traceback_of_executed_code_is_a_snippet() -> None:
     text = 'Traceback (most recent call last):\n  File "<string>", line 3, in <module>\nNameError: x\n'
-    assert [one.kind for one in read(text)] == ["snippet"]
+    assert [item.kind for item in read(text)] == ["snippet"]
     frozen = text.replace("<string>", "<frozen runpy>")
-    assert [one.kind for one in read(frozen)] == ["snippet"]
+    assert [item.kind for item in read(frozen)] == ["snippet"]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_traceback_of_executed_code_is_a_snippet() -> None:
     ],
 )
 def test_traceback_of_a_launcher_is_a_wrapper(tail: str) -> None:
-    assert [one.kind for one in read("Traceback (most recent call last):\n" + tail)] == ["wrapper"]
+    assert [item.kind for item in read("Traceback (most recent call last):\n" + tail)] == ["wrapper"]
 
 
 def test_failed_build_is_not_a_wrapper() -> None:
@@ -280,7 +280,7 @@ def test_failed_build_is_not_a_wrapper() -> None:
         '  File "/e/lib/python3.11/site-packages/torch/utils/cpp_extension.py", line 2100, in _run_ninja\n'
         "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"
     )
-    assert [one.kind for one in read(text)] == ["failure"]
+    assert [item.kind for item in read(text)] == ["failure"]
 
 
 def test_frames_without_a_header_are_read() -> None:
@@ -339,9 +339,9 @@ def table(*texts: str, rank: int | None = 0) -> ExceptionTable:
 
 
 def test_same_exception_on_many_ranks_is_folded() -> None:
-    seen = [one for rank in (3, 1, 0) for one in unknown_in(table(PLAIN, rank=rank), ())]
-    for one in seen:
-        one.raised.step = 12
+    seen = [item for rank in (3, 1, 0) for item in unknown_in(table(PLAIN, rank=rank), ())]
+    for entry in seen:
+        entry.raised.step = 12
     (unknown,) = fold(seen)
     assert unknown.ranks == [0, 1, 3]
     assert unknown.count == 3

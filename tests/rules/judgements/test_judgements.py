@@ -158,7 +158,7 @@ def test_lower_throughput_is_a_slowdown() -> None:
     assert judgement is not None and judgement.harm == "degrading"
     assert "481.5 in the last 12 steps" in render(judgement.note)
     assert judge_throughput(even, GOES_ON) is None
-    assert judge_throughput([one - 5 * at for at, one in enumerate(even)], GOES_ON) is None, (
+    assert judge_throughput([item - 5 * at for at, item in enumerate(even)], GOES_ON) is None, (
         "little by little"
     )
     assert judge_throughput([*even, 400.0, 410.0], GOES_ON) is None, "not for long enough"

@@ -110,7 +110,7 @@ def test_few_values_must_rise_more() -> None:
     assert diverged(curve([2.87, 2.86, 2.87, 4.1, 4.2, 4.15], first=8120)) is None
     assert diverged(curve(cut, first=8120), rewarded=True) is None
     assert diverged(curve(cut)) is None, "a run's first seven values are no baseline"
-    seldom = [Point(25.0 * one.mark, one.loss, None, None, None, one.mark) for one in curve(cut)]
+    seldom = [Point(25.0 * item.mark, item.loss, None, None, None, item.mark) for item in curve(cut)]
     assert diverged(seldom) == "degrading", "but are where each stands for many steps"
 
 

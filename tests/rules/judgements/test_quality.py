@@ -64,12 +64,12 @@ def healthy(seed: int) -> dict[str, list[float]]:
         "reward": noisy(count, lambda at: 0.2 + 0.6 * at, 0.1, seed),
         "reward_std": [0.0 if chance.random() < 0.3 else chance.uniform(0.1, 0.5) for _ in range(count)],
         "entropy": noisy(count, lambda at: 1.2 - 0.8 * at, 0.05, seed + 1),
-        "kl": [abs(one) for one in noisy(count, lambda at: 0.3 * at, 0.02, seed + 2)],
-        "grad_norm": [abs(one) for one in noisy(count, lambda at: 1.0, 0.3, seed + 3)],
+        "kl": [abs(item) for item in noisy(count, lambda at: 0.3 * at, 0.02, seed + 2)],
+        "grad_norm": [abs(item) for item in noisy(count, lambda at: 1.0, 0.3, seed + 3)],
         "learning_rate": cosine(count, 1e-6),
         "loss": noisy(count, lambda at: 0.01, 0.02, seed + 4),
         "eval_loss": noisy(10, lambda at: 2.0 - at, 0.01, seed + 5),
-        "eval_accuracy": [round(one, 4) for one in noisy(10, lambda at: 0.5 + 0.3 * at, 0.02, seed + 6)],
+        "eval_accuracy": [round(item, 4) for item in noisy(10, lambda at: 0.5 + 0.3 * at, 0.02, seed + 6)],
     }
 
 
@@ -148,7 +148,7 @@ def test_equal_rewards_are_reported() -> None:
 )
 def test_healthy_equal_rewards_are_not_reported(reward: list[float], spread: list[float], why: str) -> None:
     assert judged({"reward": reward, "reward_std": spread}) == {}, why
-    advantages = {"advantage_min": [-one for one in spread], "advantage_max": spread}
+    advantages = {"advantage_min": [-item for item in spread], "advantage_max": spread}
     assert judged({"reward": reward} | advantages) == {}, why
 
 
@@ -157,7 +157,7 @@ def test_healthy_equal_rewards_are_not_reported(reward: list[float], spread: lis
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lasting_explosion_of_kl_is_reported(seed: int) -> None:
-    usual = [abs(one) for one in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
+    usual = [abs(item) for item in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
     ramp = [1.7**at for at in range(12)]
     assert "rose from" in judged({"kl": usual + ramp + [900.0 + at for at in range(10)]})[KL_EXPLOSION]
     assert "not numbers" in judged({"kl": [*usual, *[math.nan] * 10]})[KL_EXPLOSION]
@@ -165,7 +165,7 @@ def test_lasting_explosion_of_kl_is_reported(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_healthy_kl_is_not_reported(seed: int) -> None:
-    usual = [abs(one) for one in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
+    usual = [abs(item) for item in noisy(100, lambda at: 0.2 * at, 0.02, seed)]
     for kl, why in (
         ([*usual, 900.0, *usual], "one spike"),
         ([*usual, *[900.0] * 9], "not for long enough"),
@@ -173,7 +173,7 @@ def test_healthy_kl_is_not_reported(seed: int) -> None:
         ([*[0.0] * 40, *[4.0] * 40], "a warm-up, then the KL of a trained policy"),
         (noisy(200, lambda at: 30 * at, 1.0, seed), "summed over long answers, it grows"),
         ([*usual[:30], *[900.0] * 12], "too short a run to know what is usual"),
-        ([one * 1e-3 for one in usual] + [1.0] * 20, "a thousand times so much, and still small"),
+        ([item * 1e-3 for item in usual] + [1.0] * 20, "a thousand times so much, and still small"),
     ):
         assert judged({"kl": kl}) == {}, why
 
@@ -306,7 +306,7 @@ def evaluated(times: int, printed: int) -> str:
 
 def test_evaluation_printed_by_several_ranks_counts_once(diagnose: Diagnose) -> None:
     assert finding(diagnose(evaluated(5, 1)), "evaluation-frozen").harm == "degrading"
-    assert all(one.rule != "evaluation-frozen" for one in diagnose(evaluated(4, 4)).findings)
+    assert all(finding.rule != "evaluation-frozen" for finding in diagnose(evaluated(4, 4)).findings)
 
 
 def test_log_of_evaluations_only_is_diagnosed(diagnose: Diagnose) -> None:

@@ -291,8 +291,8 @@ def test_order_of_hosts_and_unit_of_time_are_irrelevant(
             watched.join(f"n{rank}", rank, 0)
         for step in range(90):
             own = [
-                math.exp(draw.gauss(0, 0.03)) * (1.25 if one == guilty and step > 40 else 1)
-                for one in range(6)
+                math.exp(draw.gauss(0, 0.03)) * (1.25 if index == guilty and step > 40 else 1)
+                for index in range(6)
             ]
             for rank in ranks:
                 if watched.see(f"n{rank}", rank, step, RankStep(own[rank] * unit, (max(own) + 0.3) * unit)):

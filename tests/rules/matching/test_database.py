@@ -116,7 +116,7 @@ def test_file_name_depends_on_all_inputs(
 def test_literals_are_recomputed_for_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     literals_of = literal_index.literals_of
-    monkeypatch.setattr(literal_index, "literals_of", lambda one: looked.append(one) or literals_of(one))
+    monkeypatch.setattr(literal_index, "literals_of", lambda item: looked.append(item) or literals_of(item))
 
     def owners() -> tuple[tuple[int, ...], ...]:
         return LiteralIndex(PATTERNS, DatabaseStore(tmp_path)).owners

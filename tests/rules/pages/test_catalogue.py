@@ -134,7 +134,7 @@ def test_pattern_refused_by_hyperscan_affects_only_its_page(
     fault = module.pattern_fault
     assert fault(pattern, quick=True) is None
     looked: list[str] = []
-    monkeypatch.setattr(module, "pattern_fault", lambda one: looked.append(one) or fault(one))
+    monkeypatch.setattr(module, "pattern_fault", lambda item: looked.append(item) or fault(item))
     catalogue = load_catalogue([pages])
     assert looked == ["out of room", "fine", pattern]  # no packaged page
     assert "good" in catalogue.pages

@@ -287,4 +287,4 @@ def test_exception_before_a_cancelled_step_is_the_failure(catalogue: Catalogue, 
     reading.feed(reader.feed(log.encode()) + reader.finish())
     diagnosis = rendered(reading.diagnose())
     assert diagnosis.verdict == "unknown-failure"
-    assert [one.exception for one in diagnosis.unknown] == ["ValueError"]
+    assert [item.exception for item in diagnosis.unknown] == ["ValueError"]

@@ -25,8 +25,8 @@ def test_stable_pages_are_those_with_a_proof(catalogue: Catalogue) -> None:
 
 def test_proof_is_from_a_package_named_by_the_page(catalogue: Catalogue) -> None:
     for rule, found in PROOFS.items():
-        named = [one.package for one in catalogue.pages[rule].emitted_by]
-        for package in (one.split()[1] for one in found if one.startswith("wording: ")):
+        named = [item.package for item in catalogue.pages[rule].emitted_by]
+        for package in (item.split()[1] for item in found if item.startswith("wording: ")):
             assert any(same_package(package, name) for name in named), (rule, package)
 
 
@@ -39,7 +39,7 @@ def test_proven_rules_fire_in_their_log(log: str, catalogue: Catalogue) -> None:
 def test_judged_rules_are_proven_by_logs(catalogue: Catalogue) -> None:
     for rule, found in PROOFS.items():
         if catalogue.pages[rule].judged:
-            assert any(one.startswith("log: ") for one in found), rule
+            assert any(item.startswith("log: ") for item in found), rule
 
 
 def test_only_found_texts_are_proofs(catalogue: Catalogue) -> None:

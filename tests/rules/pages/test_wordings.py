@@ -86,7 +86,7 @@ RUM = {"patterns": [r"the hold holds \d+ of crates of rum"], "fires": ["the hold
 def search(page_text: PageText, *said: str | Template, version: str = "1.0", **front: object) -> Verified:
     front = {"emitted_by": [{"package": "cargo", "versions": "<2"}], **front}
     looked = Search([parse_page(page_text(**front), "memory/no-room.md")], "cargo", version)
-    texts = [Template(one, 7 + line) if isinstance(one, str) else one for line, one in enumerate(said)]
+    texts = [Template(item, 7 + line) if isinstance(item, str) else item for line, item in enumerate(said)]
     looked.see("cargo/hold.py", texts)
     return looked.results["no-room"]
 

@@ -92,4 +92,4 @@ def test_series_has_its_unit(few_rules: Catalogue) -> None:
         reading, reader = RunReading(few_rules), LineReader("run.log")
         lines = "".join(f"{{'loss': 1.5, {axis.format(number)}}}\n" for number in range(1, 9))
         reading.feed([*reader.feed(lines.encode()), *reader.finish()])
-        assert {one.by for one in series_of(reading.streams) if one.name == "loss"} == {by}
+        assert {item.by for item in series_of(reading.streams) if item.name == "loss"} == {by}

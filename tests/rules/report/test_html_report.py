@@ -96,8 +96,8 @@ def test_json_report_contains_no_series(stalled: Diagnosis) -> None:
 
 
 def test_series_have_one_length_and_are_bounded(stalled: Diagnosis) -> None:
-    assert {one.name for one in stalled.series} == {"loss", "step_seconds"}
-    assert all(len(one.steps) == len(one.values) <= MOST_POINTS for one in stalled.series)
+    assert {curve.name for curve in stalled.series} == {"loss", "step_seconds"}
+    assert all(len(curve.steps) == len(curve.values) <= MOST_POINTS for curve in stalled.series)
 
 
 def test_series_cover_the_steps_of_a_log(tmp_path: Path) -> None:
@@ -107,7 +107,8 @@ def test_series_cover_the_steps_of_a_log(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
     series = {
-        one.name: one for one in rendered(diagnose_paths([tmp_path], Options(load_catalogue())))[0].series
+        curve.name: curve
+        for curve in rendered(diagnose_paths([tmp_path], Options(load_catalogue())))[0].series
     }
     assert set(series) == {"loss", "grad_norm"}
     assert series["loss"].values[0] == pytest.approx(2.0) and len(series["loss"].values) == MOST_POINTS

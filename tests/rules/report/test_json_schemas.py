@@ -113,8 +113,8 @@ def objects(found: Any) -> Iterator[dict[str, Any]]:
         inner += found.get("collectives", {}).values()  # the keys of this object are ids
     elif isinstance(found, list):
         inner = found
-    for one in inner:
-        yield from objects(one)
+    for item in inner:
+        yield from objects(item)
 
 
 @pytest.mark.parametrize("title", OBJECTS)
@@ -126,7 +126,7 @@ def test_every_key_is_documented(title: str) -> None:
 
 def test_every_object_is_documented() -> None:
     known = [described(title) for title in OBJECTS] + [{"id", "params", "text"}]
-    assert all({*one} in known for one in objects(report()))
+    assert all({*item} in known for item in objects(report()))
 
 
 def test_text_has_its_message_id_and_parameters() -> None:
@@ -140,7 +140,7 @@ def test_text_has_its_message_id_and_parameters() -> None:
     assert found["primary"]["evidence"] == [{"id": None, "params": {}, "text": "a line"}]
     note = found["findings"][0]["note"]
     assert (note["id"], note["params"]["silence"]) == ("diagnosis.silent", "9 s")
-    assert [one["id"] for one in note["then"]] == ["diagnosis.nothing-says-why"]
+    assert [item["id"] for item in note["then"]] == ["diagnosis.nothing-says-why"]
     assert note["text"].endswith(note["then"][0]["text"])
     assert found["digest"][0]["params"]["what"]["text"] == "Out of memory"
     assert found["jobs"][0]["title"]["text"] == "Out of memory"
@@ -164,5 +164,5 @@ def test_schema_1_is_unchanged() -> None:
     assert not {"badge", "interrupted_by"} & {*found["jobs"][0]}
     user = msgspec.structs.replace(WHOLE, verdict="interrupted", primary=None, interrupted_by="user")
     limit = msgspec.structs.replace(WHOLE, verdict="interrupted", interrupted_by="time-limit")
-    assert [json.loads(to_json(one))["verdict"] for one in (user, limit)] == ["healthy", "failed"]
-    assert [json.loads(to_json(one, schema=2))["verdict"] for one in (user, limit)] == ["interrupted"] * 2
+    assert [json.loads(to_json(item))["verdict"] for item in (user, limit)] == ["healthy", "failed"]
+    assert [json.loads(to_json(item, schema=2))["verdict"] for item in (user, limit)] == ["interrupted"] * 2

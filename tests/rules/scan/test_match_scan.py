@@ -37,7 +37,7 @@ def log() -> str:
 
 def scanned(matcher: Matcher, log: bytes, portion: int) -> tuple[list[Match], int]:
     scan = MatchScan(MatchPatterns(matcher), "train.log")
-    found = [one for at in range(0, len(log), portion) for one in scan.feed(log[at : at + portion])]
+    found = [item for at in range(0, len(log), portion) for item in scan.feed(log[at : at + portion])]
     return [*found, *scan.finish()], scan.lines
 
 
@@ -47,10 +47,12 @@ def test_scan_equals_reading_every_line(matcher: Matcher, log: str, portion: int
     data = log.encode(encoding)
     found, lines = scanned(matcher, data, portion)
     read = read_whole(matcher, data)
-    assert [(one.rule, one.line.number, one.line.text, one.line.rank, one.captures) for one in found] == read
+    assert [
+        (item.rule, item.line.number, item.line.text, item.line.rank, item.captures) for item in found
+    ] == read
     assert lines == data.count(b"\n")
-    assert len({one.bucket(60.0) for one in found}) > 20
-    assert all(one.line.time is not None for one in found)
+    assert len({item.bucket(60.0) for item in found}) > 20
+    assert all(item.line.time is not None for item in found)
     assert found == scanned(matcher, data, len(data))[0]
 
 
@@ -110,7 +112,7 @@ def test_container_record_applies_to_all_its_segments(matcher: Matcher) -> None:
     log = f"2026-05-02T09:00:00.5Z stdout F {bar}\r[rank3]: {OOM}\n".encode() * 3
     for portion in (100, len(log)):
         found, _ = scanned(matcher, log, portion)
-        assert [(one.line.number, one.line.rank, one.line.time) for one in found] == [
+        assert [(item.line.number, item.line.rank, item.line.time) for item in found] == [
             (number, 3, 1777712400.5) for number in (1, 2, 3)
         ]
 
@@ -122,15 +124,17 @@ def test_overlong_lines_are_scanned(matcher: Matcher, portion: int) -> None:
     bars = "\r".join(["  1%|#    | 1/900 [00:10<10:00,  1.0it/s]"] * 5000)
     log = "\n".join((OOM, long, OOM + long, long + OOM, f"{bars}\r{OOM}\r{bars}", OOM, long)).encode()
     found, lines = scanned(matcher, log, portion)
-    assert [one.line.number for one in found] == [1, 3, 4, 5, 6]
-    assert [(one.rule, one.line.number) for one in found] == [read[:2] for read in read_whole(matcher, log)]
+    assert [item.line.number for item in found] == [1, 3, 4, 5, 6]
+    assert [(item.rule, item.line.number) for item in found] == [
+        read[:2] for read in read_whole(matcher, log)
+    ]
     assert lines == 6
 
 
 def test_memory_does_not_grow_with_line_length(matcher: Matcher) -> None:
     scan = MatchScan(MatchPatterns(matcher))
     portion = b"x" * (1 << 18)
-    assert not [one for _ in range(140) for one in scan.feed(portion)]
+    assert not [item for _ in range(140) for item in scan.feed(portion)]
     tracemalloc.start()
     for _ in range(200):
         assert not list(scan.feed(portion))
@@ -154,4 +158,4 @@ def test_match_before_a_hole_is_kept(matcher: Matcher) -> None:
     log = (b"step 1 loss 2.0\n" * (begins // 16 + 1))[: begins - 1] + b"\n" + OOM.encode()
     log += b"x" * (CHUNK + MAX_LINE - len(log)) + b"\0" * 1000
     found, _ = scanned(matcher, log, len(log))
-    assert [one.rule for one in found] == ["cuda-oom"]
+    assert [item.rule for item in found] == ["cuda-oom"]

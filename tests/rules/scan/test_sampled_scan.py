@@ -100,7 +100,10 @@ def outcome(diagnosis: Diagnosis) -> tuple[object, ...]:
     return (
         diagnosis.verdict,
         primary and (primary.rule, primary.line, primary.rank),
-        sorted((one.rule, one.harm, one.role, one.count, tuple(one.ranks)) for one in diagnosis.findings),
+        sorted(
+            (finding.rule, finding.harm, finding.role, finding.count, tuple(finding.ranks))
+            for finding in diagnosis.findings
+        ),
         diagnosis.progress.last_step,
         diagnosis.progress.finished,
     )
@@ -241,7 +244,7 @@ def test_escaped_color_codes_do_not_hide_matches(engine: Engine, seed: int) -> N
     whole, _, _ = read(engine, {"rank0.log": data}, None)
     sieved, _, _ = read(engine, {"rank0.log": data})
     assert outcome(sieved.diagnose()) == outcome(whole.diagnose())
-    assert {one.rule: one.count for one in rendered(whole.diagnose()).findings}["cuda-oom"] == 3
+    assert {finding.rule: finding.count for finding in rendered(whole.diagnose()).findings}["cuda-oom"] == 3
 
 
 @quick
@@ -275,9 +278,9 @@ def test_version_in_the_middle_of_a_long_log_is_found(engine: Engine, text: str)
 def steps_of(diagnosis: Diagnosis) -> dict[str, tuple[int | str | None, ...]]:
     """The first and the last time of each rule, and the reported number of steps after it."""
     found = {}
-    for one in diagnosis.findings:
-        followed = re.search(r"(\d+) (?:steps )?followed", render(one.note))
-        found[one.rule] = (one.first.step, one.last.step, followed and followed[1])
+    for finding in diagnosis.findings:
+        followed = re.search(r"(\d+) (?:steps )?followed", render(finding.note))
+        found[finding.rule] = (finding.first.step, finding.last.step, followed and followed[1])
     return found
 
 
@@ -323,8 +326,8 @@ def test_steps_of_findings_are_those_of_their_rank(engine: Engine, prefix: str) 
 def places_of(diagnosis: Diagnosis) -> dict[str, list[tuple[int | None, int | None, int | None]]]:
     """The first and the last match of each rule: line, rank and step."""
     return {
-        one.rule: [(place.line, place.rank, place.step) for place in (one.first, one.last)]
-        for one in diagnosis.findings
+        finding.rule: [(place.line, place.rank, place.step) for place in (finding.first, finding.last)]
+        for finding in diagnosis.findings
     }
 
 
@@ -392,7 +395,7 @@ def test_end_of_a_line_over_many_chunks_is_read(engine: Engine, length: int) -> 
     log = "\n".join([*steps, long, *steps[:2000]]).encode() + b"\n"
     for sizes in (SMALL, None):
         reading, _, _ = read(engine, {"rank0.log": log}, sizes)
-        found = {one.rule: one.first for one in rendered(reading.diagnose()).findings}
+        found = {finding.rule: finding.first for finding in rendered(reading.diagnose()).findings}
         assert found["cuda-oom"].line == len(steps) + 1
 
 

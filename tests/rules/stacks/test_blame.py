@@ -117,9 +117,9 @@ def test_odd_ranks_of_a_host(groups: list[StackGroup], ranks: str, why: str, con
 
 def in_pipeline(ranks: str, what: str, tp: int, under_way: str = "") -> StackGroup:
     counts = {
-        one.id: Collectives(tp, tp - bool(under_way), under_way)
-        for one in TP
-        if set(ranks_in(one.ranks)) & {*ranks_in(ranks)}
+        item.id: Collectives(tp, tp - bool(under_way), under_way)
+        for item in TP
+        if set(ranks_in(item.ranks)) & {*ranks_in(ranks)}
     }
     return group(ranks, what=what, collectives=counts)
 
@@ -132,7 +132,7 @@ def test_of_a_pipeline_the_rank_is_found_that_its_stage_and_all_others_wait_for(
     ]
     found = blame(groups, [WORLD, *TP, *PP], world=8)
     assert (found.ranks, found.why, found.confidence) == ((5,), "elsewhere", AGREED)
-    without = [replace(one, collectives={}) for one in groups]
+    without = [replace(group, collectives={}) for group in groups]
     assert blame(without, [], world=8).ranks == (5,)
 
 
@@ -366,25 +366,25 @@ def looked_at(states: list[Any], ranks: list[int], layout: list[RankGroup]) -> S
     for rank in ranks:
         (kind, what), condition, counts = states[rank]
         found = group(str(rank), kind, what, condition=condition)
-        for one, (joined, done) in zip(layout, counts, strict=True):
-            if rank in ranks_in(one.ranks):
-                found.collectives[one.id] = Collectives(joined, done)
+        for item, (joined, done) in zip(layout, counts, strict=True):
+            if rank in ranks_in(item.ranks):
+                found.collectives[item.id] = Collectives(joined, done)
         groups.append(found)
     return StallStacks(1.0, 0.1, groups, elsewhere=8 - len(ranks), layout=layout)
 
 
 def by_rank(stacks: StallStacks) -> dict[int, StackGroup]:
     """Return each rank's own group, with the counters of its own process groups."""
-    members = {one.id: ranks_in(one.ranks) for one in stacks.layout}
+    members = {item.id: ranks_in(item.ranks) for item in stacks.layout}
     return {
         rank: replace(
-            one,
+            group,
             ranks=[rank],
             collective=None,
-            collectives={id: count for id, count in one.collectives.items() if rank in members[id]},
+            collectives={id: count for id, count in group.collectives.items() if rank in members[id]},
         )
-        for one in stacks.groups
-        for rank in one.ranks
+        for group in stacks.groups
+        for rank in group.ranks
     }
 
 
@@ -409,7 +409,7 @@ def test_run_is_judged_the_same_however_its_ranks_are_spread_over_hosts(
 @given(STATES, st.permutations(range(8)))
 def test_other_numbers_for_the_ranks_change_no_judgement(states: list[Any], other: list[int]) -> None:
     found = over_hosts({"n": looked_at(states, [*range(8)], GROUPS)})
-    renamed = [replace(one, ranks=spans_of(other[rank] for rank in ranks_in(one.ranks))) for one in GROUPS]
+    renamed = [replace(item, ranks=spans_of(other[rank] for rank in ranks_in(item.ranks))) for item in GROUPS]
     moved: list[Any] = [None] * 8
     for rank, state in enumerate(states):
         moved[other[rank]] = state

@@ -155,4 +155,4 @@ def test_trace_cache_is_not_the_cause_if_a_rank_is_in_user_code(known: Catalogue
     assert ranks_elsewhere(stacks) == [1] and not ranks_elsewhere(None)
     found = with_stacks(reading.diagnose(stalled=True, elsewhere=[1]), stacks, known)
     assert "ddp.py:5" in told(found)
-    assert [one.harm for one in found.findings if one.rule == before.primary.rule] == ["harmless"]
+    assert [finding.harm for finding in found.findings if finding.rule == before.primary.rule] == ["harmless"]

@@ -29,8 +29,8 @@ def entry(
 
 def dump(*entries: Any, ranks: str = "[0, 1, 2, 3]") -> dict[str, Any]:
     """Return a dump as torch 2.13 writes it with NCCL."""
-    numbers = [one["collective_seq_id"] for one in entries if not one["is_p2p"]]
-    done = [one["collective_seq_id"] for one in entries if one["state"] == "completed"]
+    numbers = [entry["collective_seq_id"] for entry in entries if not entry["is_p2p"]]
+    done = [entry["collective_seq_id"] for entry in entries if entry["state"] == "completed"]
     return {
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}},
@@ -46,9 +46,9 @@ def dump(*entries: Any, ranks: str = "[0, 1, 2, 3]") -> dict[str, Any]:
 
 
 def judged(*dumps: dict[str, Any]) -> StallStacks:
-    found = [read_dump(one, rank) for rank, one in enumerate(dumps)]
-    doing = {one.answer.rank: one.doing for one in found}
-    return fold([one.answer for one in found], time=0.0, doing=doing)
+    found = [read_dump(item, rank) for rank, item in enumerate(dumps)]
+    doing = {item.answer.rank: item.doing for item in found}
+    return fold([item.answer for item in found], time=0.0, doing=doing)
 
 
 WAITS = dump(entry(5), entry(6, "scheduled"))

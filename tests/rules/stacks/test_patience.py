@@ -254,7 +254,7 @@ def test_computing_child_process_is_waited_for() -> None:
 
 def test_transferring_child_process_is_waited_for() -> None:
     def looks(*moved: dict[int, int]) -> list[list[RankAnswer]]:
-        return [[rank(0, own("build"), CHILD, children=1.0, children_transferred=one)] for one in moved]
+        return [[rank(0, own("build"), CHILD, children=1.0, children_transferred=item)] for item in moved]
 
     assert judged(*looks({7: 0}, {7: 9_000_000})).reason == "process"
     assert judged(*looks({7: 0}, {7: 9_000})).status == "stalled"

@@ -65,7 +65,7 @@ def test_recorder_adds_completed_collectives() -> None:
     found = read_recorder({"world_size": 4, **answer})
     assert found.names == {0: "0", 1: "1", 2: "5"}
     assert found.counts == {0: Counts(4, 4), 1: Counts(0, None), 2: Counts(9, 8)}
-    assert [(one.group, one.name, one.number) for one in found.waiting] == [(2, "5", 9)]
+    assert [(item.group, item.name, item.number) for item in found.waiting] == [(2, "5", 9)]
     assert found.members == {"0": (0, 1, 2, 3), "1": (0, 2), "5": (0, 1)}
 
 
@@ -75,7 +75,7 @@ def test_entries_identify_groups_after_a_destroyed_group() -> None:
     numbers = status(g0=(4, 4), g1=(30, 30), g2=(9, 8), g3=(7, 6))
     found = read_recorder({"groups": groups, "status": numbers, "entries": [entry(3, "3", 7)]})
     assert found.counts == {0: Counts(4, None), 1: Counts(9, None), 2: Counts(7, 6)}
-    assert [(one.group, one.name) for one in found.waiting] == [(2, "3")]
+    assert [(item.group, item.name) for item in found.waiting] == [(2, "3")]
 
 
 def test_pipeline_transfers_are_not_collectives() -> None:
@@ -87,7 +87,7 @@ def test_pipeline_transfers_are_not_collectives() -> None:
 
 def test_collective_of_an_unknown_group_is_separate() -> None:
     found = read_recorder({"groups": [group("0", 4)], "entries": [entry(0, "7", 3)]})
-    assert [(one.group, one.name) for one in found.waiting] == [(1, "7")]
+    assert [(item.group, item.name) for item in found.waiting] == [(1, "7")]
 
 
 @pytest.mark.parametrize("ranks", ["3-1", "0-999999999", "x", "1,,2", "-1", "0-131071,5", None, 7.5])

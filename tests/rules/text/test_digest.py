@@ -61,7 +61,7 @@ def ended(
 
 
 def of(*findings: Finding, unknown: list[UnknownException] | None = None) -> list[str]:
-    cause = next((one for one in findings if one.role == "cause"), None)
+    cause = next((finding for finding in findings if finding.role == "cause"), None)
     primary = None
     if cause is not None:
         primary = Primary(
