@@ -86,12 +86,10 @@ class RuleHits(msgspec.Struct):
 
 
 class SkippedLines(msgspec.Struct):
-    """The number of skipped lines of a source, and other state that the ranks in this source share."""
+    """The numbers of skipped lines of a source, per stream."""
 
     lines: float = 0.0
-    losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step, per stream
-    steps: int = 0  #: number of samples in the stream that has the source's first sample
-    counted_rank: tuple[int | None] | None = None  #: rank of the stream that ``steps`` counts, in a tuple
+    losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step
 
     def add(self, lines: int, losses: int, streams: int) -> None:
         """Record skipped lines of a source. They are assumed to be spread evenly over its ``streams``."""
@@ -147,7 +145,6 @@ class StreamReading:
         #: seconds by which the end of daylight saving time set the clock back since the last step
         self.turned_back = 0.0
         self._undated = self._undated_steps = 0  # numbers of lines and samples since a line with a time
-        self._steps_then = 0  # value of `SkippedLines.steps` at the last line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in units of ACTIVITY_SECONDS
@@ -170,7 +167,6 @@ class StreamReading:
                 self.turned_back += clock_set_back(self.last_time, line.time)
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
             self.last_zoned = line.zoned
-            self._steps_then = self._gaps.steps
             if self.first_time is None:
                 self.first_time = line.time
 
@@ -183,13 +179,11 @@ class StreamReading:
     def dated(self, line: Line) -> Line:
         """Return the line without its time if the time was carried over from a much earlier line.
 
-        The distance is measured in lines of the stream and in steps of the source, because a rank that prints
-        few lines advances together with the rank that prints the steps.
+        The distance is measured in lines and steps of the stream.
         """
         if line.time is None or self.timed:
             return line
-        steps = max(self._undated_steps, self._gaps.steps - self._steps_then)
-        if self._undated < AGED_LINES and steps < AGED_STEPS:
+        if self._undated < AGED_LINES and self._undated_steps < AGED_STEPS:
             return line
         if time_of_line(line.text, line.time) is not None:
             return line
@@ -213,9 +207,6 @@ class StreamReading:
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
-            if self._gaps.counted_rank is None:
-                self._gaps.counted_rank = (self.rank,)
-            self._gaps.steps += self._gaps.counted_rank[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
                 # the loss was printed within these steps
@@ -303,7 +294,6 @@ class StreamReading:
         if not left_out:
             return
         self._undated = self._undated_steps = 0  # the skipped lines can have other times
-        self._steps_then = self._gaps.steps
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
                 self.exceptions.add(ended)

@@ -1,4 +1,6 @@
-"""Estimate the offsets between hosts' clocks, from events that several hosts logged at the same moment.
+"""Correct the times of failures: clocks of hosts that are off, and times that are outdated.
+
+The offsets between hosts' clocks are estimated from events that several hosts logged at the same moment.
 
 The ranks of a synchronous training finish a step together, and a collective times out in all ranks at once.
 If a host logs these events earlier or later than the other hosts, always by the same amount, its clock is
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
@@ -19,9 +22,9 @@ from msgspec.structs import replace
 from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.failures.crashes import CrashReader
 from stallwatch_rules.failures.tracebacks import TracebackReader
-from stallwatch_rules.progress.timeline import Interval, StreamTimelines, Timeline
+from stallwatch_rules.progress.timeline import StreamTimelines, Timeline
 from stallwatch_rules.records import Line
-from stallwatch_rules.stream import ACTIVITY_SECONDS, Key, StreamReading
+from stallwatch_rules.stream import ACTIVITY_SECONDS, AGED_STEPS, Key, StreamReading
 from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
@@ -30,6 +33,7 @@ STEADY = 1.0  #: maximum median deviation, in seconds, of a host's offsets for i
 SHARE = 0.1  #: maximum median deviation as a share of the clock error, if more than ``STEADY``
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
+_FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 
 
@@ -91,12 +95,64 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
     }
 
 
-def _corrected(stream: StreamReading, by: float) -> StreamReading:
+def without_outdated_times(streams: Streams) -> Streams:
+    """Return the streams without times of failures that were carried over from a much earlier line.
+
+    A rank that prints few lines advances together with the ranks that print the steps. So the time of a line
+    without a timestamp is unknown if another rank of the source printed steps after the rank's last time.
+    The result does not depend on the order in which ranks wrote to the source.
+    """
+    shared: dict[str, list[StreamReading]] = {}
+    for (source, _), stream in streams.items():
+        if stream.timelines.advances >= AGED_STEPS:
+            shared.setdefault(source, []).append(stream)
+    return {key: _without_outdated(stream, shared.get(key[0], [])) for key, stream in streams.items()}
+
+
+def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) -> StreamReading:
+    """Return a stream without outdated times. ``stepping`` are the streams of its source that show steps."""
+    others = [other for other in stepping if other is not stream]
+    if stream.timed or not others:
+        return stream
+    most = min(others, key=lambda other: (-other.timelines.advances, other.rank is None, other.rank or 0))
+
+    @cache
+    def is_outdated(time: float) -> bool:
+        return _steps_after(most.timelines.main, time) >= AGED_STEPS
+
+    def dated(line: Line) -> Line:
+        if line.time is None or not is_outdated(line.time) or stream.when(line) is not None:
+            return line
+        return replace(line, time=None)
+
     stream = copy.copy(stream)
-    for name in ("timelines", "tracebacks", "crashes", "exceptions", "templates", "hits", "summary"):
-        setattr(stream, name, _earlier(getattr(stream, name), by))
-    stream.last_advance = _earlier(stream.last_advance, by)
-    stream.activity_now = _earlier(stream.activity_now, by)
+    for name in _FAILURES:
+        setattr(stream, name, _with_lines(getattr(stream, name), dated))
+    return stream
+
+
+def _steps_after(timeline: Timeline | None, time: float) -> int:
+    """Return the number of steps that can be later than a time.
+
+    Steps with the last known time of their stream count, because this time may have been carried over.
+    """
+    if timeline is None:
+        return 0
+    return sum(
+        interval.span
+        for interval in timeline.intervals
+        if interval.time is None or interval.time > time or interval.time == timeline.last_time
+    )
+
+
+def _corrected(stream: StreamReading, by: float) -> StreamReading:
+    def earlier(line: Line) -> Line:
+        return line if line.time is None else replace(line, time=line.time - by)
+
+    stream = copy.copy(stream)
+    for name in (*_FAILURES, "templates", "summary", "last_advance", "activity_now"):
+        setattr(stream, name, _with_lines(getattr(stream, name), earlier))
+    stream.timelines = _timelines_earlier(stream.timelines, by)
     for name in ("first_time", "last_time", "after_time"):
         time = getattr(stream, name)
         setattr(stream, name, None if time is None else time - by)
@@ -105,35 +161,43 @@ def _corrected(stream: StreamReading, by: float) -> StreamReading:
     return stream
 
 
-def _earlier(value: Any, by: float) -> Any:
-    """Return a copy of an object in which the times of all its lines and steps are ``by`` seconds earlier."""
-    if isinstance(value, (Line, Interval)):
-        return value if value.time is None else replace(value, time=value.time - by)
+def _with_lines(value: Any, change: Callable[[Line], Line]) -> Any:
+    """Return a copy of an object in which all its lines are changed, or the object if none changes."""
+    if isinstance(value, Line):
+        return change(value)
     if isinstance(value, msgspec.Struct):
         old = {name: getattr(value, name) for name in value.__struct_fields__}
-        new = {name: moved for name, one in old.items() if (moved := _earlier(one, by)) is not one}
+        new = {
+            name: changed for name, item in old.items() if (changed := _with_lines(item, change)) is not item
+        }
         return replace(value, **new) if new else value
-    if isinstance(value, dict):
-        return {key: _earlier(one, by) for key, one in value.items()} if value else value
-    if isinstance(value, list):
-        return [_earlier(one, by) for one in value] if value else value
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        items = tuple(_earlier(one, by) for one in value)
-        return items if any(map(operator.is_not, items, value)) else value
-    if isinstance(value, StreamTimelines):
-        timelines = copy.copy(value)
-        timelines.by_series = {name: _earlier(one, by) for name, one in value.by_series.items()}
-        timelines.hit_times = {rule: [one - by for one in times] for rule, times in value.hit_times.items()}
-        return timelines
-    if isinstance(value, Timeline):
-        timeline = copy.copy(value)
-        timeline.intervals = _earlier(value.intervals, by)
-        timeline.last_time = None if value.last_time is None else value.last_time - by
-        return timeline
+    if isinstance(value, (dict, list, tuple)) and not hasattr(value, "_fields"):
+        old_items = list(value.values()) if isinstance(value, dict) else value
+        items = [_with_lines(item, change) for item in old_items]
+        if all(map(operator.is_, items, old_items)):
+            return value
+        return dict(zip(value, items, strict=True)) if isinstance(value, dict) else type(value)(items)
     if isinstance(value, (TracebackReader, CrashReader)):
-        holder = copy.copy(value)
+        reader = copy.copy(value)
         for name, field in vars(value).items():
             if isinstance(field, msgspec.Struct):
-                setattr(holder, name, _earlier(field, by))
-        return holder
+                setattr(reader, name, _with_lines(field, change))
+        return reader
     return value
+
+
+def _timelines_earlier(timelines: StreamTimelines, by: float) -> StreamTimelines:
+    timelines = copy.copy(timelines)
+    timelines.by_series = {name: _timeline_earlier(one, by) for name, one in timelines.by_series.items()}
+    timelines.hit_times = {rule: [time - by for time in times] for rule, times in timelines.hit_times.items()}
+    return timelines
+
+
+def _timeline_earlier(timeline: Timeline, by: float) -> Timeline:
+    timeline = copy.copy(timeline)
+    timeline.intervals = [
+        interval if interval.time is None else replace(interval, time=interval.time - by)
+        for interval in timeline.intervals
+    ]
+    timeline.last_time = None if timeline.last_time is None else timeline.last_time - by
+    return timeline

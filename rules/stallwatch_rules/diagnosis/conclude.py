@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from stallwatch_rules.diagnosis.assessors import assess
 from stallwatch_rules.diagnosis.awaited import is_only_waiting, waited_for
 from stallwatch_rules.diagnosis.causes import causal_order, confidence_among, passed_over, primary
-from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of, on_one_clock
+from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of, on_one_clock, without_outdated_times
 from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, collect
 from stallwatch_rules.diagnosis.hosts import RunHosts, hosts_of
@@ -50,6 +50,7 @@ def conclude(
     if hosts:
         hosts = replace(hosts, ahead=clocks_ahead(events_of(streams, hosts.of_streams)))
         streams = on_one_clock(streams, hosts.of_streams, hosts.ahead)
+    streams = without_outdated_times(streams)
     run, first = _snapshot(streams, tracker, catalogue, conditional, context, hosts)
     now, explained = assess(run, first)
     unknown_cause = now.exceptions.are_the_cause(now.found)

@@ -73,11 +73,12 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
     """Return a note if a run that a user stopped may have stalled before; empty otherwise.
 
     The note requires that no step was completed for much longer than usual. ``durations`` are the seconds
-    between signs of a step, and ``paces`` the seconds that steps took.
+    between signs of a step, and ``paces`` the seconds that steps took. If both are empty, nothing is usual.
     """
-    if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
+    usual = paces or durations
+    if silence is None or not usual or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
-    return message("diagnosis.stopped-late", silence=silence, usual=median(paces or durations))
+    return message("diagnosis.stopped-late", silence=silence, usual=median(usual))
 
 
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:

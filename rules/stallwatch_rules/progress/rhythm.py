@@ -77,7 +77,9 @@ def read_clock(
         beyond = _unaccounted(streams, tracker)
         return RunClock(threshold, beyond, (beyond or 0.0) > 2 * threshold, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
-    _, leader = max(signed, key=lambda sign: sign[0])
+    _, leader = max(
+        signed, key=lambda sign: (sign[0], sign[1].rank is None, -(sign[1].rank or 0), sign[1].source)
+    )
     later = leader.last_time + leader.turned_back if leader.last_time is not None else -math.inf
     end = now if now is not None else max(*ends, later)
     if stopped is not None and max(times) <= stopped < end:

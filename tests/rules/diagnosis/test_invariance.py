@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.lines.reader import LineReader
@@ -215,7 +215,24 @@ quick = settings(
 )
 
 
+#: Rank 1 printed three steps after the last time of rank 2: above the lines of rank 2, or between them.
+OTHERS_STEPS = [
+    step(0, 1),
+    [*chain(*(step(1, i) for i in range(1, 5))), *oom(1, 5)],
+    [*step(2, 1), *oom(2, 2)],
+]
+
+
+#: Two ranks completed the last step at the same time, and the clock of one of them jumps.
+SAME_LAST_TIME = [[*step(0, 1), *step(0, 2)], [*late(1, 1), *step(1, 2), *late(1, 3)]]
+#: A user stopped the run after its first step, so the usual duration of a step is unknown.
+ONE_STEP = [interrupt(0, 1), [*step(1, 1), *late(1, 2), *late(1, 3)]]
+
+
 @quick
+@example(logs=OTHERS_STEPS, choices=[], other=[1, 2])
+@example(logs=SAME_LAST_TIME, choices=[], other=[1])
+@example(logs=ONE_STEP, choices=[], other=[])
 @given(logs=rank_logs(), choices=st.lists(st.integers(0, 3), max_size=80), other=st.lists(st.integers(0, 3)))
 def test_interleaving_does_not_change_the_diagnosis(
     engine: tuple[Catalogue, Matcher], logs: list[list[str]], choices: list[int], other: list[int]
