@@ -55,6 +55,8 @@ _Report = Callable[[int, str, str], None]  # a function that takes a problem: li
 
 _HEADING = lazy(r"#{1,3} .*")
 _FENCE = lazy(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
+_TWO_CHINESE = lazy("[\u4e00-\u9fff]{2}")
+_FULL_WIDTH = lazy("[\u3000-\u303f\uff00-\uffef]")
 _ITEM = lazy(r"\d+[.)]\s+(?P<text>\S.*)")
 _BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
@@ -255,7 +257,6 @@ def _unwrap(lines: list[str]) -> str:
 
 
 def _join(left: str, right: str) -> str:
-    """Join two lines. A space is inserted, unless the characters on both sides are Chinese."""
-    wide = "\u3000" <= left[-1] <= "\u9fff" or left[-1] >= "\uff00"
-    wide_right = "\u3000" <= right[0] <= "\u9fff" or right[0] >= "\uff00"
-    return left + right if wide and wide_right else f"{left} {right}"
+    """Join two lines with a space, except between Chinese characters and next to full-width punctuation."""
+    both = left[-1] + right[0]
+    return left + right if _TWO_CHINESE.fullmatch(both) or _FULL_WIDTH.search(both) else f"{left} {right}"

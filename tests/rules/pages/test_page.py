@@ -50,6 +50,21 @@ def test_whole_content_of_a_page_is_read(page_text: PageText) -> None:
     assert page.fires == ["out of room", "first\n  out of room\nthird"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        ("显存不够，\n`torch` 报错。", "显存不够，`torch` 报错。"),
+        ("显存\n不够。", "显存不够。"),
+        ("用 GPU\n显存。", "用 GPU 显存。"),
+    ],
+)
+def test_lines_of_a_chinese_paragraph_are_joined_without_stray_spaces(
+    page_text: PageText, lines: str, joined: str
+) -> None:
+    text = page_text().replace("显存不够，训练停止。", lines)
+    assert parse_page(text, PATH).sections.zh_what == joined
+
+
 def test_samples_have_line_numbers(page_text: PageText) -> None:
     text = page_text()
     page = parse_page(text, PATH)
