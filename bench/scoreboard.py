@@ -103,7 +103,8 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
         f"| share of failures for which the primary cause is right | {share(failures(outcomes)).measured} |"
     )
     lines.append(
-        f"| share of failed runs without a labeled cause that are reported as failures | {share(whole).measured} |"
+        "| share of failed runs without a labeled cause that are reported as failures "
+        f"| {share(whole).measured} |"
     )
     lines.append(f"| share of benign cases with a wrong alarm | {quiet.measured} |")
     lines.append(f"| share of healthy logs that are reported as failures | {alarms.measured} |")
@@ -137,10 +138,11 @@ def calibrated(claimed: list[Claim]) -> list[str]:
     lines = [
         f"## {CALIBRATION}",
         "",
-        "The hash of its name assigns each case of both corpora and of `make benchmark` to one of two halves.",
-        "The levels of the confidence are chosen on the development half, and evaluated on the frozen half.",
+        "Each case of both corpora and of `make benchmark` belongs to one of two halves, depending on the hash",
+        "of its name. The confidence levels are chosen on the development half, and evaluated on the frozen",
+        "half.",
         "",
-        "| half | number of named causes | right causes with a confidence of 0.9 or more | expected calibration error |",
+        "| half | named causes | right causes with a confidence of 0.9 or more | expected calibration error |",
         "|---|---|---|---|",
     ]
     for name, frozen in (("development", False), ("frozen", True)):
