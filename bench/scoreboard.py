@@ -138,11 +138,11 @@ def calibrated(claimed: list[Claim]) -> list[str]:
     lines = [
         f"## {CALIBRATION}",
         "",
-        "Each case of both corpora and of `make benchmark` belongs to one of two halves, depending on the hash",
-        "of its name. The confidence levels are chosen on the development half, and evaluated on the frozen",
-        "half.",
+        "Each case of both corpora and of `make benchmark` belongs to one of two halves, depending on the",
+        "hash of its name. The confidence levels are chosen on the development half, and evaluated on the",
+        "frozen half.",
         "",
-        "| half | named causes | right causes with a confidence of 0.9 or more | expected calibration error |",
+        "| half | named causes | right causes at a confidence of 0.9 or more | expected calibration error |",
         "|---|---|---|---|",
     ]
     for name, frozen in (("development", False), ("frozen", True)):
