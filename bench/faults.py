@@ -79,8 +79,9 @@ def run(
 def table(results: Sequence[Result]) -> str:
     """Return a table with a row for each fault and a row for all faults."""
     rows = [
-        "| fault | trials | training untouched | exit code kept | incidents expected | once | twice | missing"
-        " | order kept | silent losses |",
+        "| fault | trials | trials with the same training output | trials with the same exit code"
+        " | incidents expected | once | twice | missing | trials with the right order"
+        " | losses without a report |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     names = [name for name in FAULTS if any(result.fault == name for result in results)]

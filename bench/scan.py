@@ -30,6 +30,10 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 
 BASE = "ripgrep --json"
 RESULTS = Path(__file__).with_name("RESULTS.md")
+_HEADS = (
+    *("reader", "median MB/s", "lowest MB/s", "highest MB/s"),
+    *(f"speed relative to {BASE}", "relative speed by processor time"),
+)
 
 
 @click.command()
@@ -166,7 +170,7 @@ def _table(
 
     by_clock = {reader.name: speeds(reader, seconds) for reader in readers}
     by_processor = {reader.name: statistics.median(speeds(reader, processor)) for reader in readers}
-    table = Table("reader", "MB/s", "slowest", "fastest", f"against {BASE}", "by processor time")
+    table = Table(*_HEADS)
     for name, values in sorted(by_clock.items(), key=lambda item: -statistics.median(item[1])):
         middle = statistics.median(values)
         ratios = ["not installed"] * 2

@@ -98,28 +98,28 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
         return sum(1 for path in files for line in path.open("rb") if alternation.search(line))
 
     found = [
-        Contender("cat (the limit)", lambda files: _bytes(["cat", *map(str, files)]), counts=False),
+        Contender("cat (upper limit)", lambda files: _bytes(["cat", *map(str, files)]), counts=False),
         Contender("stallwatch matches", signatures),
         Contender("stallwatch diagnose", lambda files: diagnose(files), counts=False, same_as=fired),
         Contender(
-            f"stallwatch diagnose, {workers} processes",
+            f"stallwatch diagnose with {workers} processes",
             lambda files: diagnose(files, Parallel(workers=workers, worth=0, may_fork=True)),
             counts=False,
         ),
-        Contender("Python re", python, share=0.02),
+        Contender("Python's re", python, share=0.02),
     ]
     if shutil.which("rg"):
         found.append(Contender("ripgrep --json", lambda files: _ripgrep(pattern_file, files)))
     if shutil.which("mtail"):
         for number, share in ((20, 0.1), (len(patterns), 0.01)):
-            name = f"mtail, {number} patterns"
+            name = f"mtail with {number} patterns"
             found.append(Contender(name, _mtail(folder, patterns[:number]), share, number == len(patterns)))
     try:
         import drain3  # noqa: F401
     except ImportError:
         pass
     else:
-        found.append(Contender("Drain3, masked", _drain, share=0.02, counts=False))
+        found.append(Contender("Drain3 with masking", _drain, share=0.02, counts=False))
     return found
 
 

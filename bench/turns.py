@@ -24,7 +24,7 @@ PARTS = ("rules", "lint", "logs", "exporter", "stallwatch", "alerts", "dashboard
 READERS = {
     "matches": "stallwatch matches",
     "diagnose": "stallwatch diagnose",
-    "two": "stallwatch diagnose, 2 processes",
+    "two": "stallwatch diagnose with 2 processes",
 }
 
 
