@@ -61,7 +61,7 @@ def test_whole_content_of_a_page_is_read(page_text: PageText) -> None:
 def test_lines_of_a_chinese_paragraph_are_joined_without_stray_spaces(
     page_text: PageText, lines: str, joined: str
 ) -> None:
-    text = page_text().replace("显存不够，训练停止。", lines)
+    text = page_text().replace("显存不够，\n训练停止。", lines)
     assert parse_page(text, PATH).sections.zh_what == joined
 
 
