@@ -157,7 +157,8 @@ def describe(cases: Sequence[Case]) -> str:
     hangs = sum(case.hangs for case in cases)
     parts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     return (
-        f"{len(cases)} cases ({parts}): {len(cases) - benign - hangs} failed, {hangs} hang, {benign} benign."
+        f"{len(cases)} cases ({parts}): {len(cases) - benign - hangs} failed runs, {hangs} hangs, and"
+        f" {benign} benign runs."
     )
 
 

@@ -69,8 +69,8 @@ for _command in (list_incidents, ack, note, silence):
 @click.option("--relay", metavar="URL", help="Address of the relay (default: this host, port of [relay]).")
 @address_options(
     "exporter",
-    "Where the test's metric is served (default: 127.0.0.1).",
-    "Its port; Prometheus must scrape it.",
+    "Address on which the test metric is served (default: 127.0.0.1).",
+    "Port of the test metric; Prometheus must scrape this port.",
     lowest=1,
 )
 @click.option(
@@ -78,7 +78,7 @@ for _command in (list_incidents, ack, note, silence):
     type=click.FloatRange(1),
     default=60.0,
     metavar="SECONDS",
-    help="Maximum seconds for each link (default: 60).",
+    help="Maximum number of seconds for each step of the path (default: 60).",
 )
 @partial(language_option, key="alerts.language")
 @click.pass_obj
@@ -97,10 +97,10 @@ def test(
     STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
-    With --through prometheus, the message takes the same path as alerts, and the output names the first
-    broken link. Exit code: 1 if a URL did not accept the message, a link is broken, a route names an unknown
-    rule or family, a file was ignored because other accounts can write it, or the configuration has another
-    mistake. URLs are shown masked.
+    With --through prometheus, the message takes the same path as alerts, and the output names the first step
+    of the path that fails. Exit code: 1 if a URL did not accept the message, a step failed, a route names an
+    unknown rule or family, a file was ignored because other accounts can write it, or the configuration has
+    another mistake. The output masks URLs.
     """
     config = app.config(hides_notifications, also=report_wrong_alerts)
     if through is not None:
@@ -155,7 +155,7 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
 def deliveries(app: App, run: str | None, limit: int) -> None:
     """List messages to chats, newest first, with the state (waiting, sent, given-up, withdrawn) and reason.
 
-    Chats are masked.
+    The list masks the URLs of the chats.
     """
     config = app.config(hides_notifications)
     run = run_named(opened(config)[0], run) if run else None

@@ -18,7 +18,9 @@ from stallwatch_exporter.private import keep_private
 
 
 @click.command()
-@address_options("join", "Where it listens (default: all addresses).", "Its port (default: 20401).")
+@address_options(
+    "join", "Address to listen on (default: all addresses).", "Port to listen on (default: 20401)."
+)
 @language_option
 @rules_option
 @click.pass_obj
@@ -30,8 +32,8 @@ def coordinator(app: App) -> None:
     STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
 
     A run over many hosts does not need this service: its first host merges the reports. However, a
-    coordinator service outlives the cluster's jobs, and no other host needs the chats' URLs. If it does not
-    respond, the run's hosts merge the reports themselves. Stop with Ctrl-C.
+    coordinator service outlives the cluster's jobs, and no other host needs the chats' URLs. If the service
+    does not respond, the run's hosts merge the reports themselves. To stop the service, press Ctrl-C.
     """
     from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret

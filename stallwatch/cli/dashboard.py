@@ -28,7 +28,7 @@ from stallwatch.cli.context import (
 def dashboard(app: App, insecure: bool) -> None:
     """Start the web dashboard.
 
-    It shows all runs, a live run, and the post-mortem of uploaded logs.
+    The dashboard shows all runs, the details of each run, and the post-mortem of uploaded logs.
 
     \b
     stallwatch dashboard
@@ -92,7 +92,7 @@ def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> 
     export STALLWATCH_GRAFANA_TOKEN=…
     stallwatch grafana push --url http://localhost:3000 --prometheus http://prometheus:9090
 
-    Exit code: 1 if Grafana rejected something.
+    Exit code: 1 if Grafana rejected a request.
     """
     found = _boards()
     from stallwatch_dashboard.grafana.push import Grafana, PushError

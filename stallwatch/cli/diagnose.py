@@ -70,7 +70,7 @@ class _Diagnose(click.Command):
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit with 3 if the log does not show how the run ended, with 1 if the system stopped it.",
+    help="Exit with 3 if the log does not show how the run ended, and with 1 if the system stopped the run.",
 )
 @click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the report as Markdown.")
@@ -109,7 +109,8 @@ class _Diagnose(click.Command):
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of processes that read files (default: one per processor, at most 8); 1: only this one.",
+    help="Number of processes that read files (default: one per processor, at most 8). With 1, Stallwatch"
+    " starts no other process.",
 )
 @click.option(
     "--timeout",
@@ -152,8 +153,8 @@ def diagnose(
     kubectl logs my-job-0 | stallwatch diagnose - --json
 
     All files are read as one run, unless their names show that they belong to several jobs (slurm-1001.out,
-    slurm-1002.out). Each job is then diagnosed separately: a table lists them, newest first, and the report
-    covers the newest job with a problem, otherwise the newest training job.
+    slurm-1002.out). Each job is then diagnosed separately: a table lists the jobs, newest first, and the
+    report covers the newest job with a problem, otherwise the newest training job.
 
     Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
     by the system; 2 if an input could not be read (all other inputs are still diagnosed); otherwise 0. With

@@ -157,14 +157,15 @@ def silence(
 ) -> None:
     """Suppress messages about incidents for a while.
 
-    Incidents are still recorded, and chats that were notified of an incident are notified when it ends.
+    Stallwatch still records the incidents. A chat that got a message about an incident also gets a message
+    when the incident ends.
 
     \b
     stallwatch alerts silence --run 'sweep-*' --for 8h --comment 'known, ends tonight'
     stallwatch alerts silence --end 3
 
-    If [alerts] alertmanager_url is set, the silence is also created in Alertmanager. Agents apply it within
-    ten seconds.
+    If [alerts] alertmanager_url is set, the command also creates the silence in Alertmanager. Agents apply
+    the silence within ten seconds.
     """
     from stallwatch_alerts.people import Silence
 

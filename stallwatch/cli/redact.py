@@ -17,7 +17,7 @@ _BETWEEN_WORDS = (b" ", b"\t", b'"', b"'", b",", b";", b"&")
 @click.option("--list", "listed", is_flag=True, help="List the lines with secrets, without the secrets.")
 @click.pass_obj
 def redact(app: App, path: str, listed: bool) -> None:
-    """Print a file with its secrets masked, as Stallwatch keeps, shows and sends it.
+    """Print a file with its secrets masked, in the form in which Stallwatch stores, shows, and sends text.
 
     FILE is a file, an archive (.gz .xz .zst .zip .tar.*), or - for standard input.
 
@@ -25,10 +25,10 @@ def redact(app: App, path: str, listed: bool) -> None:
     stallwatch redact train.log > masked.log
     stallwatch redact --list train.log
 
-    --list prints the file, line number and kind of each secret. It does not list home paths, which are
-    shortened.
+    --list prints the file, the line number, and the kind of each secret. It does not list home paths, which
+    are shortened.
 
-    Exit code: 2 if FILE cannot be read or the configuration is wrong; otherwise 0.
+    Exit code: 2 if FILE cannot be read or the configuration has a mistake; otherwise 0.
     """
     from stallwatch_logs.inputs import InputProblem
     from stallwatch_logs.log_files import ProgressReader, expand

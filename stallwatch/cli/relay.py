@@ -27,22 +27,24 @@ from stallwatch_exporter.settings import is_own_address
 
 
 @click.command()
-@address_options("relay", "Where it listens (default: 127.0.0.1).", "Its port (default: 19401; 0: any).")
+@address_options(
+    "relay", "Address to listen on (default: 127.0.0.1).", "Port to listen on (default: 19401; 0: any)."
+)
 @click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach without a token.")
 @partial(language_option, key="alerts.language")
 @rules_option
 @click.pass_obj
 def relay(app: App, insecure: bool) -> None:
-    """Forward alerts from Alertmanager to the chats, each with its diagnosis.
+    """Forward alerts from Alertmanager to the chats, and add the diagnosis to each alert.
 
     \b
     stallwatch relay
     STALLWATCH_RELAY_TOKEN=… stallwatch relay --host 0.0.0.0
 
-    Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). Accepted alerts are kept in the
-    incident database until they are delivered. An alert is joined with the incident of its run and routed by
-    [[alerts.routes]]. A chat is not notified again if the run's agent has already notified it. Stop with
-    Ctrl-C.
+    Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). The relay keeps accepted alerts in
+    the incident database until they are delivered. It joins an alert with the incident of the run, and routes
+    the alert by [[alerts.routes]]. It does not notify a chat that the run's agent has already notified. To
+    stop the relay, press Ctrl-C.
     """
     config = app.config(shuts_relay)
     if not alert_settings(config).all_urls:

@@ -33,7 +33,13 @@ _NOT_ALL = 2
 @click.command()
 @paths_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with the captures.")
-@click.option("--rule", "only", multiple=True, metavar="ID", help="Search only this rule; can be repeated.")
+@click.option(
+    "--rule",
+    "only",
+    multiple=True,
+    metavar="ID",
+    help="Search only for matches of this rule; can be repeated.",
+)
 @click.option(
     "--every",
     type=click.FloatRange(min=0, min_open=True),

@@ -348,7 +348,7 @@ def export(app: App, folder: Path) -> None:
     stallwatch rules export --prometheus /etc/prometheus/stallwatch
     stallwatch rules export --prometheus DIR --rules my-rules
 
-    catalogue.yml holds one alert per rule page, including the pages in your own folders. Each runbook_url
+    catalogue.yml contains one alert per rule page, including the pages in your own folders. Each runbook_url
     starts with [dashboard] url or [docs] url. Existing files with these names are replaced. When Stallwatch
     or your rules change, repeat the command and reload Prometheus.
     """

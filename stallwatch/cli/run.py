@@ -40,15 +40,17 @@ def _reaction(text: str) -> str:
 def watch_options(command: _Command) -> _Command:
     """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
-    belongs = "Name of the run over several hosts, if no scheduler identifies it."
+    belongs = "Name of the run over several hosts, if no scheduler identifies the run."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
-    about = "report (default), abort, or 'command LINE': what to do at a stall."
+    about = "What to do at a stall: report (default), abort, or 'command LINE'."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Do not serve /metrics."),
         setting_option("stall.on_stall", "--on-stall", type=_reaction, metavar="ACTION", help=about),
         setting_option("exporter.sd_dir", "--sd-dir", type=FOLDER, metavar="DIR", help=announce),
         address_options(
-            "exporter", "Where /metrics listens (default: 127.0.0.1).", "Its port (default: 19400; 0: any)."
+            "exporter",
+            "Address on which /metrics listens (default: 127.0.0.1).",
+            "Port of /metrics (default: 19400; 0: any).",
         ),
         setting_option("join.address", "--join", metavar="HOST:PORT", help=merger),
         setting_option("join.run", "--run", metavar="NAME", help=belongs),
@@ -87,7 +89,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     stallwatch run --name sft-7b -- deepspeed train.py --deepspeed ds.json
 
     The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
-    notifies the configured chats. At the end, it prints how the command ended, with a diagnosis of any
+    notifies the configured chats. At the end, Stallwatch prints how the command ended, and diagnoses any
     problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is that of the command, unless
     --fail-on-finding is given.
     """
@@ -178,15 +180,15 @@ def tail(
     name: str | None,
     no_metrics: bool,
 ) -> None:
-    """Watch a run that has already started, through its log files. Stop with Ctrl-C.
+    """Watch a run that has already started, by reading its log files. To stop, press Ctrl-C.
 
     \b
     stallwatch tail 'logs/*.log'
     stallwatch tail --name sft-7b slurm-1234.out
 
     GLOB is a file, a folder or a quoted pattern; files that appear later are also watched. From lines that
-    are already in the files, Stallwatch learns the usual step durations; these lines do not open an
-    incident. With --name, another tail resumes where the last one stopped.
+    are already in the files, Stallwatch learns the usual step durations; these lines do not open an incident.
+    With the same --name, a later call continues where the previous call stopped.
     """
     from stallwatch_exporter.tailing.follow import tail_files
 

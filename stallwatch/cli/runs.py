@@ -30,8 +30,8 @@ def runs(app: App, run: str | None) -> None:
     """List the runs of this machine.
 
     The list shows each run's state, start, duration, ending, metrics address and hosts, newest first. With
-    RUN, it has one line for each host of that run, with its folder. On a terminal, the output is a table,
-    otherwise tab-separated columns.
+    RUN, the list has one line for each host of that run, with the folder on that host. On a terminal, the
+    output is a table. Otherwise, tabs separate the columns.
     """
     from stallwatch_exporter.runs.runfolder import by_run, kept_runs
 
@@ -113,13 +113,17 @@ def _ending(info: AgentInfo) -> str:
 
 @click.command()
 @click.argument("folder", type=PATH)
-@click.option("--speed", type=float, default=1.0, show_default=True, help="Replay this many times faster.")
-@click.option("--max-gap", type=float, metavar="SECONDS", help="Shorten longer silences to this time.")
+@click.option(
+    "--speed", type=float, default=1.0, show_default=True, help="Replay the run this many times faster."
+)
+@click.option(
+    "--max-gap", type=float, metavar="SECONDS", help="Shorten longer pauses in the output to this time."
+)
 def replay(folder: Path, speed: float, max_gap: float | None) -> None:
-    """Print a recorded run again.
+    """Replay the output of a recorded run.
 
-    Replay prints the same bytes at the same pace and exits with the same code. FOLDER is a run folder of
-    `stallwatch run`.
+    The command prints the same bytes with the same timing, and exits with the same exit code. FOLDER is a run
+    folder of `stallwatch run`.
 
     \b
     stallwatch run -- stallwatch replay ~/.local/state/stallwatch/runs/myrun --speed 10
@@ -140,7 +144,9 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 
 @click.command()
 @click.argument("recording", required=False, type=PATH, metavar="[RECORDING]")
-@click.option("--speed", type=float, default=4.0, show_default=True, help="Replay this many times faster.")
+@click.option(
+    "--speed", type=float, default=4.0, show_default=True, help="Replay the run this many times faster."
+)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Port of the dashboard."
 )
