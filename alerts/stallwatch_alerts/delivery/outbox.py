@@ -69,6 +69,13 @@ class Batch:
         return [key for message in self.messages for key in message.keys]
 
 
+class _Refusal(NamedTuple):
+    """The result of a failed attempt to send a message."""
+
+    attempts: int  #: failed attempts so far
+    again_at: float  #: steady time of the next attempt
+
+
 @dataclass(frozen=True)
 class Delivery:
     """The state of a message, for the log of deliveries."""
@@ -98,8 +105,8 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = SteadyTimes()
-        # Results that could not be stored, by message id: times of the next attempts, or final values.
-        self._retry_at: dict[int, float] = {}
+        # Results that could not be stored, by message id: refusals, or the final values.
+        self._refusals: dict[int, _Refusal] = {}
         self._finished: dict[int, dict[str, Any]] = {}
         self._unrecorded: dict[str, list[float]] = {}  # steady times of further requests, by chat
         migrate(engine)
@@ -165,18 +172,19 @@ class Outbox:
             if not self._may_send(connection, channel, limits, now):
                 return None
             rows = [row for row in self._waiting(connection, channel, now) if row.id not in self._finished]
-            due = self._chosen(connection, channel, rows, self._retry_at, now)
+            due = self._chosen(connection, channel, rows, self._refusals, now)
         if not due:
             return None
         recent = [at for at in self._unrecorded.get(channel, ()) if now - at <= 2 * LONGEST_WINDOW]
         self._unrecorded[channel] = [*recent, now]
-        return self._batch("", due, 0, now)
+        batch, refusal = self._batch("", due, 0, now), self._refusals.get(due[0].id)
+        return batch if refusal is None else replace(batch, attempts=refusal.attempts)
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float = 0.0, **finished: Any) -> Iterator[None]:
         """Keep the result of the batch in memory if the block fails because the disk is not writable.
 
-        The result is the time of the next attempt, or the values to store in the `finished` messages.
+        The result is a refusal with the time of the next attempt, or the values of `finished` messages.
         """
         try:
             yield
@@ -186,7 +194,7 @@ class Outbox:
             if finished:
                 self._finished |= dict.fromkeys(batch.ids, finished)
             else:
-                self._retry_at |= dict.fromkeys(batch.ids, again_at)
+                self._refusals |= dict.fromkeys(batch.ids, _Refusal(batch.attempts + 1, again_at))
 
     def _store_finished(self) -> None:
         """Store the results of the messages that were finished while the database was not writable."""
@@ -230,9 +238,10 @@ class Outbox:
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
         """Discard the batch and return its number of messages. The next message reports this number."""
-        with writing(self._engine) as connection:
-            self._finish(connection, batch, state="given-up", reason=reason[:1000])
-            count = sum(group.count for group in batch.groups)
+        count = sum(group.count for group in batch.groups)
+        values: dict[str, Any] = {"state": "given-up", "reason": reason[:1000]}
+        with self._noted_here(batch, **values), writing(self._engine) as connection:
+            self._finish(connection, batch, **values)
             pacing.count_expired(connection, channel, count)
         return count
 
@@ -365,17 +374,18 @@ class Outbox:
         connection: Connection,
         channel: str,
         rows: Sequence[Any],
-        retry_at: Mapping[int, float],
+        refusals: Mapping[int, _Refusal],
         now: float,
     ) -> Sequence[Any]:
-        """Return the messages to send now; `retry_at` holds the results of attempts that `rows` lack."""
+        """Return the messages to send now; `refusals` holds the results of attempts that `rows` lack."""
         gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
         refused = any(row.attempts >= IN_ORDER for row in rows)
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            if row.id in retry_at:  # the attempt has ended, but its claim could not be removed
-                looked[at] = replace(looked[at], is_due=retry_at[row.id] <= now, is_claimed=False)
+            if (known := refusals.get(row.id)) is not None:  # its claim may still be stored
+                is_due = known.again_at <= now
+                looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)
         return rows[chosen(looked, now)]
 
     def _looked(self, row: Any, gone: Container[str], taken_at: float, now: float) -> Row:
@@ -403,6 +413,8 @@ class Outbox:
             .where(MESSAGES.c.id.in_(ids))
             .values(claimed_until=steady.wall(now) + CLAIM_SECONDS, claim=claim)
         )
+        for number in ids:
+            self._refusals.pop(number, None)  # the next result is stored
         return self._batch(claim, rows, expired, now)
 
     def _batch(self, claim: str, rows: Sequence[Any], expired: int, now: float) -> Batch:

@@ -270,6 +270,20 @@ def test_rate_limits_of_a_chat_apply_on_a_full_disk(
     assert chat.taken == ["run/1 open", "run/2 open"]
 
 
+def test_pauses_between_attempts_grow_on_a_full_disk(
+    spool: Outbox, notice: Callable[..., Notice], mail_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, chat = FullDisk(monkeypatch), Picky()
+    mail = mail_of("json://127.0.0.1:9/chat", spool, connect=lambda _: chat)
+    mail.put(notice(id="run/1"))
+    disk.is_full = True
+    mail.pass_time(120)
+    assert 4 <= chat.tries <= 12
+    chat.is_up = True
+    mail.pass_time(60)
+    assert chat.taken == ["run/1 open"]
+
+
 @pytest.mark.parametrize("is_acknowledged", [False, True])
 def test_full_disk_does_not_escalate_an_acknowledged_incident(
     spool: Outbox,
