@@ -58,7 +58,7 @@ def error_line(error: Exception, url: str) -> str:
 
     SQLAlchemy prints the SQL statement in the following lines.
     """
-    return hide_secrets(str(error), url).strip().partition("\n")[0]
+    return next(iter(hide_secrets(str(error), url).strip().splitlines()), "")
 
 
 def _pieces(url: str) -> set[str]:

@@ -35,7 +35,8 @@ class QuietHours(msgspec.Struct, frozen=True):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
             ends_on = begins.date() + timedelta(days=self.end <= self.begin)
             ends = datetime.combine(ends_on, self.end, self.zone)
-            if begins <= here < ends:
+            # Times of one zone are compared by the clock, which shows an hour twice when summer time ends.
+            if begins <= here < ends and now < ends.timestamp():
                 return ends.timestamp()
         return 0.0
 

@@ -91,7 +91,7 @@ def escaped_page(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a fix, which is the action without its details."""
+    """Return the first sentence of a fix: the action without its details. Periods in code do not count."""
     position = 0
     for index, part in enumerate(_CODE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):

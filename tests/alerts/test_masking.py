@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_alerts.masking import hide_secrets, mask_url
+from stallwatch_alerts.masking import error_line, hide_secrets, mask_url
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES
 
@@ -85,3 +85,10 @@ def test_url_schemes_match_the_installed_apprise() -> None:
 
 def test_settings_do_not_show_their_urls() -> None:
     assert "SECRET" not in repr(AlertSettings(urls=("slack://SECRET",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("refused\r\nDETAIL: x", "refused"), ("\n refused\n[SQL: y]", "refused"), ("", "")]
+)
+def test_error_of_a_database_is_cut_at_any_line_break(text: str, line: str) -> None:
+    assert error_line(OSError(text), "postgresql://me:secret@db/x") == line

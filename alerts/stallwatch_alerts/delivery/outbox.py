@@ -10,9 +10,8 @@ All time arguments are steady times (``stallwatch_exporter.steady``); the databa
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from stallwatch_alerts.delivery import pacing
 from stallwatch_alerts.delivery.claims import IN_ORDER, LOOKED_AT, Row, chosen, holder_is_gone, new_claim
 from stallwatch_alerts.delivery.grouping import Group, compact, stored_group
-from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, SteadyTimes
+from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, LONGEST_WINDOW, Limit, SteadyTimes
 from stallwatch_alerts.notice import key_of_planned
 from stallwatch_alerts.storage.engine import is_unwritable, migrate, writing
 from stallwatch_alerts.storage.retention import prune
@@ -70,6 +69,13 @@ class Batch:
         return [key for message in self.messages for key in message.keys]
 
 
+class _Refusal(NamedTuple):
+    """The result of a failed attempt to send a message."""
+
+    attempts: int  #: failed attempts so far
+    again_at: float  #: steady time of the next attempt
+
+
 @dataclass(frozen=True)
 class Delivery:
     """The state of a message, for the log of deliveries."""
@@ -99,8 +105,10 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = SteadyTimes()
-        # When to retry the messages whose attempts could not be recorded, by message id.
-        self._unwritten: dict[int, float] = {}
+        # Results that could not be stored, by message id: refusals, or the final values.
+        self._refusals: dict[int, _Refusal] = {}
+        self._finished: dict[int, dict[str, Any]] = {}
+        self._unrecorded: dict[str, list[float]] = {}  # steady times of further requests, by chat
         migrate(engine)
 
     def put(
@@ -138,75 +146,80 @@ class Outbox:
             if not self._anything(connection, channel):
                 return None
         with writing(self._engine) as connection:
-            if not pacing.may_send(connection, channel, limits, now, self._moments):
+            if not self._may_send(connection, channel, limits, now):
                 return None
             rows = self._waiting(connection, channel, now)
-            gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
-            refused = any(row.attempts >= IN_ORDER for row in rows)
-            taken_at = _last_sent(connection, channel) if refused else 0.0
-            first = chosen([self._looked(row, gone, taken_at, now) for row in rows], now)
+            due = self._chosen(connection, channel, rows, {}, now)
             expired = pacing.expired(connection, channel)
-            if not rows[first] and not (expired and not rows):
+            if not due and not (expired and not rows):
                 return None
             pacing.note_send(connection, channel, now, self._moments)
-            return self._claimed(connection, rows[first], expired, now)
+            return self._claimed(connection, due, expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
         """Claim messages as `claim` does.
 
-        If the database is not writable, return the oldest message without a claim. Another process can then
-        send the same message, but sending it twice is better than waiting until the disk has free space.
+        If the database is not writable, return the due messages without a claim. Another process can then
+        send the same messages, but sending them twice is better than waiting until the disk has free space.
         """
         try:
-            self._note_sent()
+            self._store_finished()
             return self.claim(channel, now, limits)
         except DBAPIError as error:
             if not is_unwritable(error):
                 raise
         with self._engine.connect() as connection:
-            for row in self._waiting(connection, channel, now):
-                again = self._unwritten.get(row.id, 0.0)
-                if again > now or (row.claim and again == 0.0 and not holder_is_gone(row.claim)):
-                    return None
-                if again != math.inf:
-                    created_at = self._moments.of(row.created_at, now)
-                    return Batch("", (_message(row),), row.attempts, created_at)
-        return None
+            if not self._may_send(connection, channel, limits, now):
+                return None
+            rows = [row for row in self._waiting(connection, channel, now) if row.id not in self._finished]
+            due = self._chosen(connection, channel, rows, self._refusals, now)
+        if not due:
+            return None
+        recent = [at for at in self._unrecorded.get(channel, ()) if now - at <= 2 * LONGEST_WINDOW]
+        self._unrecorded[channel] = [*recent, now]
+        batch, refusal = self._batch("", due, 0, now), self._refusals.get(due[0].id)
+        return batch if refusal is None else replace(batch, attempts=refusal.attempts)
 
     @contextlib.contextmanager
-    def _noted_here(self, batch: Batch, again_at: float) -> Iterator[None]:
-        """Keep the batch's next attempt in memory if the block fails because the disk is not writable.
+    def _noted_here(self, batch: Batch, again_at: float = 0.0, **finished: Any) -> Iterator[None]:
+        """Keep the result of the batch in memory if the block fails because the disk is not writable.
 
-        `again_at` is the time of the next attempt; infinity means that the batch was sent.
+        The result is a refusal with the time of the next attempt, or the values of `finished` messages.
         """
         try:
             yield
         except DBAPIError as error:
             if not is_unwritable(error):
                 raise
-            self._unwritten |= dict.fromkeys(batch.ids, again_at)
+            if finished:
+                self._finished |= dict.fromkeys(batch.ids, finished)
+            else:
+                self._refusals |= dict.fromkeys(batch.ids, _Refusal(batch.attempts + 1, again_at))
 
-    def _note_sent(self) -> None:
-        """Record the messages that were sent while the database was not writable."""
-        if sent := [number for number, again in self._unwritten.items() if again == math.inf]:
-            given = {"state": "sent", "sent_at": steady.wall(steady.now()), "claim": "", "claimed_until": 0.0}
+    def _store_finished(self) -> None:
+        """Store the results of the messages that were finished while the database was not writable."""
+        if finished := dict(self._finished):
             with writing(self._engine) as connection:
-                connection.execute(update(MESSAGES).where(MESSAGES.c.id.in_(sent)).values(given))
-            for number in sent:
-                del self._unwritten[number]
+                for number, values in finished.items():
+                    connection.execute(
+                        update(MESSAGES).where(MESSAGES.c.id == number).values(_released(values))
+                    )
+            for number in finished:
+                self._finished.pop(number, None)
 
     def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
         """Return whether the chat's limits and pauses allow a request now. If they do, count the request."""
         with writing(self._engine) as connection:
-            if not pacing.may_send(connection, channel, limits, now, self._moments):
+            if not self._may_send(connection, channel, limits, now):
                 return False
             pacing.note_send(connection, channel, now, self._moments)
             return True
 
     def sent(self, batch: Batch, channel: str, now: float) -> None:
         """Record that the chat accepted the batch."""
-        with self._noted_here(batch, math.inf), writing(self._engine) as connection:
-            self._finish(connection, batch, state="sent", sent_at=steady.wall(now), reason="")
+        values: dict[str, Any] = {"state": "sent", "sent_at": steady.wall(now), "reason": ""}
+        with self._noted_here(batch, **values), writing(self._engine) as connection:
+            self._finish(connection, batch, **values)
             self._try_others(connection, channel, now)
             pacing.note_expired(connection, channel, batch.expired)
 
@@ -225,16 +238,18 @@ class Outbox:
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
         """Discard the batch and return its number of messages. The next message reports this number."""
-        with writing(self._engine) as connection:
-            self._finish(connection, batch, state="given-up", reason=reason[:1000])
-            count = sum(group.count for group in batch.groups)
+        count = sum(group.count for group in batch.groups)
+        values: dict[str, Any] = {"state": "given-up", "reason": reason[:1000]}
+        with self._noted_here(batch, **values), writing(self._engine) as connection:
+            self._finish(connection, batch, **values)
             pacing.count_expired(connection, channel, count)
         return count
 
     def withdraw(self, batch: Batch, reason: str) -> None:
         """Withdraw the batch, whose messages are no longer needed."""
-        with writing(self._engine) as connection:
-            self._finish(connection, batch, state="withdrawn", reason=reason)
+        values: dict[str, Any] = {"state": "withdrawn", "reason": reason}
+        with self._noted_here(batch, **values), writing(self._engine) as connection:
+            self._finish(connection, batch, **values)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
         """Withdraw all messages that wait for this chat and are not being sent; return their number."""
@@ -268,11 +283,10 @@ class Outbox:
         """
         query = select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting", MESSAGES.c.about != "")
         if channel is not None and now is not None:
-            sent = [number for number, again in list(self._unwritten.items()) if again == math.inf]
             query = query.where(
                 MESSAGES.c.channel == channel,
                 MESSAGES.c.not_before <= steady.wall(now),
-                MESSAGES.c.id.not_in(sent),
+                MESSAGES.c.id.not_in(list(self._finished)),
             )
         with self._engine.connect() as connection:
             return set(connection.scalars(query))
@@ -351,6 +365,29 @@ class Outbox:
             or now - self._moments.of(row.created_at, now) >= row.not_before - row.created_at
         ]
 
+    def _may_send(self, connection: Connection, channel: str, limits: Sequence[Limit], now: float) -> bool:
+        unrecorded = self._unrecorded.get(channel, ())
+        return pacing.may_send(connection, channel, limits, now, self._moments, unrecorded)
+
+    def _chosen(
+        self,
+        connection: Connection,
+        channel: str,
+        rows: Sequence[Any],
+        refusals: Mapping[int, _Refusal],
+        now: float,
+    ) -> Sequence[Any]:
+        """Return the messages to send now; `refusals` holds the results of attempts that `rows` lack."""
+        gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
+        refused = any(row.attempts >= IN_ORDER for row in rows)
+        taken_at = _last_sent(connection, channel) if refused else 0.0
+        looked = [self._looked(row, gone, taken_at, now) for row in rows]
+        for at, row in enumerate(rows):
+            if (known := refusals.get(row.id)) is not None:  # its claim may still be stored
+                is_due = known.again_at <= now
+                looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)
+        return rows[chosen(looked, now)]
+
     def _looked(self, row: Any, gone: Container[str], taken_at: float, now: float) -> Row:
         tried_at = self._moments.of(row.tried_at, now)
         is_held = bool(row.claim) and row.claim not in gone
@@ -376,9 +413,17 @@ class Outbox:
             .where(MESSAGES.c.id.in_(ids))
             .values(claimed_until=steady.wall(now) + CLAIM_SECONDS, claim=claim)
         )
+        for number in ids:
+            self._refusals.pop(number, None)  # the next result is stored
+        return self._batch(claim, rows, expired, now)
+
+    def _batch(self, claim: str, rows: Sequence[Any], expired: int, now: float) -> Batch:
         return Batch(
             claim,
-            tuple(_message(row) for row in rows),
+            tuple(
+                Claimed(row.id, stored_group(row), tuple(row.keys or ()), bool(row.not_before))
+                for row in rows
+            ),
             rows[0].attempts if rows else 0,
             min((self._moments.of(row.created_at, now) for row in rows), default=now),
             expired,
@@ -396,12 +441,12 @@ class Outbox:
         If the claim expired and another process claimed the messages, change nothing.
         """
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
-        given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
-        connection.execute(update(MESSAGES).where(mine).values(given))
+        connection.execute(update(MESSAGES).where(mine).values(_released(values)))
 
 
-def _message(row: Any) -> Claimed:
-    return Claimed(row.id, stored_group(row), tuple(row.keys or ()), bool(row.not_before))
+def _released(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values to store after an attempt, which also remove the claim."""
+    return {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
 
 
 def _last_sent(connection: Connection, channel: str) -> float:

@@ -131,15 +131,24 @@ class SteadyTimes:
 
 
 def may_send(
-    connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: SteadyTimes
+    connection: Connection,
+    channel: str,
+    limits: Sequence[Limit],
+    now: float,
+    moments: SteadyTimes,
+    unrecorded: Sequence[float] = (),
 ) -> bool:
-    """Return whether the chat accepts one more message now, considering the messages of all processes."""
+    """Return whether the chat accepts one more message now, considering the messages of all processes.
+
+    `unrecorded` are the steady times of further messages, which could not be recorded.
+    """
     row = _row(connection, channel)
     if row is not None:
         pause = min(row.paused_until - row.paused_at, LONGEST_PAUSE)
         if now - moments.of(row.paused_at, now) < pause:
             return False
-    return not limits or has_room(limits, list(_sends(connection, channel, now, moments).values()), now)
+    sent = [*_sends(connection, channel, now, moments).values(), *unrecorded] if limits else []
+    return has_room(limits, sent, now)
 
 
 def note_send(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> None:

@@ -322,7 +322,8 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has been unusually long without progress.
 
     Its silence must be longer than all its steps took in total, because the first few steps do not establish
-    a regular interval. If no step has a measured duration, the time until the last step counts instead.
+    a regular interval, and a stall among them is reported only after half an hour. If no step has a measured
+    duration, the time until the last step counts instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False

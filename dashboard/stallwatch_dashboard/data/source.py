@@ -334,7 +334,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the source of all pages of this process. The first call starts it."""
+    """Return the source of all pages; the first call starts it with the settings from the environment."""
     global _source
     with _lock:
         if _source is None:

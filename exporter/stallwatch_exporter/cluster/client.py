@@ -148,7 +148,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Try to become the agent that posts for this host, and return whether that succeeded."""
+        """Return whether this agent becomes the one that posts for this host. Raises `OSError`."""
         bound = host.bind(name)
         if bound is None:
             return False
@@ -157,7 +157,7 @@ class HttpBacking:
         return True
 
     def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
-        """Pass a report to the agent that posts for this host."""
+        """Pass a report to the agent that posts for this host. Raises the errors of the connection."""
         body, encoding = pack(Post(reports=[report]))
         connection = Connection(name)
         try:

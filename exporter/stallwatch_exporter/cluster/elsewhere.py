@@ -36,7 +36,10 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text."""
+    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text.
+
+    The command itself is not changed, because an option for one launcher can break another launcher.
+    """
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
         return ""

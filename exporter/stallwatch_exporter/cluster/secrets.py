@@ -106,7 +106,10 @@ def _prune(folder: Path, kept_name: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client; both are ``None`` if no certificates are configured."""
+    """Return the TLS contexts of server and client; both are ``None`` if no certificates are configured.
+
+    Raises `NoSecret` if the certificates cannot be used.
+    """
     given = {"tls_certificate": join.tls_certificate, "tls_key": join.tls_key, "tls_ca": join.tls_ca}
     if not any(given.values()):
         return None, None

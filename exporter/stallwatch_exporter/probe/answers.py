@@ -215,9 +215,10 @@ def _groups() -> list[Any]:
 def _joined(group: Any) -> int | None:
     """Return the number of collectives of a group that this rank has joined, without point-to-point sends.
 
-    The call is safe during a hang: it reads a member of the backend, ``seqCollective_`` of NCCL or ``seq_``
-    of gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d: ``getSequenceNumberForGroup`` in
-    ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp, called from init.cpp without the interpreter lock).
+    torch 2.1 to 2.13 provide this number. The call is safe during a hang: it reads a member of the backend,
+    ``seqCollective_`` of NCCL or ``seq_`` of gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d:
+    ``getSequenceNumberForGroup`` in ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp, called from init.cpp
+    without the interpreter lock).
     """
     try:
         return int(group._get_sequence_number_for_group())

@@ -1,7 +1,7 @@
 """Write text events (warnings, exceptions, versions) to a file beside the ring, one JSON object per line.
 
-Repeated messages are mostly only counted, and the size of the file is limited. The last part of the file is
-reserved for the exception that ends the rank.
+Repeated messages are mostly only counted, and the file has at most `MOST_BYTES`, whatever the number of
+messages. The last part of the file is reserved for the exception that ends the rank.
 """
 
 from __future__ import annotations

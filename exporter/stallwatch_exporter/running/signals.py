@@ -16,7 +16,10 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 @contextmanager
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals with `handler` during a ``with`` block. Ignored signals (nohup) stay ignored."""
+    """Handle signals with `handler` during a ``with`` block; enter the block in the main thread.
+
+    Ignored signals (nohup) stay ignored, in this process and in the command.
+    """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
@@ -36,7 +39,8 @@ class SignalRelay:
 
     Ctrl-C reaches the command directly if the agent is in the terminal's foreground group, and a second
     signal could interrupt the command's cleanup. Otherwise, Ctrl-C is passed on. A signal to the whole
-    process group (``kill -- -PGID``) reaches the command twice; send such a signal only to the agent.
+    process group (``kill -- -PGID``) reaches the command twice, because a signal does not show who received
+    it; send such a signal only to the agent.
     """
 
     def __init__(self) -> None:

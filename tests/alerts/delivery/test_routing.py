@@ -38,6 +38,14 @@ def test_quiet_hours_follow_daylight_saving_time() -> None:
     assert night.until(begin) - begin == 8 * 3600
 
 
+@pytest.mark.parametrize(("fold", "waits"), [(0, 900.0), (1, 0.0)])
+def test_quiet_hours_that_end_in_a_repeated_hour_end_only_once(fold: int, waits: float) -> None:
+    """On 25 October 2026, the clocks in Berlin show 02:30 twice; the quiet hours end after the first time."""
+    night = QuietHours(time(22), time(2, 45), BERLIN)
+    now = datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN, fold=fold).timestamp()
+    assert night.until(now) == (now + waits if waits else 0.0)
+
+
 @pytest.mark.parametrize(
     "route",
     [

@@ -23,6 +23,7 @@ from stallwatch_alerts.delivery import outbox as outbox_module
 from stallwatch_alerts.delivery.claims import IN_ORDER
 from stallwatch_alerts.delivery.grouping import MOST_WAITING
 from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.pacing import Limit
 from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
@@ -235,6 +236,76 @@ def test_message_on_a_full_disk_is_sent_once_and_before_its_end(
     assert sink.close(60)
     assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
     assert [delivery.state for delivery in spool.deliveries()] == ["sent"]
+
+
+def test_full_disk_does_not_hold_back_the_messages_after_the_first(
+    spool: Outbox, notice: Callable[..., Notice], mail_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, chat = FullDisk(monkeypatch), Picky()
+    chat.is_up = True
+    mail = mail_of("json://127.0.0.1:9/chat", spool, connect=lambda _: chat)
+    for name in ("run/1", "run/2"):
+        mail.put(notice(id=name))
+    disk.is_full = True
+    assert [mail.sender.look() for _ in range(3)] == [True, True, False]
+    assert chat.taken == ["run/1 open", "run/2 open"]
+    disk.is_full = False
+    assert not mail.sender.look()
+    assert {(delivery.state, delivery.attempts) for delivery in spool.deliveries()} == {("sent", 1)}
+
+
+def test_rate_limits_of_a_chat_apply_on_a_full_disk(
+    spool: Outbox, notice: Callable[..., Notice], mail_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, chat = FullDisk(monkeypatch), Picky()
+    chat.is_up = True
+    mail = mail_of(
+        "json://127.0.0.1:9/chat", spool, connect=lambda _: chat, limits=(Limit(count=1, seconds=10),)
+    )
+    mail.put(notice(id="run/1"), notice(id="run/2"))
+    disk.is_full = True
+    assert [mail.sender.look() for _ in range(2)] == [True, False]
+    mail.clock.now += 20
+    assert [mail.sender.look() for _ in range(2)] == [True, False]
+    assert chat.taken == ["run/1 open", "run/2 open"]
+
+
+def test_pauses_between_attempts_grow_on_a_full_disk(
+    spool: Outbox, notice: Callable[..., Notice], mail_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, chat = FullDisk(monkeypatch), Picky()
+    mail = mail_of("json://127.0.0.1:9/chat", spool, connect=lambda _: chat)
+    mail.put(notice(id="run/1"))
+    disk.is_full = True
+    mail.pass_time(120)
+    assert 4 <= chat.tries <= 12
+    chat.is_up = True
+    mail.pass_time(60)
+    assert chat.taken == ["run/1 open"]
+
+
+@pytest.mark.parametrize("is_acknowledged", [False, True])
+def test_full_disk_does_not_escalate_an_acknowledged_incident(
+    spool: Outbox,
+    notice: Callable[..., Notice],
+    mail_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    is_acknowledged: bool,
+) -> None:
+    disk, chat = FullDisk(monkeypatch), Picky()
+    chat.is_up = True
+    acknowledged = {"run/1": is_acknowledged}
+    mail = mail_of(
+        "json://127.0.0.1:9/chat", spool, connect=lambda _: chat, acknowledged=acknowledged.__getitem__
+    )
+    mail.put(notice(id="run/1"), escalation=True)
+    disk.is_full = True
+    assert [mail.sender.look() for _ in range(2)] == [True, False]
+    assert chat.taken == ([] if is_acknowledged else ["run/1 open"])
+    disk.is_full = False
+    assert not mail.sender.look()
+    (delivery,) = spool.deliveries()
+    assert delivery.state == ("withdrawn" if is_acknowledged else "sent")
 
 
 class Picky:
