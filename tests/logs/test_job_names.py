@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from stallwatch_logs.jobs import OTHER, by_job
@@ -214,6 +214,7 @@ RANK = st.sampled_from(RANKS.split())
     st.integers(1000, 99_999_999),
 )
 def test_ranks_of_one_job_are_not_split(forms: list[str], ranks: set[int], job: int) -> None:
+    assume(min(ranks) < 1000)  # "1000.out" and "1002.out" can be the logs of two jobs
     names = list(dict.fromkeys(form.format(n=rank, j=job) for form in forms for rank in sorted(ranks)))
     assert by_job(names) == {}
 

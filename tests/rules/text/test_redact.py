@@ -182,7 +182,7 @@ piece = st.sampled_from(
     [*(row[0] for row in SECRET), *NOT_SECRET, "\n", "\r\n", " ", "显存", "=", '"', "://", "@"]
 )
 #: A word that is joined to a secret is masked with it. Then nothing marks the next hash as that of a commit.
-GLUED = re.compile(r"(?i)[\w=](?:commit|revision|rev|sha1?|hash|digest|git|artifact|version)\b")
+GLUED = re.compile(r"(?i)\S(?:commit|revision|rev|sha1?|hash|digest|git|artifact|version)\b")
 noise = st.text(max_size=12)  # lone surrogates included: logs hold undecodable bytes
 
 
