@@ -286,7 +286,7 @@ def _table(command: click.Command, context: click.Context) -> str:
         if record is not None and isinstance(parameter, click.Option) and "--help" not in parameter.opts:
             flags, about = (part.replace("|", "\\|") for part in record)
             rows.append(f"| `{flags}` | {about} |")
-    head = ["", "| option | what |", "|---|---|"] if rows else []
+    head = ["", "| option | description |", "|---|---|"] if rows else []
     return "\n".join([f"`{context.command_path} {usage}`", *head, *rows])
 
 
