@@ -28,22 +28,21 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
 SURVIVED = 2  #: minimum number of steps after an exception that show that it did not end the run
-#: minimum number of lines after an exception that show that it did not end the run, if the log's steps are
-#: not recognized
+#: the same minimum in lines, for a log whose steps are not recognized
 SURVIVED_LINES = 1000
-#: minimum number of steps after an exception that show that it did not end a run that is known to have
-#: failed: the output may be out of order
+#: the same minimum in steps, for a run that is known to have failed, because its output may be out of order
 SURVIVED_BUT_DIED = 10
 
-#: maximum number of lines, not counting tracebacks, between the reports of parts that end together, as after
-#: Ctrl-C
+#: maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
+#: the same time, for example after Ctrl-C
 AT_ONCE = 60
-AT_ONCE_SECONDS = 2.0  #: maximum seconds between the reports of parts that end together, if known
-SHORTLY = 300.0  #: maximum seconds from an exception to a run's last step, for it to explain a stall
-#: maximum number of steps that training can continue after the thread or process that prepares its data died
+AT_ONCE_SECONDS = 2.0  #: maximum seconds between these reports, if their times are known
+SHORTLY = 300.0  #: maximum seconds between an exception that explains a stall and the last step of the run
+#: maximum number of steps for which training can continue after the thread or process that prepares its data
+#: has died
 BUFFERED_STEPS = 100
-#: minimum number of messages after an exception in code without a file that show that the exception did not
-#: end the program
+#: maximum number of messages that a program prints after an exception that ended it, for an exception in code
+#: without a file
 SNIPPET_LINES = 5
 
 # Messages about a wait that timed out, or about a collective that ended with its communicator. The reason
@@ -98,6 +97,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     beside: Collection[str] = ()  #: rules that matched only in helper threads
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
     #: rules that matched only in a script that was started after an unknown exception had ended another
+    #: rules that matched only in a script that started after an unknown exception ended another script
     next_program: Collection[str] = ()
 
     @property
@@ -122,11 +122,11 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions without the fatal mark on those that another failure explains.
+        """Return the exceptions, with the fatal mark removed from those that another failure explains.
 
-        Only an exception that reports the end of another part of the program, such as a peer, can lose the
-        mark: if another exception explains it, or if `otherwise` is set. An exception in a tracker's thread,
-        or in a thread that died after the main thread, does not explain others.
+        An exception can lose the mark only if it reports the end of another part of the program, such as a
+        peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
+        tracker's thread, or in a thread that died after the main thread, does not explain others.
         """
         own = [one for one in self.fatal if not one.of_tracker]
         reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
@@ -137,7 +137,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         )
 
     def of_helpers(self) -> Exceptions:
-        """Return the exceptions with only the last failure of a helper thread or child marked as fatal.
+        """Return the exceptions with only the last failure of a helper thread or process marked as fatal.
 
         The failure counts only if training continued for at most ``BUFFERED_STEPS`` steps after it. If there
         is no such failure, the exceptions are returned unchanged.
@@ -160,9 +160,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is not a cause if an exception in the main thread came before: ranks that wait
-        for the failed rank are killed, too. Missing input is not a cause in a script that was started after
-        another script failed: an evaluation lacks what the training did not save.
+        evidence is the signal is not a cause if an exception in the main thread came before it, because ranks
+        that wait for the failed rank are killed, too. Missing input is not a cause in a script that was
+        started after another script failed. For example, an evaluation lacks the files that the training did
+        not save.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
@@ -176,7 +177,7 @@ class Exceptions(msgspec.Struct, frozen=True):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
         named = [one for one in fatal if one.seen.raised.exception and not _lacks_message(one.seen.raised)]
-        # An exception about a lost peer reports the same as the symptom, whichever came first.
+        # An exception about a lost peer reports the same event as the symptom, whichever came first.
         named = [one for one in named if not one.shows_teardown]
         own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
         if not all(_before(own, one) for one in kills):
@@ -279,8 +280,8 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
-            # A rank that does not report the interrupt may report the peer or data that it lost because of
-            # it.
+            # A rank that does not report the interrupt may report that it lost a peer or data because of the
+            # interrupt.
             lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -290,7 +291,7 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield rules that matched only in the output of a program that started after another one had failed."""
+    """Yield rules that matched only in the output of a program that started after another program failed."""
     failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
     programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
     if not programs:
@@ -313,7 +314,7 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended its process or thread; ``with_steps`` are sources that show steps."""
+    """Return whether an exception ended its process or thread. ``with_steps`` contains sources with steps."""
     stream, last = streams[key], seen.last
     of_tracker = last.setting == "thread" and of_helper(last)  # training does not need trackers
     enough = SURVIVED_BUT_DIED if died else 1 if of_tracker else SURVIVED
@@ -346,12 +347,12 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 
 
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
-    """Return whether an exception about a lost process or thread only follows from Ctrl-C, which ended it.
+    """Return whether an exception about a lost process or thread is only a consequence of Ctrl-C.
 
     The exception's lines can come before those of the interrupt. However, a thread that fetches batches can
-    also lose its peer long before a user stops the waiting run: the number of lines or seconds between the
+    also lose its peer long before a user stops the waiting run. The number of lines or seconds between the
     exception and the interrupt distinguishes the two cases. For a thread that pins batches, the time is not
-    evidence: its workers end first, and the thread detects this late.
+    evidence, because its workers end first and the thread detects this late.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
@@ -363,7 +364,7 @@ def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bo
 
 
 class _Interrupt(NamedTuple):
-    """The position at which a stream shows that it was interrupted."""
+    """The position in a stream at which the stream shows an interrupt."""
 
     at: int
     plain: int  #: number of lines before the interrupt, not counting tracebacks

@@ -2,8 +2,8 @@
 
 A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
 inferred: its confidence is low, its note names the reason, and the exception stays in the list of unknown
-exceptions. A page is never inferred from similar words, because they are rarely right (docs/rules.md); pages
-with similar words are only shown as the nearest matches.
+exceptions. A page is never inferred from similar words, because such guesses are rarely right
+(docs/rules.md). Pages with similar words are only shown as the nearest matches.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.display import earliest
 
-PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
+PLACE = "inferred-place"  #: name of a fact in ``confidence``, and key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
-_WHERE_PARTS = 4  # minimum number of path parts that show a library's file with its package
+_WHERE_PARTS = 4  # number of last path parts that usually show a library's file with its package
 
 
 def infer_finding(
@@ -54,7 +54,7 @@ def infer_finding(
 
 
 def _describes_exception(page: RulePage) -> bool:
-    """Return whether a page can describe an exception: its rule must end a run and must not be a stall."""
+    """Return whether a page can describe an exception: a fatal cause or symptom that is not a stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 
@@ -62,8 +62,8 @@ def _describes_exception(page: RulePage) -> bool:
 def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
     """Return the earliest exception, followed by the same exception on other ranks.
 
-    The result does not depend on the order of reading. It is empty if neither times nor the order of lines in
-    one file show which exception came first.
+    The result does not depend on the order in which ranks were read. It is empty if neither times nor the
+    order of lines in one file show which exception came first.
     """
     lines = [one.seen.raised.line for one in fatal]
     line = earliest(lines)

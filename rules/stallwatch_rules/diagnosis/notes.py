@@ -1,4 +1,4 @@
-"""Write the notes of a diagnosis, which name uncertain observations in addition to the verdict."""
+"""Write the notes of a diagnosis, which name uncertain observations that supplement the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes, the most useful first, and store the ranks that are behind in the diagnosis."""
+    """Return the notes, the most useful first, and store in the diagnosis which ranks are behind."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -84,7 +84,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
 
 
 def _clocks_note(hosts: RunHosts) -> Text:
-    """Return the note on hosts whose clocks are off, the largest offset first."""
+    """Return the note on hosts whose clocks are wrong, the largest offset first."""
     farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
     clocks: list[str | Message] = [
         message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))
@@ -96,7 +96,7 @@ def _clocks_note(hosts: RunHosts) -> Text:
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:
-    """Return the seconds between the last step and the stop of the run; ``None`` if they are unknown."""
+    """Return the seconds between the last step and the stop of the run, or ``None`` if they are unknown."""
     if run.tracker.phase != "train":
         return None
     if run.context.waited is not None:

@@ -1,4 +1,4 @@
-"""Describe the starts of a program, if one log contains the output of several starts."""
+"""Describe the starts of a program whose log contains the output of several starts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from stallwatch_rules.text.display import iso
 
 
 def ended_in_trouble(diagnosis: Diagnosis) -> bool:
-    """Return whether a part of a log ends with a failure or with a stop of the run."""
+    """Return whether the diagnosed part of a log failed, stalled or was interrupted."""
     return diagnosis.in_trouble or diagnosis.verdict == "interrupted"
 
 
 def came_after(head: Head, diagnosis: Diagnosis) -> bool:
-    """Return whether all failures came after a start's first lines; repeated errors do not end a start."""
+    """Return whether a start's failures came after its first lines.
+
+    Errors that occurred only among these lines did not end the start.
+    """
     fatal = [one for one in diagnosis.findings if one.harm == "fatal"]
     unknown = [one.first.line for one in diagnosis.unknown]
     firsts = [*unknown, *(one.first.line for one in fatal)]
@@ -51,7 +54,7 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
     """Add all starts to the diagnosis of the newest start, with a note on how the earlier starts ended."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
-        diagnosis.verdict = "no-evidence"  # the newest start began like the earlier starts
+        diagnosis.verdict = "no-evidence"  # like the earlier starts, the newest start is a training run
     newest = start_of(diagnosis, streams, part.first, part.last)
     newest.number, newest.reported = starts.count + 1, True
     diagnosis.starts = [newest, *reversed(list(starts))]

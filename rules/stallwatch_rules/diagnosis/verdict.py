@@ -14,7 +14,7 @@ from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 from stallwatch_rules.stream import StreamReading
 
-LAST_LINES = 3  #: number of last lines in which an error decides the verdict on a log without recognized text
+LAST_LINES = 3  #: number of last lines that are searched for an error if a log contains no recognized text
 WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
 END_REQUESTED = "asked-to-end"  #: fact and message key: a signal requested the end of the run
@@ -35,7 +35,7 @@ def means_stall(chosen: RuleFinding) -> bool:
 def verdict_of(
     chosen: RuleFinding | None, run: Snapshot, now: Assessment
 ) -> tuple[Verdict, Interrupter | None]:
-    """Return the verdict on a run with this primary cause, and who stopped it from outside, if anyone."""
+    """Return the verdict on a run with this primary cause, and who or what stopped the run from outside."""
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
         by = _stopped_by(chosen, run, now)
@@ -92,7 +92,8 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):
-        return "user"  # a program that was stopped may also print its duration
+        # the duration in the log is not evidence, because a program that was stopped may also print it
+        return "user"
     if how not in ("", "left"):
         return None
     return "signal" if any(END_REQUESTED in one.facts for one in now.found) else None
@@ -125,7 +126,7 @@ def _is_of_training(run: Snapshot, now: Assessment) -> bool:
 
 
 def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
-    """Return whether the primary cause ended a stall: it appeared only after the run had stalled."""
+    """Return whether the primary cause ended a stall, because it appeared only after the run had stalled."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
         return False
