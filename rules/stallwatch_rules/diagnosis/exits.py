@@ -103,7 +103,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 
 def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
-    """Return the rank that the finding's signal ended. Of several such ranks, return the first that failed."""
+    """Return the rank that the finding's signal ended. Of several ranks, return the first that failed."""
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)

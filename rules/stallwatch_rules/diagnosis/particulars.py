@@ -53,7 +53,8 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         odd = mismatched_ranks(watchdog_positions(run.streams))
-        if odd is not None and odd.ranks and odd.others():  # else, it is unknown which ranks are odd
+        # without both groups of ranks, it is unknown which ranks differ from the others
+        if odd is not None and odd.ranks and odd.others():
             return _with_odd_ranks(primary, odd, run, [primary.rule])
         return primary
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
@@ -113,7 +114,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
 
 
 def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
-    """Return the facts that decide which of the page's fixes apply, if any of them has a condition."""
+    """Return the facts that decide which of the page's fixes apply, if any of the fixes has a condition."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
     own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
@@ -166,13 +167,13 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _with_odd_ranks(primary: Primary, odd: MismatchedRanks, run: Snapshot, rules: Collection[str]) -> Primary:
-    """Name in the primary cause the ranks that waited in a different collective than most ranks."""
+    """Name, in the primary cause, the ranks that waited in a different collective than most ranks."""
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, run.hosts), odd.ranks, run.streams, rules)
 
 
 def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str]) -> Primary:
-    """Point the primary cause to a line with a match of these rules that one of the ranks printed itself."""
+    """Point the primary cause to a line that one of these ranks printed and one of these rules matched."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
@@ -188,7 +189,7 @@ def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: 
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Add to the primary cause the memory limit of the container, if `kubectl describe` shows one limit."""
+    """Add the memory limit of the container to the primary cause, if `kubectl describe` shows one limit."""
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
@@ -210,7 +211,7 @@ def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) ->
 
 
 def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
-    """Describe the primary cause as an end from outside, if only a SIGTERM from outside ended the run."""
+    """Describe the primary cause as an end from outside if only a SIGTERM from outside ended the run."""
     failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in finding.hits.values() for text in hits.exemplars]
     if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
@@ -220,7 +221,7 @@ def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Pr
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Add to a crash of compiled code the call in which it occurred, as faulthandler printed it."""
+    """Add the call in which compiled code crashed, as faulthandler printed it, to the primary cause."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -241,10 +242,10 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
 
 
 def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Add the stack frames of its exception to the primary cause.
+    """Add the stack frames of the exception that is the primary cause.
 
     The user's own innermost frame is also added to the evidence. Frames are added only if the primary cause
-    points to a line of that exception, because another exception of the same rule may have been raised
+    points to a line of the exception, because another exception of the same rule may have been raised
     elsewhere. Crashes of compiled code are skipped, because the pages on those crashes show the frames.
     """
     match = finding.shown_match
@@ -290,7 +291,7 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return advice that names hosts, if all their ranks are absent or none of the absent ranks has a log."""
+    """Return advice that names hosts if all their ranks are absent, or if no absent rank has a log."""
     hosts = run.hosts.of(absent)
     logged = any(rank in run.hosts.of_ranks for rank in absent)
     if not hosts or (logged and not run.hosts.whole(absent)):
@@ -300,7 +301,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 
 
 def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
-    """Add to the primary cause the ranks that waited in an earlier collective, if they are few."""
+    """Add the ranks that waited in an earlier collective to the primary cause, if they are few."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in watchdog_positions(run.streams).items():
         if flight.work is not None:
@@ -317,7 +318,7 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Point the primary cause to the rank for which the others waited in a collective, if it is known.
+    """Point the primary cause to the rank for which the others waited in a collective, if this rank is known.
 
     The ranks that print a timeout reached the collective. To find the reason, a user must look at the last
     step and the last lines of the missing rank.
@@ -366,7 +367,7 @@ def _pointed_to(primary: Primary, rank: int, line: Line, step: int | None) -> Pr
 
 
 def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:
-    """Describe in the primary cause what the missing ranks were busy with, and for how long."""
+    """Add the activity of the missing ranks and the duration of the activity to the primary cause."""
     rank, activity = ranks[0], stream.activity_now
     assert activity is not None
     until, begun = first_timeout(primary.rule, run), stream.when(activity.first)

@@ -40,7 +40,7 @@ Assess = Callable[[Snapshot, Assessment], Iterable[Change]]
 
 
 class Assessor(NamedTuple):
-    """An assessor as it is listed in the table of assessors."""
+    """A row in the table of assessors."""
 
     name: str
     after: tuple[str, ...]  #: the assessors whose results this assessor uses

@@ -74,7 +74,7 @@ Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment and other 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add findings that no line shows: a silent hang, steps that became slower, a loss that diverged.
 
-    Example: no step for 7 hours in a run that takes 12 s per step: silent-hang-no-error.
+    Example: a run that takes 12 s per step and has shown no step for 7 hours gets ``silent-hang-no-error``.
     """
     catalogue = run.catalogue
     if run.context.stalled and run.context.kind != "oom-killed":
@@ -245,7 +245,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """Return the results of a run's evaluations, each once, even if the log prints it several times.
+    """Return the results of a run's evaluations, each result once, even if the log prints it several times.
 
     A result counts as new if its step differs from that of the previous result, or if training continued
     between the two.
