@@ -129,7 +129,7 @@ class Assessment(msgspec.Struct, frozen=True):
         return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
-        """Return the assessment after these changes. Changed findings keep their places; new findings follow."""
+        """Return the assessment with these changes. Changed findings keep their places; new ones follow."""
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:

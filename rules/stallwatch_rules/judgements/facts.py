@@ -11,13 +11,12 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of steps after a failure that show that the failure did not end the run
-#: minimum number of steps after a failure that show that it did not end a run that is known to have failed:
-#: the output may be out of order
+#: the same minimum for a run that is known to have failed, because its output may be out of order
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of requests answered after a failure that show that an inference server survived
-#: minimum number of requests answered after a failure that show that an inference server survived, if the run
-#: is known to have failed: the server may have answered pending requests
+#: the same minimum for a run that is known to have failed, because the server may have answered pending
+#: requests
 SERVED_BUT_DIED = 20
 
 
@@ -44,8 +43,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        A live watcher may start to count before the times in the log. So for a stalled run, the result is at
-        least the threshold.
+        A live watcher may start to count before the times in the log. Therefore, the result for a stalled run
+        is at least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
@@ -118,8 +117,8 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
     """Assess a failure after which training continued, by the number of steps after its last match.
 
     One step is enough if training had taken steps before the match and then reached its last step. In other
-    cases it is weak evidence, because a progress bar is drawn once more when its program ends by an
-    exception.
+    cases, one step is weak evidence, because a program that ends by an exception draws its progress bar once
+    more.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED

@@ -1,12 +1,13 @@
 """Find the host or the rank for which all others of a run wait, with a sequential test over windows of steps.
 
-In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
-backward pass: in its collectives, all ranks wait for the last one. A rank's value for a step is the logarithm
-of its own time until the backward pass, minus the part that its number of tokens explains. Its deviation is
-that value minus the median of the other hosts (or ranks) that do the same work. A host is slow if the mean
-deviation over a window of steps exceeds both the least relevant slowdown and the level that the noise of the
-run can produce. The noise is estimated from differences of successive deviations, which a slow host hardly
-changes, and is assumed to have first-order autocorrelation. The test takes one pass and bounded memory.
+In synchronous training, whole steps take the same time on all ranks. The ranks differ in the time at which
+they begin the backward pass. In the collectives of the backward pass, all ranks wait for the last rank. A
+rank's value for a step is the logarithm of its own time until the backward pass, minus the part that its
+number of tokens explains. Its deviation is that value minus the median of the other hosts (or ranks) that do
+the same work. A host is slow if the mean deviation over a window of steps exceeds both the least relevant
+slowdown and the level that the noise of the run can produce. The noise is estimated from differences of
+successive deviations, because a slow host hardly changes these differences. The noise is assumed to have
+first-order autocorrelation. The test takes one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class RankStep(NamedTuple):
-    """What one rank reports about one step: times, and the number of tokens."""
+    """One rank's report on one step: times, and the number of tokens."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
     whole: float  #: duration of the step in seconds
@@ -158,7 +159,7 @@ class Comparison(Generic[_Key]):
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 
     def size(self, key: _Key, steps: int) -> float:
-        """Return how large a lag has been since it began, which can be later than the start of the window."""
+        """Return the size of a lag since it began, which can be later than the start of the window."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
         lag = max(ends, key=lambda end: end[0] * math.sqrt(end[1]), default=(0.0, 0))[0]
@@ -243,9 +244,9 @@ class Comparison(Generic[_Key]):
         return best
 
     def _score(self, series: _Series, mean: float, steps: int) -> float:
-        """Return by how many standard errors the mean exceeds zero.
+        """Return the number of standard errors by which the mean exceeds zero.
 
-        The noise is estimated from a limited number of values. So the score, which has Student's
+        The noise is estimated from a limited number of values. Therefore, the score, which has Student's
         distribution, is converted to a normal score (approximation of D. L. Wallace, 1959).
         """
         own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
@@ -260,10 +261,10 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Detector of a host that delays the others; it reads the steps of all ranks, in any order."""
+    """Detector of a host that delays the others, from the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """Set from which cost a slow host is reported: share of the throughput, and seconds per step."""
+        """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, RankStep]] = {}  # step → rank → times
         self._at: dict[int, int] = {}  # rank → last reported step
@@ -311,7 +312,7 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = times
         if len(self._open) > _MOST_OPEN:
-            # the oldest step by order of arrival: a restart may have returned to lower steps
+            # The oldest step is the first that was reported: after a restart, step numbers may be lower.
             del self._open[next(iter(self._open))]
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
@@ -322,7 +323,7 @@ class SlowHosts:
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Remove ranks that no longer take part, because their last step is far from this step."""
+        """Remove ranks that no longer participate, because their last step is far from this step."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -376,7 +377,7 @@ class SlowHosts:
                 self._report(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """Return how much a rank's time depends on its tokens: 0 if not at all, 1 if it is proportional."""
+        """Return the exponent of tokens in a rank's time: 0 if independent of tokens, 1 if proportional."""
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -472,7 +473,7 @@ class SlowHosts:
 
 
 def required_positive_steps(steps: int) -> float:
-    """Return in how many steps of a window a lagging host must be slower than its peers.
+    """Return the number of steps in a window in which a lagging host must be slower than its peers.
 
     This is at most half of the steps plus four standard errors.
     """
@@ -480,7 +481,7 @@ def required_positive_steps(steps: int) -> float:
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return how much each value exceeds the median of the other values; empty for fewer than two values."""
+    """Return each value's excess over the median of the others; an empty result for fewer than two values."""
     others = len(values) - 1
     if others < 1:
         return {}

@@ -46,7 +46,8 @@ def _cost(trace: Trace) -> Judgement | None:
 def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
-    Only the first and the last match and their number are used, because most matches can be counted unread.
+    The result depends only on the first match, the last match and their number, because the lines of most
+    matches may have been counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -63,7 +64,7 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether there are few messages, many steps apart, and steps followed the last one."""
+    """Return whether the messages are few and many steps apart, and steps followed the last message."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False
     steps = trace.after_first or trace.steps

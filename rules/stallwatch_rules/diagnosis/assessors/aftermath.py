@@ -93,7 +93,7 @@ def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
 
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
-    """Return whether a task failed before the cancellation `late`, and was the reason for the cancellation."""
+    """Return whether a task failed before the cancellation `late`, and therefore caused the cancellation."""
     task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
