@@ -35,7 +35,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return self
 
     def has(self, *ids: str) -> bool:
-        """Return whether one of the sentences in this message has one of these ids."""
+        """Return whether one of the sentences in this message has one of these IDs."""
         return self.id in ids or any(one.id in ids for one in self.then)
 
 
@@ -44,7 +44,7 @@ Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate it, on Pyt
 
 
 def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:
-    """Return a message with the given id and parameters."""
+    """Return a message with the given ID and parameters."""
     return Message(id, params)
 
 
@@ -63,12 +63,12 @@ def sentences(*texts: Text | None) -> Text:
 
 
 def has(text: Text, *ids: str) -> bool:
-    """Return whether a text is a message and contains a sentence with one of these ids."""
+    """Return whether a text is a message and contains a sentence with one of these IDs."""
     return isinstance(text, Message) and text.has(*ids)
 
 
 def without_sentence(text: T, id: str) -> T:
-    """Return a text without its sentences that have this id. The first sentence is always kept."""
+    """Return a text without its sentences that have this ID. The first sentence is always kept."""
     if not isinstance(text, Message):
         return text
     return replace(text, then=tuple(one for one in text.then if one.id != id))

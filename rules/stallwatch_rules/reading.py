@@ -75,7 +75,7 @@ class SkippedCount(NamedTuple):
 
 
 class PartialReading(NamedTuple):
-    """The state after reading some sources of a run. Another process merges it with the other sources."""
+    """The state after reading some sources of a run. Another process merges it with other states."""
 
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
@@ -96,7 +96,7 @@ class _Before(NamedTuple):
 
 
 class RunReading:
-    """Reader of the lines of a run. It can diagnose the run at any time, from the lines read until then.
+    """Reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
 
     With ``starts``, the lines must be all lines of one source. If its program was started several times, each
     start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
@@ -332,9 +332,9 @@ class RunReading:
             self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Make the line the candidate for a start, and save the state, if the program may start at it again.
+        """Make a line the candidate for a start, and save the state, if the program may start at the line.
 
-        Return whether it may.
+        Return whether the program may start at the line.
         """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
@@ -357,7 +357,7 @@ class RunReading:
         )
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether another start begins at the candidate line, if the lines until now show it.
+        """Decide whether another start begins at the candidate line, if the lines read so far are sufficient.
 
         Return False if the decision needs more lines.
         """
@@ -408,7 +408,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether another start began at the candidate, if the source ends shortly after it."""
+        """Return whether another start began at the candidate line, if the source ends shortly after it."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False

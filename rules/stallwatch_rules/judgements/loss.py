@@ -76,7 +76,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
     Step numbers also decrease at the start of an epoch and when a run is resumed. Therefore, the first losses
     of another run must be well above the last losses before them. They must also be near the first losses in
-    the file, or the losses must fall afterwards: a run on other data starts at different losses, but a
+    the file, or the losses must fall afterward: a run on other data starts at different losses, but a
     diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):

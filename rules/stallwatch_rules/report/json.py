@@ -17,7 +17,8 @@ Schema = Literal[1, 2]
 
 #: Verdicts that schema 1 calls "healthy" if the run is not in trouble.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")
-#: Keys that are omitted: thousands of numbers, which ``stallwatch samples`` prints, and the verdict in words.
+#: Omitted keys: "series" contains thousands of numbers, which ``stallwatch samples`` prints, and "badge"
+#: contains the verdict in words.
 _LEFT_OUT = ("series", "badge")
 _IN_SCHEMA_2 = {"harm": "impact", "harm_before": "impact_before"}
 
@@ -33,7 +34,7 @@ def to_json(
 ) -> bytes:
     """Return the diagnosis as JSON that ends with a line feed. NaN, infinity and secrets are removed.
 
-    If the diagnosis is that of one of several `jobs`, the JSON contains a summary of each.
+    If the diagnosis is about one of several `jobs`, the JSON contains a summary of each job.
     """
     report = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
     if not explain:
