@@ -106,7 +106,7 @@ class Head:
     @property
     def launched_at(self) -> int | None:
         """The index of the first line that a launcher printed, once for all its ranks."""
-        launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
+        launchers = (line.order for line in self.lines.values() if _LAUNCHER.search(line.text))
         return min(launchers, default=None)
 
 
@@ -124,7 +124,7 @@ def may_hold_marks(text: str) -> bool:
     """Return whether a text can contain a mark of a start. This is a fast test for short strings."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
-    return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
+    return any(sign in text and word in text for sign, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
 
 
 def is_same_line(line: str, other: str) -> bool:
@@ -177,7 +177,7 @@ class Recurrence(msgspec.Struct):
 
     @property
     def _orders(self) -> list[int]:
-        return [one.order for one in self.met.values()]
+        return [line.order for line in self.met.values()]
 
     @property
     def is_likely(self) -> bool:
@@ -233,7 +233,7 @@ class Candidate:
     @property
     def again(self) -> Recurrence:
         """The recurrence in which the most lines occurred again."""
-        return max(self._recurrences, key=lambda one: len(one.met))
+        return max(self._recurrences, key=lambda recurrence: len(recurrence.met))
 
     @property
     def is_likely(self) -> bool:

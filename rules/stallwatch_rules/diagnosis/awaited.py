@@ -104,8 +104,8 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     if not reported or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
         return None
     first = min(ranks)
-    own = (stream for rank, stream in named if rank == first)
-    return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
+    of_first = (stream for rank, stream in named if rank == first)
+    return sorted(ranks), max(of_first, key=lambda stream: (stream.rank is not None, stream.index))
 
 
 def _is_over(activity: Activity, waited: list[Line]) -> bool:
@@ -175,7 +175,11 @@ def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: As
 
 def _lost_a_peer(rank: int, now: Assessment) -> bool:
     """Return whether a rank reported that it lost another rank, or that it waited for another rank."""
-    raised = (one.timed_out or one.lost_something for one in now.exceptions.unknown if one.stream[1] == rank)
+    raised = (
+        exception.timed_out or exception.lost_something
+        for exception in now.exceptions.unknown
+        if exception.stream[1] == rank
+    )
     matched = (
         any(of == rank for _, of in finding.hits) for finding in now.found if any(map(finding.tagged, _LOST))
     )
@@ -204,11 +208,11 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
 
 def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
     """Return whether a rank's watchdog shows that it reached the collective at which the others waited."""
-    own = FlightData()
+    flight_data = FlightData()
     for stream in _streams_of(rank, run):
         for line in _stored_lines(stream):
-            own.see(line.text, rank)
-    numbers = [_last_collective(flight) for (_, of), flight in own.ranks.items() if of == rank]
+            flight_data.see(line.text, rank)
+    numbers = [_last_collective(flight) for (_, of), flight in flight_data.ranks.items() if of == rank]
     flights = watchdog_positions(run.streams)
     others = [_last_collective(flight) for (_, of), flight in flights.items() if of in reported]
     return bool(numbers) and max(numbers) >= max(others, default=0)
@@ -231,7 +235,7 @@ def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
-    gaps = [one.span for main in mains for one in main.intervals[1:][-LATEST:]]
+    gaps = [interval.span for main in mains for interval in main.intervals[1:][-LATEST:]]
     return rank in steps and bool(others and gaps) and min(others) - steps[rank] >= max(gaps)
 
 
@@ -245,7 +249,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
     if until is None:
         return False
     quiet = [time for other in reported for time in _times(other, until, run)]
-    own = [
+    printed = [
         time
         for stream in _streams_of(rank, run)
         for entry in stream.templates.entries.values()
@@ -253,7 +257,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
         if (time := stream.when(entry.last)) is not None and time < until
     ]
     pace = max(run.tracker.step_seconds(), default=0.0)
-    return bool(quiet and own) and max(own) - max(quiet) > max(QUIET_SECONDS, QUIET_STEPS * pace)
+    return bool(quiet and printed) and max(printed) - max(quiet) > max(QUIET_SECONDS, QUIET_STEPS * pace)
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:

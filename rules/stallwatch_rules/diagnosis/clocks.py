@@ -61,7 +61,8 @@ def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
     return {
         host: by
         for host, by in ahead.items()
-        if abs(by) > MATTERS and median(abs(one - by) for one in apart[host]) <= max(STEADY, SHARE * abs(by))
+        if abs(by) > MATTERS
+        and median(abs(offset - by) for offset in apart[host]) <= max(STEADY, SHARE * abs(by))
     }
 
 
@@ -189,7 +190,9 @@ def _with_lines(value: Any, change: Callable[[Line], Line]) -> Any:
 
 def _timelines_earlier(timelines: StreamTimelines, by: float) -> StreamTimelines:
     timelines = copy.copy(timelines)
-    timelines.by_series = {name: _timeline_earlier(one, by) for name, one in timelines.by_series.items()}
+    timelines.by_series = {
+        name: _timeline_earlier(timeline, by) for name, timeline in timelines.by_series.items()
+    }
     timelines.hit_times = {rule: [time - by for time in times] for rule, times in timelines.hit_times.items()}
     return timelines
 

@@ -65,8 +65,8 @@ def conclude(
         verdict=verdict,
         primary=primary_of(named, confidence, run, now) if named is not None else None,
         findings=[
-            one.record(title_of(one.page), tracker.last_step, context.alike)
-            for one in causal_order(now.found)
+            finding.record(title_of(finding.page), tracker.last_step, context.alike)
+            for finding in causal_order(now.found)
         ],
         unknown=now.exceptions.records(),
         progress=tracker.summary(),
@@ -138,8 +138,9 @@ def _snapshot(
     matched = without_foreign_exceptions(collect(streams, catalogue, conditional, steps), streams)
     matched = without_helpers(matched)
     died = bool(context.failed) or any(
-        one.role == "wrapper" and one.followed < (1 if one.tagged("exit-status") else RECOVERED_BUT_DIED)
-        for one in matched
+        finding.role == "wrapper"
+        and finding.followed < (1 if finding.tagged("exit-status") else RECOVERED_BUT_DIED)
+        for finding in matched
     )
     left, left_line = _left_early(streams, context)
     # If other processes never ended, the successful end of one process does not show that the run ended.
@@ -198,14 +199,18 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]
-        left = (one for one in context.left if not any(each.failed_itself(one.rank) for each in summaries))
+        left = (
+            process
+            for process in context.left
+            if not any(each.failed_itself(process.rank) for each in summaries)
+        )
         return tuple(left), None
-    early = [one for stream in streams.values() for one in stream.summary.left_early]
+    early = [departure for stream in streams.values() for departure in stream.summary.left_early]
     return tuple(ExitedRank(rank, step) for rank, step, _ in early), early[0][2] if early else None
 
 
 def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
     """Return whether a user stopped the run. If many steps followed, the user stopped an earlier start."""
-    interrupts = [one for one in found if one.tagged("interrupt")]
-    last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)
+    interrupts = [finding for finding in found if finding.tagged("interrupt")]
+    last = any(finding.followed < RECOVERED_BUT_DIED for finding in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

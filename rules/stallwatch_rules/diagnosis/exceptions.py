@@ -103,12 +103,12 @@ class Exceptions(msgspec.Struct, frozen=True):
     @property
     def fatal(self) -> list[Unknown]:
         """The exceptions that ended a part of the run or the run itself."""
-        return [one for one in self.unknown if one.fatal]
+        return [exception for exception in self.unknown if exception.fatal]
 
     @property
     def timed_out(self) -> bool:
         """True if one of the exceptions that ended the run is a timeout."""
-        return any(one.timed_out for one in self.fatal)
+        return any(exception.timed_out for exception in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
         """Return the exceptions with none of them marked as fatal.
@@ -116,8 +116,8 @@ class Exceptions(msgspec.Struct, frozen=True):
         With `only_interrupted`, only exceptions that were raised after an interrupt lose this mark.
         """
         unknown = [
-            replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
-            for one in self.unknown
+            replace(exception, fatal=exception.fatal and only_interrupted and not exception.after_interrupt)
+            for exception in self.unknown
         ]
         return replace(self, unknown=unknown)
 
@@ -128,12 +128,17 @@ class Exceptions(msgspec.Struct, frozen=True):
         peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
         tracker's thread, or in a thread that died after the main thread, does not explain others.
         """
-        own = [one for one in self.fatal if not one.of_tracker]
-        reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
+        without_trackers = [exception for exception in self.fatal if not exception.of_tracker]
+        reasons = [
+            exception
+            for exception in without_trackers
+            if not exception.shows_teardown and not exception.lost_something
+        ]
         return self._with_fatal(
-            one
-            for one in own or self.fatal
-            if not (one.shows_teardown and otherwise) and not any(_explains(why, one) for why in reasons)
+            exception
+            for exception in without_trackers or self.fatal
+            if not (exception.shows_teardown and otherwise)
+            and not any(_explains(why, exception) for why in reasons)
         )
 
     def of_helpers(self) -> Exceptions:
@@ -142,19 +147,27 @@ class Exceptions(msgspec.Struct, frozen=True):
         The failure counts only if training continued for at most ``BUFFERED_STEPS`` steps after it. If there
         is no such failure, the exceptions are returned unchanged.
         """
-        main = [one for one in self.fatal if not one.seen.raised.beside]
+        main = [exception for exception in self.fatal if not exception.seen.raised.beside]
         helpers = [
-            one
-            for one in self.unknown
-            if one.seen.last.beside and not one.shows_teardown and one.followed <= BUFFERED_STEPS
-            if not one.of_tracker and (not main or any(_explains(one, echo) for echo in main))
+            exception
+            for exception in self.unknown
+            if exception.seen.last.beside
+            and not exception.shows_teardown
+            and exception.followed <= BUFFERED_STEPS
+            if not exception.of_tracker and (not main or any(_explains(exception, echo) for echo in main))
         ]
-        last = max(helpers, key=lambda one: (-one.followed, one.time or 0.0, one.index), default=None)
+        last = max(
+            helpers,
+            key=lambda exception: (-exception.followed, exception.time or 0.0, exception.index),
+            default=None,
+        )
         return self if last is None else self._with_fatal([last])
 
     def _with_fatal(self, fatal: Iterable[Unknown]) -> Exceptions:
-        kept = {id(one) for one in fatal}
-        return replace(self, unknown=[replace(one, fatal=id(one) in kept) for one in self.unknown])
+        kept = {id(exception) for exception in fatal}
+        return replace(
+            self, unknown=[replace(exception, fatal=id(exception) in kept) for exception in self.unknown]
+        )
 
     def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
         """Return whether an exception, rather than one of the findings, is the cause.
@@ -165,24 +178,33 @@ class Exceptions(msgspec.Struct, frozen=True):
         started after another script failed. For example, an evaluation lacks the files that the training did
         not save.
         """
-        fatal = [one for one in self.fatal if not one.timed_out]
-        harmful = [one for one in findings if one.harm == "fatal"]
-        kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
+        fatal = [exception for exception in self.fatal if not exception.timed_out]
+        harmful = [finding for finding in findings if finding.harm == "fatal"]
+        kills = [finding for finding in harmful if finding.role == "cause" and "signal-only" in finding.facts]
         causes = [
-            one
-            for one in harmful
-            if one.role == "cause" and not (one.rule in self.next_program and one.tagged("input-missing"))
+            finding
+            for finding in harmful
+            if finding.role == "cause"
+            and not (finding.rule in self.next_program and finding.tagged("input-missing"))
         ]
-        if not fatal or any(one not in kills for one in causes):
+        if not fatal or any(finding not in kills for finding in causes):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
-        named = [one for one in fatal if one.seen.raised.exception and not _lacks_message(one.seen.raised)]
+        named = [
+            exception
+            for exception in fatal
+            if exception.seen.raised.exception and not _lacks_message(exception.seen.raised)
+        ]
         # An exception about a lost peer reports the same event as the symptom, whichever came first.
-        named = [one for one in named if not one.shows_teardown]
-        own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
-        if not all(_before(own, one) for one in kills):
+        named = [exception for exception in named if not exception.shows_teardown]
+        own_failures = [
+            exception
+            for exception in named
+            if not exception.lost_something and not exception.seen.raised.beside
+        ]
+        if not all(_before(own_failures, finding) for finding in kills):
             return False
-        return all(_before(named, one) for one in harmful if one.role == "symptom")
+        return all(_before(named, finding) for finding in harmful if finding.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
         """Return the last exception that training survived, if it came shortly before the run stopped.
@@ -191,17 +213,17 @@ class Exceptions(msgspec.Struct, frozen=True):
         and then waits. ``last_sign`` is the time of the run's last sign of life.
         """
         recent = [
-            one
-            for one in self.unknown
-            if last_sign is not None and one.time is not None and one.time >= last_sign - SHORTLY
+            exception
+            for exception in self.unknown
+            if last_sign is not None and exception.time is not None and exception.time >= last_sign - SHORTLY
         ]
-        last = max(recent, key=lambda one: one.time or 0.0, default=None)
+        last = max(recent, key=lambda exception: exception.time or 0.0, default=None)
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
         """Return the exceptions as records of the diagnosis; those that ended the run come first."""
-        fatal = fold(one.seen for one in self.fatal)
-        return fatal + fold(one.seen for one in self.unknown if not one.fatal)
+        fatal = fold(exception.seen for exception in self.fatal)
+        return fatal + fold(exception.seen for exception in self.unknown if not exception.fatal)
 
 
 def named(exception: UnknownException) -> str:
@@ -279,7 +301,9 @@ def read_exceptions(
                 first.step = clock.at_restart(first.line)
             if first.step is None and fatal:
                 first.step = last_step
-            late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
+            late = any(
+                interrupt.at < first.mark.index or _at_once(seen, time, interrupt) for interrupt in interrupts
+            )
             # A rank that does not report the interrupt may report that it lost a peer or data because of the
             # interrupt.
             lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
@@ -292,13 +316,21 @@ def read_exceptions(
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
     """Yield rules that matched only in the output of a program that started after another program failed."""
-    failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
-    programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
+    failed = [
+        exception
+        for exception in unknown
+        if exception.fatal and exception.stream == key and not exception.seen.raised.beside
+    ]
+    programs = {
+        program: exception.seen.last.mark.index
+        for exception in failed
+        if (program := exception.seen.last.program)
+    }
     if not programs:
         return
     raised = [seen.raised for seen in stream.exceptions_now().seen.values()]
     for rule, hits in stream.hits.items():
-        named = {one.program for one in raised if rule in one.rules}
+        named = {chain.program for chain in raised if rule in chain.rules}
         earlier = [index for program, index in programs.items() if program not in named]
         if named and "" not in named and earlier and min(earlier) < hits.first_index:
             yield rule
@@ -376,9 +408,11 @@ _INTERRUPT = "KeyboardInterrupt"
 
 def _interrupt_lines(streams: Streams, rules: Collection[str]) -> list[Line]:
     """Return the lines, of any rank, that show that a user stopped the run."""
-    tables = (one.exceptions_now().seen.values() for one in streams.values())
-    raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
-    matched = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
+    tables = (stream.exceptions_now().seen.values() for stream in streams.values())
+    raised = [seen.raised.line for table in tables for seen in table if seen.raised.exception == _INTERRUPT]
+    matched = [
+        stream.hits[rule].first.line for stream in streams.values() for rule in rules if rule in stream.hits
+    ]
     return raised + matched
 
 
@@ -389,7 +423,9 @@ def _is_below(line: Line, stops: Iterable[Line]) -> bool:
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
     """Return the time of the first interrupt; ``None`` if it is unknown or if training continued after it."""
-    matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
+    matched = (
+        (stream, stream.hits[rule]) for stream in streams.values() for rule in rules if rule in stream.hits
+    )
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
@@ -412,9 +448,9 @@ def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
     for exception in fatal:
         if symptom.rule in exception.seen.raised.heading:
             return True
-        own = [place for place in symptom.occurrences if place.stream == exception.stream]
-        if own:
-            if exception.index < min(place.position for place in own):
+        same_stream = [place for place in symptom.occurrences if place.stream == exception.stream]
+        if same_stream:
+            if exception.index < min(place.position for place in same_stream):
                 return True
             continue
         times = [place.time for place in symptom.occurrences if place.time is not None]

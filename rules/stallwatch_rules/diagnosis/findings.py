@@ -264,13 +264,13 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     Therefore, if the line's time is earlier than that of a step above the line, only the order counts. After
     a restart of all workers, the run's steps count for every rank.
     """
-    own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
+    steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
     done = _time_of_step(stream.timelines.main, advances)
     if time is not None and done is not None and time < done - CLOCK_STEP:
-        return own
+        return steps
     below = clock.below(line, time) if time is not None else None
-    return max(own, clock.after(time) if below is None else below)
+    return max(steps, clock.after(time) if below is None else below)
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:

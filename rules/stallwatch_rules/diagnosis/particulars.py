@@ -117,17 +117,17 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
     """Return the facts that decide which of the page's fixes apply, if any of the fixes has a condition."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
-    own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
-    own = (own or [*run.streams.values()])[:MAX_READ]
+    streams = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
+    streams = (streams or [*run.streams.values()])[:MAX_READ]
     failed: list[str] = []
     others: list[str] = []
     messages: list[str] = []
-    for stream in own:
+    for stream in streams:
         for seen in stream.exceptions_now().seen.values():
             paths = failed if page.id in seen.raised.rules else others
             paths += (frame.path for frame in seen.raised.frames)
             messages.append(seen.raised.message)
-    lines = "\n".join((*_stored_lines(own), *messages))
+    lines = "\n".join((*_stored_lines(streams), *messages))
     text = "\n".join((lines, *failed, *others))
     return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
 
@@ -158,11 +158,11 @@ def title_of(page: RulePage) -> Message:
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
     """Return whether a source is the log of a vLLM server, whose failures belong to no rank and no step."""
-    own = [stream for (name, _), stream in streams.items() if name == source]
-    if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
+    of_source = [stream for (name, _), stream in streams.items() if name == source]
+    if len(of_source) == len(streams) or any(stream.last_advance is not None for stream in of_source):
         return False
-    texts = (entry.first.text for stream in own for entry in stream.templates.entries.values())
-    hits = (text for stream in own for hits in stream.hits.values() for text in hits.exemplars)
+    texts = (entry.first.text for stream in of_source for entry in stream.templates.entries.values())
+    hits = (text for stream in of_source for hits in stream.hits.values() for text in hits.exemplars)
     return any(_VLLM.search(text) for group in (texts, hits) for text in group)
 
 
@@ -263,9 +263,9 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
         return primary
     nearest = max(candidates, key=lambda raised: raised.line.number)
     frames = [shown(frame) for frame in shown_frames(nearest.frames)]
-    own = own_frame(frames)
-    evidence = [*primary.evidence[:1], f"  {own}", *primary.evidence[1:]][:MAX_EVIDENCE]
-    return replace(primary, frames=frames, evidence=evidence if own else primary.evidence)
+    innermost = own_frame(frames)
+    evidence = [*primary.evidence[:1], f"  {innermost}", *primary.evidence[1:]][:MAX_EVIDENCE]
+    return replace(primary, frames=frames, evidence=evidence if innermost else primary.evidence)
 
 
 def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
@@ -333,12 +333,12 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         return _with_late_ranks(primary, run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
-    own = min((steps[rank] for rank in absent if rank in steps), default=None)
+    last_step = min((steps[rank] for rank in absent if rank in steps), default=None)
     ranks = f"rank {fold_ranks(absent)}"
-    if own is None or others is None:
+    if last_step is None or others is None:
         advice = message("diagnosis.did-not-come", ranks=ranks)
     else:
-        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
+        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=last_step, others=others)
     if whole := _of_whole_hosts(absent, run):
         advice = whole
     primary = named(primary, absent, advice, run.hosts)
@@ -351,7 +351,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary
-    return _pointed_to(primary, absent[0], lines[0], own) if len(lines) == 1 else primary
+    return _pointed_to(primary, absent[0], lines[0], last_step) if len(lines) == 1 else primary
 
 
 def _pointed_to(primary: Primary, rank: int, line: Line, step: int | None) -> Primary:

@@ -55,8 +55,8 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
     lead = max(timelines, key=lambda timeline: timeline.advances)
     if not stop.left and not _went_back(stop, stops, lead):
         return None
-    earlier = [one.step for one in lead.intervals if one.number < stop.line.number]
-    followed = sum(one.span for one in lead.intervals if one.number >= stop.line.number)
+    earlier = [interval.step for interval in lead.intervals if interval.number < stop.line.number]
+    followed = sum(interval.span for interval in lead.intervals if interval.number >= stop.line.number)
     return Restart(stop.line, tuple(stop.ranks), earlier[-1] if earlier else None, followed)
 
 
@@ -67,7 +67,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     between the decrease and its end.
     """
     number = stop.line.number
-    before = sum(one.span for one in lead.intervals if one.number < number)
+    before = sum(interval.span for interval in lead.intervals if interval.number < number)
     backs = [back for back in lead.backs if back > number]
     if 4 * (len(lead.backs) - len(backs)) > before:
         return False  # several ranks without prefixes share the log, and a lower step is that of another rank
@@ -98,9 +98,9 @@ def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
             matches = [match for hits in finding.hits.values() for match in (hits.first, hits.last)]
             found += [(finding.role, match.line) for match in matches]
     found += [("unknown", finding.seen.last.line) for finding in now.exceptions.unknown]
-    own = [(role, line) for role, line in found if next_restart(line, restarts) is last]
-    if not own:
+    of_last = [(role, line) for role, line in found if next_restart(line, restarts) is last]
+    if not of_last:
         return ""
-    _, line = min(own, key=lambda found: (found[0], -found[1].number))
+    _, line = min(of_last, key=lambda found: (found[0], -found[1].number))
     text = shortened(shown(line.text))
     return f"{text} (rank {line.rank})" if line.rank is not None else text

@@ -107,10 +107,10 @@ def _courses(streams: Streams) -> dict[int, _Course]:
         main = stream.timelines.main
         if rank is None or main is None:
             continue
-        steps = [one.step for one in main.intervals if one.step is not None]
+        steps = [interval.step for interval in main.intervals if interval.step is not None]
         if len(steps) < max(2, len(main.intervals)) or steps != sorted(set(steps)):
             continue  # the losses have no step numbers, or a counter restarted
-        series = next(name for name, one in stream.timelines.by_series.items() if one is main)
+        series = next(name for name, timeline in stream.timelines.by_series.items() if timeline is main)
         if rank not in found or found[rank].steps[-1] < steps[-1]:
             found[rank] = _Course(stream, main, series, steps)
     return found
@@ -118,15 +118,15 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
     """Return whether a rank took steps at the pace of a peer, but its log ended long before the peer's."""
-    own, last = course.steps, course.steps[-1]
-    if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
+    steps, last = course.steps, course.steps[-1]
+    if course.series != peer.series or course.timeline.total != peer.timeline.total or len(steps) < ENOUGH:
         return False
-    beside = [step for step in peer.steps if own[0] <= step <= last]
+    beside = [step for step in peer.steps if steps[0] <= step <= last]
     beyond = sum(step > last for step in peer.steps)
-    if len(beside) < 2 or len(own) * ALIKE < len(beside) or beyond < BEYOND:
+    if len(beside) < 2 or len(steps) * ALIKE < len(beside) or beyond < BEYOND:
         return False
     usual = median(later - earlier for earlier, later in pairwise(beside))
-    if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
+    if course.gap > ALIKE * usual or abs(peer.steps[0] - steps[0]) > ALIKE * max(usual, course.gap):
         return False
     # If a rank printed output after its last step, it was still alive and merely printed no more steps.
     reached = peer.clock.at(course.stream.last_time)

@@ -96,7 +96,10 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
     shows the exception's stack frames. If a script does all its work in ``main``, the line of code in the
     innermost frame decides (``load_state_dict(…)``).
     """
-    kept = (_without_foreign_streams(one, streams) if one.page.said_by and one.hits else one for one in found)
+    kept = (
+        _without_foreign_streams(finding, streams) if finding.page.said_by and finding.hits else finding
+        for finding in found
+    )
     return [finding for finding, before in zip(kept, found, strict=True) if finding.hits or not before.hits]
 
 
@@ -106,8 +109,8 @@ def _without_foreign_streams(finding: RuleFinding, streams: Streams) -> RuleFind
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()
         seen = [each.last for each in table if finding.rule in each.last.rules]
-        own = [raised for raised in seen if not _is_foreign(finding.page, raised)]
-        if seen and not own and any(is_exception_line(finding.hits[key], raised) for raised in seen):
+        fitting = [raised for raised in seen if not _is_foreign(finding.page, raised)]
+        if seen and not fitting and any(is_exception_line(finding.hits[key], raised) for raised in seen):
             del hits[key]
     return replace(
         finding, hits=hits, occurrences=tuple(at for at in finding.occurrences if at.stream in hits)

@@ -96,7 +96,7 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
         return "user"
     if how not in ("", "left"):
         return None
-    return "signal" if any(END_REQUESTED in one.facts for one in now.found) else None
+    return "signal" if any(END_REQUESTED in finding.facts for finding in now.found) else None
 
 
 def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
@@ -104,7 +104,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     context, tracker = run.context, run.tracker
     if now.facts.complete or context.failed is False:
         return "finished"
-    serves = any(one.answers >= SERVED for one in run.streams.values())
+    serves = any(stream.answers >= SERVED for stream in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
     # If the agent stopped watching before the run ended, nothing shows whether the run continued.
@@ -121,7 +121,7 @@ def _is_of_training(run: Snapshot, now: Assessment) -> bool:
         or tracker.progressed
         or tracker.last_loss is not None
         or tracker.finished
-        or any(one.of_a_run or one.summary.codes or one.sampled for one in run.streams.values())
+        or any(stream.of_a_run or stream.summary.codes or stream.sampled for stream in run.streams.values())
     )
 
 
@@ -145,9 +145,11 @@ def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
 def _ends_in_error(stream: StreamReading) -> bool:
     """Return whether a stream ends with a line that its logger marks as an error."""
-    last = [one for one in stream.templates.entries.values() if one.last_index >= stream.index - LAST_LINES]
-    error = max((one.last_index for one in last if states_error(one.last.text)), default=None)
+    last = [
+        entry for entry in stream.templates.entries.values() if entry.last_index >= stream.index - LAST_LINES
+    ]
+    error = max((entry.last_index for entry in last if states_error(entry.last.text)), default=None)
     # A program that logs the same kind of work before and after an error survived the error.
     return error is not None and not any(
-        one.index < error < one.last_index and states_info(one.last.text) for one in last
+        entry.index < error < entry.last_index and states_info(entry.last.text) for entry in last
     )

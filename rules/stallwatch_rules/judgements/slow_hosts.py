@@ -249,11 +249,13 @@ class Comparison(Generic[_Key]):
         The noise is estimated from a limited number of values. Therefore, the score, which has Student's
         distribution, is converted to a normal score (approximation of D. L. Wallace, 1959).
         """
-        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
+        least_noise = series.noise * max(
+            0.0, 1 - 3 / math.sqrt(series.seen)
+        )  # lower bound of the series' own noise
         correlated = self._correlation()
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
-        error = self._scale(own) * math.sqrt(spread / steps)
+        error = self._scale(least_noise) * math.sqrt(spread / steps)
         if error == 0:
             return math.inf
         samples = self._samples()

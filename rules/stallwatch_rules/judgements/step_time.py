@@ -68,7 +68,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
     squares = [0.0, *accumulate(rank * rank for rank in ranks)]
-    pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
+    pairs = [0.0, *accumulate(rank * next_rank for rank, next_rank in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
         """Return the sums of the squared deviations of ranks from their mean, and of neighboring products."""

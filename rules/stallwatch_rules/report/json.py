@@ -89,7 +89,7 @@ def _plain(value: Any, hint: Any, language: str) -> Any:
         }
     if isinstance(value, list):
         (of,) = get_args(hint) or (None,)
-        return [_plain(one, of, language) for one in value]
+        return [_plain(item, of, language) for item in value]
     return value
 
 
@@ -106,5 +106,5 @@ def _text(text: Text, language: str) -> dict[str, Any] | None:
     if isinstance(text, str):
         return {"id": None, "params": {}, "text": words}
     params = {name: _plain(value, None, language) for name, value in text.params.items()}
-    then = {"then": [_text(one, language) for one in text.then]} if text.then else {}
+    then = {"then": [_text(sentence, language) for sentence in text.then]} if text.then else {}
     return {"id": text.id, "params": params, "text": words} | then

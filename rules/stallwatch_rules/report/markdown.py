@@ -39,7 +39,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSu
         )
     if diagnosis.unknown:
         blocks.append(f"### {word('unknown', language)}")
-        blocks += [_unknown(one, language) for one in diagnosis.unknown]
+        blocks += [_unknown(exception, language) for exception in diagnosis.unknown]
     if diagnosis.new_lines:
         blocks.append(f"### {word('new-lines', language)}")
         lines = []

@@ -210,8 +210,8 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 def marked_frames(frames: Sequence[str]) -> list[str]:
     """Return the stack frames of an exception, with a mark before the innermost frame of the user's code."""
-    own = own_frame(frames)
-    last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
+    innermost = own_frame(frames)
+    last = max((at for at, frame in enumerate(frames) if frame == innermost), default=-1)
     return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
 
 
@@ -338,7 +338,7 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
     diagnosis = clean_diagnosis(diagnosis)
     words = rendered(diagnosis, language)
     primary = words.primary
-    others = [one for one in words.findings if primary is None or one.rule != primary.rule]
+    others = [finding for finding in words.findings if primary is None or finding.rule != primary.rule]
     hosts = {rank: host.host for host in words.hosts for rank in host.ranks}
     facts = {
         "hosts": hosts_line(words, language),

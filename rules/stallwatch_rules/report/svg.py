@@ -19,8 +19,8 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
 
     Screen readers read the title. NaN and infinite values leave a gap with a mark at the bottom.
     """
-    xs = [step for one in series for step in one.steps]
-    ys = [value for one in series for value in one.values if value is not None]
+    xs = [step for line in series for step in line.steps]
+    ys = [value for line in series for value in line.values if value is not None]
     if not xs or not ys:
         return ""
     # the margin must not be 0 if all values are equal

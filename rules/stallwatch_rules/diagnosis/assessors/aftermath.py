@@ -65,11 +65,19 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         others = {*run.catalogue.tagged("follows-failure"), *run.catalogue.tagged(SIGTERM)}
         raised = now.exceptions.fatal
         if late.tagged("sigsegv"):
-            own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, run.streams)
-            others |= failures_of_lost_peers(now.found, own)
-            raised = [one for one in raised if not one.shows_teardown or one.stream[1] in own]
-        failures = [one for one in now.found if one.is_failure and one.rule not in others]
-        if any(came_before(one, late) for one in failures) or any(_raised_first(one, late) for one in raised):
+            crashed = {rank for _, rank in late.hits if rank is not None} | ended_with(
+                BY_SEGFAULT, run.streams
+            )
+            others |= failures_of_lost_peers(now.found, crashed)
+            raised = [
+                exception
+                for exception in raised
+                if not exception.shows_teardown or exception.stream[1] in crashed
+            ]
+        failures = [finding for finding in now.found if finding.is_failure and finding.rule not in others]
+        if any(came_before(finding, late) for finding in failures) or any(
+            _raised_first(exception, late) for exception in raised
+        ):
             changed = replace(late, role="symptom")
         elif late.tagged("cancelled") and _task_failed_before(now, late):
             changed = replace(late, role="wrapper")
@@ -94,7 +102,7 @@ def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
     """Return whether a task failed before the cancellation `late`, and therefore caused the cancellation."""
-    task = next((one for one in now.fatal if one.tagged("task-failed")), None)
+    task = next((finding for finding in now.fatal if finding.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
@@ -105,8 +113,8 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
     places = late.occurrences
     if exception.time is not None and all(place.time is not None for place in places):
         return all(place.time is not None and exception.time < place.time for place in places)
-    own = [place for place in places if place.stream == exception.stream]
-    return bool(own) and all(exception.index < place.position for place in own)
+    same_stream = [place for place in places if place.stream == exception.stream]
+    return bool(same_stream) and all(exception.index < place.position for place in same_stream)
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:

@@ -90,15 +90,15 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """
     ends = now.ends
     if run.clock.ended:
-        ends = frozenset(one.rule for one in now.found if is_end(one))
+        ends = frozenset(finding.rule for finding in now.found if is_end(finding))
         yield StallEnds(ends)
-    fatal = [one for one in now.fatal if one.rule not in ends]
-    own = any(one.role == "cause" or _is_of_own_work(one) for one in fatal)
+    fatal = [finding for finding in now.fatal if finding.rule not in ends]
+    own_failure = any(finding.role == "cause" or _is_of_own_work(finding) for finding in fatal)
     timed_out = _ends_in_timeout(fatal) or now.exceptions.timed_out
     other = any(not seen.timed_out for seen in now.exceptions.fatal)
-    lost = timed_out or any(one.role == "symptom" for one in fatal)
-    failed_otherwise = own or (other and not timed_out)
-    waited = [one.rule for one in fatal if one.role == "symptom" and one.tagged(AWAITS_PEER)]
+    lost = timed_out or any(finding.role == "symptom" for finding in fatal)
+    failed_otherwise = own_failure or (other and not timed_out)
+    waited = [finding.rule for finding in fatal if finding.role == "symptom" and finding.tagged(AWAITS_PEER)]
     missed = now.facts.missed or any(
         seen_elsewhere(rule, run, now) or busy_ranks(rule, run, now) is not None for rule in waited
     )
@@ -113,9 +113,10 @@ def _is_of_own_work(finding: RuleFinding) -> bool:
 def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
     """Return whether the run ended with a symptom of a stall, such as the timeout of a collective."""
     return any(
-        _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
-        for one in fatal
-        if one.role == "symptom"
+        _HANGS.search(finding.rule)
+        or (finding.first is not None and _TIMED_OUT.search(finding.first.line.text))
+        for finding in fatal
+        if finding.role == "symptom"
     )
 
 
@@ -206,7 +207,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     if not tracker.progressed:
         return  # servers and other programs also receive such signals
-    failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
+    failed = now.exceptions.fatal or any(finding.role != "notice" for finding in now.fatal)
     lines = signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
         return

@@ -57,7 +57,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     if lines_about_memory(kill) or "ending-counted" in kill.facts:
         return
-    if any(kill.rule in one.all_explained for one in now.fatal):
+    if any(kill.rule in finding.all_explained for finding in now.fatal):
         return  # the kill ended the run, and its sender is known
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
@@ -84,8 +84,8 @@ def _killed_here(ending: Ending) -> bool:
     """Return whether the watched process itself was killed, not a child process whose end it reported."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
-    own = isinstance(how, Message) and how.has("run.status-signal")
-    itself = own or contains_message(detail, "run.ended-signal", "run.status-signal")
+    status_signal = isinstance(how, Message) and how.has("run.status-signal")
+    itself = status_signal or contains_message(detail, "run.ended-signal", "run.status-signal")
     return ending.kind == "killed" and (ending.crash is not None or (ending.signal == "SIGKILL" and itself))
 
 

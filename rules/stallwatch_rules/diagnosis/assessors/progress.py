@@ -68,17 +68,17 @@ def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
     key = max(finding.hits, key=lambda k: (finding.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = finding.hits[key].count
     stream = streams[key]
-    own = stream.timelines.main
+    timeline = stream.timelines.main
     lead = longest_timeline({other: s.timelines for other, s in streams.items()})
     times = stream.timelines.hit_times.get(finding.rule, [])
-    if (own is None or len(own.intervals) < 2) and lead is not None and lead is not own:
+    if (timeline is None or len(timeline.intervals) < 2) and lead is not None and lead is not timeline:
         counts = counts_in_intervals(lead.intervals, times) if times and stream.timed else None
         if counts is not None:
             return Trace(list(zip(lead.intervals, counts, strict=False)), counts[-1], count)
-    if own is None:
+    if timeline is None:
         return Trace([], 0 if lead is not None else count, count)
-    matches = [(interval, interval.hits.get(finding.rule, 0)) for interval in own.intervals]
-    return Trace(matches, own.open_hits.get(finding.rule, 0), count)
+    matches = [(interval, interval.hits.get(finding.rule, 0)) for interval in timeline.intervals]
+    return Trace(matches, timeline.open_hits.get(finding.rule, 0), count)
 
 
 def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
