@@ -12,7 +12,7 @@ import msgspec
 from stallwatch_rules.messages import Message, Text, message
 
 GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
-NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, it did not
+NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, memory did not run out
 
 Speaks = Literal["for", "against", "far", ""]
 EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
@@ -102,7 +102,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed. ``None`` if the way in which it ended does not show whether it failed."""
+        """True if the run failed; ``None`` if the kind of ending does not show whether the run failed."""
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
     @property

@@ -1,8 +1,8 @@
 """Read the lines of a run and diagnose them, both for live watching and for post-mortems.
 
-Lines are fed as they arrive, in portions of any size and with the ranks interleaved in any way. Each source
-and rank has a separate state of bounded size. ``diagnose`` combines these states and can be called at any
-time.
+The caller feeds lines as they arrive, in portions of any size and with the ranks interleaved in any way. Each
+source and rank has a separate state of bounded size. ``diagnose`` combines these states and can be called at
+any time.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RunReading:
 
     With ``starts``, the lines must be all lines of one source. If its program was started several times, each
     start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
-    is watched live, and to several sources, because not all of them show each start.
+    is watched live, and to several sources, because not every source shows each start.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
@@ -130,9 +130,10 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
-        """Read more lines, and return what was found in them. Lines of one source and rank must be in order.
+        """Read more lines, and return the matches, samples and warnings that they contain.
 
-        ``asides`` contains the numbers of lines that were skipped between these lines, in the same order.
+        The lines of each source and rank must be in order. ``asides`` contains the numbers of lines that were
+        skipped between these lines, in the same order.
         """
         observed = Observed()
         waiting = deque(asides)

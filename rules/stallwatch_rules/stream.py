@@ -316,7 +316,7 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since a loss was last printed, by counters that existed before it."""
+        """The number of training steps since the last printed loss, by counters that already existed then."""
         return self.timelines.trained_since(self._logged)
 
     @property

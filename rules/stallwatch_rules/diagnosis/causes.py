@@ -49,7 +49,7 @@ def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def explained(findings: Sequence[RuleFinding]) -> Mapping[str, set[str]]:
-    """Map each rule that is explained by others to the rules that explain it, directly or indirectly.
+    """Map each rule that other rules explain to the rules that explain it, directly or indirectly.
 
     Only harmful rules explain other rules. If two rules explain each other, neither of them counts as
     explained by the other.

@@ -164,7 +164,7 @@ def _corrected(stream: StreamReading, by: float) -> StreamReading:
 
 
 def _with_lines(value: Any, change: Callable[[Line], Line]) -> Any:
-    """Return a copy of an object in which all its lines are changed, or the object if none changes."""
+    """Return a copy of an object with all its lines changed, or the object itself if no line changes."""
     if isinstance(value, Line):
         return change(value)
     if isinstance(value, msgspec.Struct):

@@ -27,7 +27,7 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
-SURVIVED = 2  #: minimum number of steps after an exception that show that it did not end the run
+SURVIVED = 2  #: minimum number of steps that follow an exception if it did not end the run
 #: the same minimum in lines, for a log whose steps are not recognized
 SURVIVED_LINES = 1000
 #: the same minimum in steps, for a run that is known to have failed, because its output may be out of order
@@ -96,7 +96,6 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
-    #: rules that matched only in a script that was started after an unknown exception had ended another
     #: rules that matched only in a script that started after an unknown exception ended another script
     next_program: Collection[str] = ()
 
@@ -111,7 +110,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return any(exception.timed_out for exception in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Return the exceptions with none of them marked as fatal.
+        """Return the exceptions with the fatal mark removed from all of them.
 
         With `only_interrupted`, only exceptions that were raised after an interrupt lose this mark.
         """

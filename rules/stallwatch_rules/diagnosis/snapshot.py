@@ -93,7 +93,7 @@ class RemovedFinding(NamedTuple):
 
 
 class StallEnds(NamedTuple):
-    """A change that records the rules which show how the run was ended after it had stalled."""
+    """A change that records the rules that show how the run was ended after it had stalled."""
 
     rules: frozenset[str]
 

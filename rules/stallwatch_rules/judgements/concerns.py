@@ -26,7 +26,7 @@ class Concern(NamedTuple):
     seen: str  #: text of the evidence: a template that the captures of the probe fill in
     names: tuple[str, ...] = ()  #: the captures that the message needs
     lasting: bool = False  #: True if the harm remains even if the run ended well
-    fatal: bool = False  #: True if the run is lost, even if it continues
+    fatal: bool = False  #: True if the run cannot succeed, even if it continues
 
 
 CONCERNS: Mapping[str, Concern] = {

@@ -51,7 +51,7 @@ GUESSED_WITHIN = 3e-4  #: maximum distance of a random guess's loss from the log
 MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
 BEGUN = 3  #: number of values at the start of a run in which the loss may still settle
 RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule
-UNLOGGED = 20  #: a loss is missing if none was printed for this multiple of its usual interval
+UNLOGGED = 20  #: a loss is missing if no loss was printed for this multiple of the usual interval
 
 
 def finite_losses(points: Sequence[Point]) -> list[Point]:

@@ -152,7 +152,7 @@ def fell_to_fraction(names: Sequence[str], metrics: Metrics) -> Params | None:
 
 
 def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
-    """Check whether the last values are far above all values before they began to rise."""
+    """Check whether the last values are far above all values before the rise."""
     values = metrics.get(metric, ())
     before, last = values[: -KL_STAYED - KL_RAMP], values[-KL_STAYED:]
     if len(before) < WINDOW or not all(map(math.isfinite, before)):

@@ -34,7 +34,7 @@ _WARM_UP = 2  # number of steps at the start that compile, allocate and record
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
-_CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger ones are clipped
+_CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger deviations are clipped
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
@@ -49,7 +49,8 @@ _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times; fewer than the test of a change needs
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
-_TOKENS_VARY = 0.05  # relative variation of tokens below which time is assumed to be proportional to them
+# relative variation of tokens below which the time is assumed to be proportional to the tokens
+_TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
 _MEDIAN_TO_SD = 0.6745
 
@@ -118,7 +119,7 @@ class _Series:
     def typical(self, steps: int) -> float:
         """Return the deviation over the last steps, for display.
 
-        Over few steps, it is the median of the values without clipping.
+        Over few steps, the result is the median of the values without clipping.
         """
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
@@ -302,7 +303,7 @@ class SlowHosts:
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, times: RankStep) -> bool:
-        """Add a step of a rank; return whether ``slow`` changed because of it."""
+        """Add a step of a rank, and return whether ``slow`` changed as a result."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < times.own < math.inf and 0 < times.whole < math.inf and times.tokens >= 0):
@@ -321,7 +322,7 @@ class SlowHosts:
         return self.slow != before
 
     def leave(self, host: str) -> bool:
-        """Remove the ranks of a host that was lost; return whether ``slow`` changed because of it."""
+        """Remove the ranks of a lost host, and return whether ``slow`` changed as a result."""
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:

@@ -14,9 +14,10 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around them."""
+    """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around the messages."""
     if facts.is_stalled:
-        if facts.missed:  # the message does not make a rank wait: at most, it cost time before the stall
+        # such a message does not make a rank wait; it cost at most some time before the stall
+        if facts.missed:
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
         if recurs_to_the_end(trace):
             if _rare(trace):

@@ -77,7 +77,7 @@ ASSESSORS: tuple[Assessor, ...] = (
 def assess(
     run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
 ) -> tuple[Assessment, list[Contribution]]:
-    """Run the assessors one after another; return the final assessment, and what each assessor changed."""
+    """Run the assessors one after another. Return the final assessment and the changes of each assessor."""
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:

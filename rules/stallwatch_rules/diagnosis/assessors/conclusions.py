@@ -134,7 +134,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     odd = mismatched(watchdog_positions(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
-    lines: dict[str, Line] = {}  # operation → a line about it from a rank that ran it
+    lines: dict[str, Line] = {}  # operation → a line about the operation from a rank that ran it
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
             line = stream.hits[rule].first.line

@@ -60,7 +60,7 @@ _SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
-#: Text about the handler of a signal, or about an ignored signal, rather than about a received one.
+#: Text about the handler of a signal, or about an ignored signal, rather than about a received signal.
 _NO_SIGNAL_RECEIVED = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
