@@ -112,7 +112,7 @@ class Primary(msgspec.Struct):
     apart: list[StackGroup] = []
     inferred: Inferred = ""  #: basis on which the rule was inferred, if no rule matches the exception's text
     frames: list[str] = []  #: stack frames of the exception, as in ``UnknownException``
-    host: str = ""  #: host of the rank, in a run over several hosts
+    host: str = ""  #: host of the rank, if the run has several hosts
 
 
 class HostRanks(msgspec.Struct):

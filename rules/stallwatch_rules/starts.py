@@ -31,7 +31,7 @@ ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
-FRESH = 3  #: maximum number of lines outside of heads in a start with little output
+FRESH = 3  #: a start near the end of a source must have more lines outside of heads than this
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
@@ -67,7 +67,7 @@ class HeadLine(msgspec.Struct):
 
 
 class Head:
-    """The first lines of a program's output. The keys are the lines without their digits."""
+    """The first lines of a program's output. The keys of ``lines`` are the lines without their digits."""
 
     def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}

@@ -280,7 +280,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the last line and ``more`` similar lines under their template, unless in a traceback."""
+        """Count the last line and ``more`` similar lines by template, unless the line is in a traceback."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -373,7 +373,7 @@ def with_exit_codes(
 ) -> Mapping[Key, StreamReading]:
     """Return the streams with the exit codes of ranks added, in the form in which a launcher prints them.
 
-    If a launcher reported exit codes, the streams are unchanged. `codes` has the exit codes of the failed
+    If a launcher reported exit codes, the streams are unchanged. `codes` contains the exit codes of failed
     ranks that the agent observed, in the order in which the ranks ended.
     """
     if not codes or any(stream.summary.codes for stream in streams.values()):

@@ -30,7 +30,7 @@ def restarts_of(streams: Streams) -> list[Restart]:
     the step number decreases after the error, and many steps follow. After a failure that ended the run,
     buffered output can still follow, but its step number does not decrease.
     """
-    # the key contains the number of remaining attempts, because all nodes report the same number
+    # the inner keys are numbers of remaining attempts, because all nodes report the same number
     found: dict[tuple[str, int], dict[str, Restart]] = {}
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}

@@ -43,7 +43,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        A live watcher may start to count before the times in the log. Therefore, the result for a stalled run
+        A live watcher may count more seconds than the log shows. Therefore, the result for a stalled run
         is at least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)

@@ -35,12 +35,12 @@ ALWAYS = 40  #: minimum number of equal evaluation results that count, if printe
 #: minimum number of rewards that equal the same penalty from the start, if this penalty is not the best
 #: possible reward; a constant reward of 0 may be the best
 NEVER_EARNED = 200
-FLOOR = 0.05  #: values within this share of a metric's range above its minimum are at its floor
+FLOOR = 0.05  #: a metric is at its floor if it exceeds its minimum by at most this share of its range
 GONE = 0.05  #: a metric below this share of its first values has vanished
-OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
-NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
+OUTLIERS = 20  #: up to one in this many rewards is an outlier above the level that the run reaches
+NEAR_BEST = 0.1  #: a reward is at its best if at most this share of its range is missing
 KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to earlier values, and its minimum value
-KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of the rising values before
+KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of rising values before them
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
 EVALUATIONS = 5  #: minimum number of equal evaluation results that count, if printed with five digits

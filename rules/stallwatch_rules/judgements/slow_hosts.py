@@ -478,7 +478,7 @@ class SlowHosts:
 def required_positive_steps(steps: int) -> float:
     """Return the number of steps in a window in which a lagging host must be slower than its peers.
 
-    This is at most half of the steps plus four standard errors.
+    The number is at most half of the steps plus four standard errors.
     """
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 

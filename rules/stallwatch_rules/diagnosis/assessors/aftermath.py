@@ -88,9 +88,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield the findings of a cancellation that only show that a scheduler ended the job.
+    """Yield the findings about a cancellation that only show that a scheduler ended the job.
 
-    Their only line is srun's "Job step aborted", which srun prints whenever a step ends early
+    Such a finding has only srun's line "Job step aborted", which srun prints whenever a step ends early
     (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
