@@ -27,17 +27,17 @@ ABOVE_ALL = 1.3  #: minimum ratio of a jump to the highest loss shortly before
 MID_RUN = 10  #: a first step beyond this multiple of the step distance is not the run's first step
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
-NEAR_THE_END = 10  #: number of last points within which a jump that disappeared is still reported
+NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 #: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
 GRADIENT = 5.0
 BASELINE = 50  #: maximum number of points before a jump with which the jump is compared
 ZEROS = 3  #: minimum number of printed zeros that rule out a coincidence
-ZEROS_LATER = 10  #: minimum number of printed zeros that count if the gradients were not zero at first
-ZEROS_NEVER = 5  #: minimum number of zero losses from the start that count, each with a zero gradient
+ZEROS_LATER = 10  #: minimum number of printed zeros that show a failure if the gradients were not 0 at first
+ZEROS_NEVER = 5  #: minimum number of zero losses with zero gradients, from the start, that show a failure
 #: minimum number of printed zeros if steps overflowed, because trainers may print 0 for skipped steps
 ZEROS_AFTER_OVERFLOW = 50
-NO_MARGIN = 10  #: minimum number of equal losses that count in preference learning with rewards of zero
+NO_MARGIN = 10  #: minimum number of equal losses that show a failure if the margins of all rewards are 0
 #: a loss below this many units of its last printed digit can change without changing the printed number
 COARSE = 20
 #: minimum ratio of the number of equal losses to the longest earlier series of equal losses: some losses are

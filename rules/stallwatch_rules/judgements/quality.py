@@ -31,7 +31,7 @@ Condition = Callable[[Metrics], Params | None]
 
 WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
-ALWAYS = 40  #: minimum number of equal evaluation results that count, if printed with fewer than four digits
+ALWAYS = 40  #: minimum number of equal evaluation results with fewer than four digits that show a failure
 #: minimum number of rewards that equal the same penalty from the start, if this penalty is not the best
 #: possible reward; a constant reward of 0 may be the best
 NEVER_EARNED = 200
@@ -43,8 +43,8 @@ KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to earlier v
 KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of rising values before them
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
-EVALUATIONS = 5  #: minimum number of equal evaluation results that count, if printed with five digits
-EVALUATIONS_ROUNDED = 8  #: minimum number of equal evaluation results that count, if printed with four
+EVALUATIONS = 5  #: minimum number of equal evaluation results with five digits that show a failure
+EVALUATIONS_ROUNDED = 8  #: the same minimum for results with four digits
 
 
 class Quality(NamedTuple):

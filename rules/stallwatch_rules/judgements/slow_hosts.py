@@ -30,7 +30,7 @@ Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it on
 #: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
 POSITIVE = 0.8
 LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
-_WARM_UP = 2  # number of steps at the start that compile, allocate and record
+_WARM_UP = 2  # number of steps at the start, in which programs compile, allocate and record
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
@@ -38,7 +38,7 @@ _CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger dev
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
-_QUICK = 512  # number of values for a rough estimate of the noise that shows an increase sooner
+_QUICK = 512  # number of values for a rough estimate of the noise, which shows an increase sooner
 _LEAST_QUICK = 5
 # number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
 # changes the median, but only in one step
@@ -46,9 +46,9 @@ _USUAL_OF = 3
 _OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
-_MEAN_OF = 4  # approximate number of steps in a rank's mean times; fewer than the test of a change needs
+_MEAN_OF = 4  # approximate number of steps in a rank's mean times; the test of a change needs more steps
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
+_MOST_OPEN = 512  # maximum number of incomplete steps, and steps by which a lost rank is behind or ahead
 # relative variation of tokens below which the time is assumed to be proportional to the tokens
 _TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
