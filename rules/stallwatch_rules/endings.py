@@ -12,7 +12,7 @@ import msgspec
 from stallwatch_rules.messages import Message, Text, message
 
 GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
-NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, it did not
+NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, memory did not run out
 
 Speaks = Literal["for", "against", "far", ""]
 EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
@@ -39,9 +39,10 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     def speaks(self) -> Speaks:
         """Evidence "for" or "against" the claim that the host ran out of memory; "" if there is none.
 
-        "far" is strong evidence against: memory use stayed far from the limit. Without it, processes can have
-        been killed by other programs than the kernel (earlyoom, systemd-oomd, Ray, Slurm), which kill
-        processes if memory is nearly used up, and leave the kernel's count unchanged.
+        If memory use stayed far below the limit, the result is "against" if the kernel's count of OOM kills
+        did not rise, and "far" if the count was not readable. The count alone is not evidence, because other
+        programs than the kernel (earlyoom, systemd-oomd, Ray, Slurm) kill processes if memory is nearly used
+        up, and leave the count unchanged.
         """
         held = self.most
         if self.counted:
@@ -85,7 +86,7 @@ class SurvivingRank(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How the command ended, with the evidence for it."""
+    """The ending of the command, with the evidence for it."""
 
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
@@ -101,7 +102,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed. ``None`` if the way in which it ended does not show whether it failed."""
+        """True if the run failed; ``None`` if the kind of ending does not show whether the run failed."""
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
     @property

@@ -78,12 +78,12 @@ def open_private(
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
-    """Open a temporary file for writing. It replaces `path` when the block ends without an error.
+    """Open a temporary file for writing. The file replaces `path` when the block ends without an error.
 
-    Without a mode, the umask applies.
+    If `mode` is ``None``, the umask applies.
     """
-    # Other users can possibly write to the folder. So the name must be hard to guess, and an existing file or
-    # link must not be opened.
+    # Other users may be able to write to the folder. Therefore, the name must be hard to guess, and an
+    # existing file or link must not be opened.
     beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode or 0o666)) as out:

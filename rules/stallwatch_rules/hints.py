@@ -1,7 +1,8 @@
 """Find the hint words in a portion of lines with a single search of its joined text.
 
 Most portions contain few of the words. Only these words are then searched for line by line, which saves one
-Python operation per line for each of the other words. The size of portions therefore affects only the speed.
+Python operation per line for each of the other words. Therefore, the size of the portions affects only the
+speed.
 """
 
 from __future__ import annotations

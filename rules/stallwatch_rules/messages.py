@@ -35,8 +35,8 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return self
 
     def has(self, *ids: str) -> bool:
-        """Return whether one of the sentences in this message has one of these ids."""
-        return self.id in ids or any(one.id in ids for one in self.then)
+        """Return whether one of the sentences in this message has one of these IDs."""
+        return self.id in ids or any(sentence.id in ids for sentence in self.then)
 
 
 #: A message, or text that has no translation: a log line, or a sentence that version 0.1 stored.
@@ -44,7 +44,7 @@ Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate it, on Pyt
 
 
 def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:
-    """Return a message with the given id and parameters."""
+    """Return a message with the given ID and parameters."""
     return Message(id, params)
 
 
@@ -58,20 +58,20 @@ def bilingual(english: str, chinese: str) -> Message:
 
 def sentences(*texts: Text | None) -> Text:
     """Join texts into one message, in order."""
-    known = [bilingual(one, one) if isinstance(one, str) else one for one in texts if one]
+    known = [bilingual(text, text) if isinstance(text, str) else text for text in texts if text]
     return reduce(add, known) if known else ""
 
 
 def has(text: Text, *ids: str) -> bool:
-    """Return whether a text is a message and contains a sentence with one of these ids."""
+    """Return whether a text is a message and contains a sentence with one of these IDs."""
     return isinstance(text, Message) and text.has(*ids)
 
 
 def without_sentence(text: T, id: str) -> T:
-    """Return a text without its sentences that have this id. The first sentence is always kept."""
+    """Return a text without its sentences that have this ID. The first sentence is always kept."""
     if not isinstance(text, Message):
         return text
-    return replace(text, then=tuple(one for one in text.then if one.id != id))
+    return replace(text, then=tuple(sentence for sentence in text.then if sentence.id != id))
 
 
 def contains(text: Text, part: str) -> bool:
@@ -85,6 +85,6 @@ def with_params(text: T, **params: Any) -> T:
     """Return a text with new values for these parameters, in every sentence that contains them."""
     if not isinstance(text, Message):
         return text
-    own = {name: value for name, value in params.items() if name in text.params}
-    then = tuple(with_params(one, **params) for one in text.then)
-    return replace(text, params=text.params | own, then=then)
+    known = {name: value for name, value in params.items() if name in text.params}
+    then = tuple(with_params(sentence, **params) for sentence in text.then)
+    return replace(text, params=text.params | known, then=then)

@@ -1,8 +1,8 @@
 """Read the lines of a run and diagnose them, both for live watching and for post-mortems.
 
-Lines are fed as they arrive, in portions of any size and with the ranks interleaved in any way. Each source
-and rank has a separate state of bounded size. ``diagnose`` combines these states and can be called at any
-time.
+The caller feeds lines as they arrive, in portions of any size and with the ranks interleaved in any way. Each
+source and rank has a separate state of bounded size. ``diagnose`` combines these states and can be called at
+any time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SkippedCount(NamedTuple):
 
 
 class PartialReading(NamedTuple):
-    """The state after reading some sources of a run. Another process merges it with the other sources."""
+    """The state after reading some sources of a run. Another process merges it with other states."""
 
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
@@ -96,11 +96,11 @@ class _Before(NamedTuple):
 
 
 class RunReading:
-    """Reader of the lines of a run. It can diagnose the run at any time, from the lines read until then.
+    """Reader of the lines of a run. The run can be diagnosed at any time, from the lines read so far.
 
     With ``starts``, the lines must be all lines of one source. If its program was started several times, each
     start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
-    is watched live, and to several sources, because not all of them show each start.
+    is watched live, and to several sources, because not every source shows each start.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
@@ -130,9 +130,10 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
-        """Read more lines, and return what was found in them. Lines of one source and rank must be in order.
+        """Read more lines, and return the matches, samples and warnings that they contain.
 
-        ``asides`` contains the numbers of lines that were skipped between these lines, in the same order.
+        The lines of each source and rank must be in order. ``asides`` contains the numbers of lines that were
+        skipped between these lines, in the same order.
         """
         observed = Observed()
         waiting = deque(asides)
@@ -289,9 +290,9 @@ class RunReading:
         ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled`` and
         ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
         ``ended_at`` is the time at which the run ended, by the clock of its lines. ``memory`` and ``left``
-        (ranks that ended before the other ranks) are for a run that has not ended; an ``ending`` contains
-        them. ``elsewhere`` contains the ranks that other ranks wait for, if stacks showed that they are
-        outside of collectives. ``watched`` means that an agent still watches the run.
+        (ranks that ended before the other ranks) are for a run that has not ended; for other runs, ``ending``
+        contains both. ``elsewhere`` contains the ranks that other ranks wait for, if stacks showed that the
+        awaited ranks are outside of collectives. ``watched`` means that an agent still watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
@@ -332,9 +333,9 @@ class RunReading:
             self._settle(self._part, began=self._began(self._part, self._before))
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Make the line the candidate for a start, and save the state, if the program may start at it again.
+        """Make a line the candidate for a start, and save the state, if the program may start at the line.
 
-        Return whether it may.
+        Return whether the program may start at the line.
         """
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
@@ -357,7 +358,7 @@ class RunReading:
         )
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether another start begins at the candidate line, if the lines until now show it.
+        """Decide whether another start begins at the candidate line, if the lines read so far are sufficient.
 
         Return False if the decision needs more lines.
         """
@@ -408,7 +409,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether another start began at the candidate, if the source ends shortly after it."""
+        """Return whether another start began at the candidate line, if the source ends shortly after it."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False

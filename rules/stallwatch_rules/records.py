@@ -53,7 +53,7 @@ class Line(msgspec.Struct, frozen=True):
     zoned: bool = False
 
 
-EVALUATION = "text evaluation"  #: series of the output of evaluations, which are not steps of the run
+EVALUATION = "text evaluation"  #: series for the output of evaluations, whose steps are not steps of the run
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -108,11 +108,11 @@ class Primary(msgspec.Struct):
     captures: dict[str, str]
     why: Text
     fixes: list[Text]
-    #: groups of the ranks that hold up the run, which the title names
+    #: groups of ranks that delay the run; the title names these ranks
     apart: list[StackGroup] = []
     inferred: Inferred = ""  #: basis on which the rule was inferred, if no rule matches the exception's text
     frames: list[str] = []  #: stack frames of the exception, as in ``UnknownException``
-    host: str = ""  #: host of the rank, in a run over several hosts
+    host: str = ""  #: host of the rank, if the run has several hosts
 
 
 class HostRanks(msgspec.Struct):
@@ -120,7 +120,8 @@ class HostRanks(msgspec.Struct):
 
     host: str
     ranks: list[int]
-    clock_ahead_seconds: float | None = None  #: seconds ahead of most other hosts, if more than two
+    #: seconds by which the host's clock is ahead of most other clocks; None if unknown or at most 2 s
+    clock_ahead_seconds: float | None = None
     #: True if the host has a log; otherwise the host is inferred from the order of the other hosts' ranks
     logged: bool = True
 
@@ -137,7 +138,7 @@ class Finding(msgspec.Struct):
     first: Place
     last: Place
     note: Text = ""  #: the evidence for the impact
-    at_least: bool = False  #: True if `count` and `ranks` are lower bounds (files were skipped)
+    at_least: bool = False  #: True if `count` and `ranks` are lower bounds, because files were skipped
 
 
 class NearPage(msgspec.Struct):
@@ -160,7 +161,7 @@ class UnknownException(msgspec.Struct):
     #: the first exception of the chain, if this exception was raised while another was handled
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
-    advice: Text = ""  #: where to look, depending on the exception's type and message
+    advice: Text = ""  #: where users can look, depending on the exception's type and message
 
 
 class NewLines(msgspec.Struct):
@@ -203,7 +204,7 @@ PassedReason = Literal["explained", "harm", "role", "order", "explained-by-other
 
 
 class Noted(msgspec.Struct):
-    """A note that an assessor left for assessors that run after it. Findings do not show the note."""
+    """A note from an assessor for the assessors that run after it. Findings do not show the note."""
 
     rule: str | None  #: rule of the finding; ``None`` if the note is about the run
     facts: list[str] = []
@@ -218,9 +219,9 @@ class PassedOver(msgspec.Struct):
 
 
 class Contribution(msgspec.Struct):
-    """What one assessor, or the selection of the root cause, contributed to the verdict."""
+    """The contribution of one assessor, or of the selection of the root cause, to the verdict."""
 
-    assessor: str  #: an assessor's name, ``matches`` (the rules that fired) or ``root-cause`` (the choice)
+    assessor: str  #: an assessor's name, ``matches`` (the rules that matched) or ``root-cause`` (the choice)
     changes: list[FindingChange]
     noted: list[Noted] = []
     passed_over: list[PassedOver] = []
@@ -233,7 +234,7 @@ class Series(msgspec.Struct):
     rank: int | None
     steps: list[float]
     values: list[float | None]  #: one value per step; ``None`` if NaN or infinite
-    by: Literal["step", "epoch"] = "step"  #: what ``steps`` holds; epochs if the lines have no step
+    by: Literal["step", "epoch"] = "step"  #: unit of ``steps``: epochs if the lines have no step
 
 
 class Stats(msgspec.Struct):
@@ -248,7 +249,7 @@ class Stats(msgspec.Struct):
 
 
 class Start(msgspec.Struct):
-    """One of several starts of a job that are in the same log."""
+    """One of several starts of a job in the same log."""
 
     number: int  #: number of the start in the log, from 1
     file: str
@@ -267,7 +268,7 @@ class Start(msgspec.Struct):
 
 
 class Diagnosis(msgspec.Struct):
-    """The findings in causal order, the primary cause, its fix, the evidence and what is unknown."""
+    """The findings in causal order, the primary cause, its fix, the evidence and the unknown exceptions."""
 
     verdict: Verdict
     primary: Primary | None = None

@@ -1,11 +1,12 @@
-"""Detect where a log contains several starts of a program. The first lines of its output then recur.
+"""Detect the starts of a program in a log that contains several starts.
 
 Appended runs, sweeps and retries in one file have no common format, but each start begins with the same
-lines: a banner, the arguments, warnings during imports. So the lines before the first step, the *head* of a
-source, are learned. If several of these lines recur in order, or a mark of a start appears (a shell prompt, a
-launcher's header, a usage text), a start may begin. The start is confirmed if the previous part has ended, or
-if the steps go back. Data loader workers that import the script again, headers of epochs, and ranks that
-print the same banner also repeat lines of the head, but do not confirm a start.
+lines: a banner, the arguments, warnings during imports. Therefore, the lines before the first step, called
+the *head* of a source, are learned. If several of these lines recur in order, or a mark of a start appears (a
+shell prompt, a launcher's header, a usage text), a start may begin. The start is confirmed if the previous
+part of the log has ended, or if the step number decreases. Data loader workers that import the script again,
+headers of epochs, and ranks that print the same banner also repeat lines of the head, but do not confirm a
+start.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
-FRESH = 3  #: maximum number of lines outside of heads in a start with little output
+FRESH = 3  #: a start near the end of a source must have more lines outside of heads than this
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
@@ -66,7 +67,7 @@ class HeadLine(msgspec.Struct):
 
 
 class Head:
-    """The first lines of a program's output. The keys are the lines without their digits."""
+    """The first lines of a program's output. The keys of ``lines`` are the lines without their digits."""
 
     def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}
@@ -105,13 +106,13 @@ class Head:
     @property
     def launched_at(self) -> int | None:
         """The index of the first line that a launcher printed, once for all its ranks."""
-        launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
+        launchers = (line.order for line in self.lines.values() if _LAUNCHER.search(line.text))
         return min(launchers, default=None)
 
 
 def digitless_keys(lines: Sequence[Line], text: str) -> list[bytes]:
     """Return each line without its digits, as bytes; ``text`` contains all lines, joined."""
-    keys = _without_figures(text).split(b"\n")  # removing letters from a str would be slower
+    keys = _without_figures(text).split(b"\n")  # removing characters from a str would be slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
 
@@ -123,13 +124,14 @@ def may_hold_marks(text: str) -> bool:
     """Return whether a text can contain a mark of a start. This is a fast test for short strings."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
-    return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
+    return any(sign in text and word in text for sign, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
 
 
 def is_same_line(line: str, other: str) -> bool:
     """Return whether two lines differ only in values that change from start to start.
 
-    Example: ``Epoch 2/10`` is not ``Epoch 1/10``, but ``pid 4711`` is ``pid 812``.
+    Example: ``Epoch 1/10`` and ``Epoch 2/10`` are different lines, but ``pid 4711`` and ``pid 812`` are the
+    same line.
     """
     return line == other or _CHANGING.sub("", line) == _CHANGING.sub("", other)
 
@@ -175,7 +177,7 @@ class Recurrence(msgspec.Struct):
 
     @property
     def _orders(self) -> list[int]:
-        return [one.order for one in self.met.values()]
+        return [line.order for line in self.met.values()]
 
     @property
     def is_likely(self) -> bool:
@@ -223,24 +225,24 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Compare a line with all heads; ``key`` is the line without digits, and in at least one head."""
+        """Compare a line with all heads; at least one of them contains ``key``, the line without digits."""
         for recurrence in self._recurrences:
             if recurrence.see(key, line):
                 self._met_at = len(self.lines)
 
     @property
     def again(self) -> Recurrence:
-        """The recurrence of the head of which the most lines occurred again."""
-        return max(self._recurrences, key=lambda one: len(one.met))
+        """The recurrence in which the most lines occurred again."""
+        return max(self._recurrences, key=lambda recurrence: len(recurrence.met))
 
     @property
     def is_likely(self) -> bool:
-        """True if a start probably begins here."""
+        """True if a start probably begins at the candidate line."""
         return self.mark is not None or self.again.is_likely
 
     @property
     def is_over(self) -> bool:
-        """True if the decision should not wait longer, because no more lines of a head are expected."""
+        """True if the decision cannot wait longer, because no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
@@ -253,7 +255,7 @@ class Candidate:
 
 
 class Part(msgspec.Struct):
-    """The lines of a source from its newest start on."""
+    """The lines of a source since its newest start."""
 
     first: Line
     last: Line
@@ -262,7 +264,7 @@ class Part(msgspec.Struct):
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the rank that is examined, in addition to lines without a rank
     busy: bool = True  #: True while the head is open, or while a start may have begun
-    refused: bool = False  #: True if the part began with a usage text, which repeated usage texts resemble
+    refused: bool = False  #: True if the part began with a usage text, which other usage texts resemble
     candidate: Candidate | None = None
 
     @property
@@ -322,14 +324,14 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Return whether the line has no rank, or the one rank whose lines are examined for starts."""
+        """Return whether the line has no rank, or has the one rank whose lines are examined for starts."""
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank
 
 
 class Starts:
-    """The completed starts in one source. Only the first and the last ones are kept; all are counted."""
+    """The completed starts in one source. Only the first and the last starts are kept; all are counted."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []

@@ -33,7 +33,7 @@ MAX_TEMPLATES = 8  #: maximum number of exemplars, including those of other temp
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: steps or lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sign of life
-#: The skipped steps that DeepSpeed's engine prints (deepspeed 0.19.8, runtime/engine.py,
+#: The number of skipped steps that DeepSpeed's engine prints (deepspeed 0.19.8, runtime/engine.py,
 #: ``_report_progress``). Other programs print numbers of skipped samples.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
@@ -160,7 +160,7 @@ class StreamReading:
         self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
 
     def clock(self, line: Line) -> None:
-        """Record the time of a line, and whether it comes from the log's collector, not from the program."""
+        """Record the time of a line, and whether the log's collector, not the program, added the time."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or not _same_clock(time_of_line(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
@@ -197,11 +197,11 @@ class StreamReading:
         hints: Hints,
         counter: Counter | None = None,
     ) -> None:
-        """Read the next line and its sample, whose steps ``counter`` counts; ``match`` records matches."""
+        """Read the next line and its sample. ``counter`` counts the steps; `match` records matches."""
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        # this includes losses with numbers that are not parsed
+        # the pattern also finds losses whose numbers are not parsed
         if "loss" in line.text and _LOSS.search(line.text):
             self._logged, self._lossy = self.timelines.positions, True
         if sample is not None:
@@ -280,7 +280,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the last line and ``more`` similar lines under their template, unless a traceback has it."""
+        """Count the last line and ``more`` similar lines by template, unless the line is in a traceback."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -316,7 +316,7 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since a loss was last printed, by counters that existed before it."""
+        """The number of training steps since the last printed loss, by counters that already existed then."""
         return self.timelines.trained_since(self._logged)
 
     @property
@@ -340,7 +340,7 @@ NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
-    """Return the streams without ranks' reports of failures that a log contains, too.
+    """Return the streams without ranks' reports of failures that are also in a log.
 
     Each failure is counted once, at the line in the log. The evidence contains the log's lines, followed by
     the ranks' reports about the failure, which can contain more details, such as a parameter's name.
@@ -373,7 +373,7 @@ def with_exit_codes(
 ) -> Mapping[Key, StreamReading]:
     """Return the streams with the exit codes of ranks added, in the form in which a launcher prints them.
 
-    If a launcher reported exit codes, the streams are unchanged. `codes` has the exit codes of the failed
+    If a launcher reported exit codes, the streams are unchanged. `codes` contains the exit codes of failed
     ranks that the agent observed, in the order in which the ranks ended.
     """
     if not codes or any(stream.summary.codes for stream in streams.values()):

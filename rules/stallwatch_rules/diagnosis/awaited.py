@@ -1,7 +1,7 @@
-"""Find the ranks for which the other ranks waited until a timeout, from the run's logs.
+"""Find, in a run's logs, the ranks for which the other ranks waited until a timeout.
 
-A rank that did not print a timeout was not necessarily elsewhere: the launcher ends the ranks that still wait
-as soon as the first one gives up, and logs may be truncated or missing.
+A rank that printed no timeout may have waited, too: as soon as the first rank times out, the launcher ends
+the ranks that still wait. Logs may also be truncated or missing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from stallwatch_rules.text.lazy import lazy
 AWAITS_PEER: Tag = "awaits-peer"
 _LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
 _STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
-#: The world size, as printed by DeepSpeed, torch and the environment, NCCL, accelerate, and Lightning.
+#: Text with the world size, as DeepSpeed, torch, environment variables, NCCL, accelerate, and Lightning show
+#: it.
 _WORLD = lazy(
     r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
     r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"
 )
-#: Time in seconds, and in steps, between the last lines of the other ranks and those of a rank, that shows
-#: that the rank was busy: the longer of the two counts.
+#: Minimum time, in seconds and in steps, from the last lines of the other ranks to the last line of a rank
+#: that was busy. The longer of the two times applies.
 QUIET_SECONDS, QUIET_STEPS = 60.0, 2.0
 LATEST = 5  #: number of most recent intervals between printed steps that define a rank's usual interval
 
@@ -47,10 +48,10 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that may have made the others wait, according to the logs.
+    """Return the few ranks that may have kept the other ranks waiting, according to the logs.
 
-    They are ranks that reported no timeout, and whose logs do not show that they waited, too. If a single
-    rank reported the timeout, the only other rank of the run is a suspect.
+    A suspect reported no timeout, and its log does not show that it waited, too. If only one rank reported
+    the timeout, the only other rank of the run is a suspect.
     """
     reported = _reported(rule, run, now)
     return [
@@ -59,9 +60,9 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the ranks for which the others waited: those that stacks show elsewhere, or else the suspects.
+    """Return the ranks for which the others waited: those whose stacks show other code, or else the suspects.
 
-    If a single rank reported the timeout, a suspect counts only if its log shows that it was elsewhere.
+    If only one rank reported the timeout, a suspect counts only if its log shows that it did something else.
     """
     reported = _reported(rule, run, now)
     seen = sorted(_absent(reported, run).intersection(run.context.elsewhere))
@@ -83,8 +84,8 @@ def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
     """Return the ranks that reported no timeout because they were busy, and a stream that shows their work.
 
-    The stream is that of the lowest of these ranks. Several ranks are returned only if all ranks that
-    reported nothing were busy with the same work. Lines without a rank are attributed to the main process,
+    The stream belongs to the lowest of these ranks. Several ranks are returned only if all ranks without a
+    timeout were busy with the same kind of work. Lines without a rank are attributed to the main process,
     because a launcher's other ranks print nothing during such work.
     """
     reported = _reported(rule, run, now)
@@ -103,12 +104,12 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     if not reported or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
         return None
     first = min(ranks)
-    own = (stream for rank, stream in named if rank == first)
-    return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
+    of_first = (stream for rank, stream in named if rank == first)
+    return sorted(ranks), max(of_first, key=lambda stream: (stream.rank is not None, stream.index))
 
 
 def _is_over(activity: Activity, waited: list[Line]) -> bool:
-    """Return whether other output followed an activity of a rank before the other ranks' timeouts."""
+    """Return whether other output shows that an activity ended before the other ranks timed out."""
     after = activity.after
     if after is None:
         return False
@@ -120,7 +121,7 @@ def _is_over(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks with a match of this rule, including those that the watchdog's lines name."""
+    """Return the ranks with a match of this rule, including ranks that the watchdog's lines name."""
     finding = now.get(rule)
     if finding is None:
         return set()
@@ -130,7 +131,10 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
-    """Return the ranks that reported nothing; empty if they are many, or if further ranks may exist."""
+    """Return the few ranks that did not report the failure.
+
+    Return an empty set if these ranks are not few, or if the run may have ranks that no log shows.
+    """
     logged = {rank for _, rank in run.streams if rank is not None}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
     few = 0 < len(absent) <= len(reported) / 2 or (len(reported) == len(absent) == 1 and absent <= logged)
@@ -138,7 +142,7 @@ def _absent(reported: set[int], run: Snapshot) -> set[int]:
 
 
 def _world_size(run: Snapshot) -> int:
-    """Return the number of ranks in the run, according to its lines and launchers; 0 if it is unknown."""
+    """Return the number of ranks in the run, according to its lines and launchers, or 0 if it is unknown."""
     sizes = [
         int(found[1] or found[2])
         for stream in run.streams.values()
@@ -150,7 +154,7 @@ def _world_size(run: Snapshot) -> int:
 
 
 def _stored_lines(stream: StreamReading) -> Iterator[Line]:
-    """Yield the lines of a stream that are stored: the first and the last line of each template."""
+    """Yield the stored lines of a stream: the first and the last line of each template."""
     for entry in stream.templates.entries.values():
         yield entry.first
         yield entry.last
@@ -161,7 +165,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that it waited itself, was ahead, or was ended by something else."""
+    """Return whether a rank's log shows that the rank waited, too, was ahead, or was stopped."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -170,8 +174,12 @@ def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: As
 
 
 def _lost_a_peer(rank: int, now: Assessment) -> bool:
-    """Return whether a rank reported that it lost another rank or waited for one."""
-    raised = (one.timed_out or one.lost_something for one in now.exceptions.unknown if one.stream[1] == rank)
+    """Return whether a rank reported that it lost another rank, or that it waited for another rank."""
+    raised = (
+        exception.timed_out or exception.lost_something
+        for exception in now.exceptions.unknown
+        if exception.stream[1] == rank
+    )
     matched = (
         any(of == rank for _, of in finding.hits) for finding in now.found if any(map(finding.tagged, _LOST))
     )
@@ -181,8 +189,8 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
     """Return whether the launcher, a signal or a user ended a rank at or after the first timeout.
 
-    The result is also true if one of the times is unknown. If a single rank reported the timeout, lines
-    without a rank are attributed to the other rank.
+    Return True also if one of the times is unknown. If only one rank reported the timeout, lines without a
+    rank are attributed to the other rank.
     """
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):
@@ -200,11 +208,11 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
 
 def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
     """Return whether a rank's watchdog shows that it reached the collective at which the others waited."""
-    own = FlightData()
+    flight_data = FlightData()
     for stream in _streams_of(rank, run):
         for line in _stored_lines(stream):
-            own.see(line.text, rank)
-    numbers = [_last_collective(flight) for (_, of), flight in own.ranks.items() if of == rank]
+            flight_data.see(line.text, rank)
+    numbers = [_last_collective(flight) for (_, of), flight in flight_data.ranks.items() if of == rank]
     flights = watchdog_positions(run.streams)
     others = [_last_collective(flight) for (_, of), flight in flights.items() if of in reported]
     return bool(numbers) and max(numbers) >= max(others, default=0)
@@ -216,31 +224,32 @@ def _last_collective(flight: WatchdogPosition) -> int:
 
 
 def first_timeout(rule: str, run: Snapshot) -> float | None:
-    """Return the time at which the first rank gave up waiting; ``None`` if it is unknown."""
+    """Return the time of the first rank's timeout, or ``None`` if it is unknown."""
     hits = ((stream, stream.hits[rule]) for stream in run.streams.values() if rule in stream.hits)
     times = (stream.when(found.first.line) for stream, found in hits)
     return min((time for time in times if time is not None), default=None)
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's last step is at least one printed interval behind that of all other ranks."""
+    """Return whether a rank's last step is at least one logging interval behind those of all other ranks."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
-    gaps = [one.span for main in mains for one in main.intervals[1:][-LATEST:]]
+    gaps = [interval.span for main in mains for interval in main.intervals[1:][-LATEST:]]
     return rank in steps and bool(others and gaps) and min(others) - steps[rank] >= max(gaps)
 
 
 def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool:
     """Return whether a rank printed new messages while the ranks that later timed out were silent.
 
-    A message that the rank also printed between its steps can come from a thread that prints all the time.
+    A message that the rank also printed between its steps does not count, because it can come from a thread
+    that prints continuously.
     """
     until = first_timeout(rule, run)
     if until is None:
         return False
     quiet = [time for other in reported for time in _times(other, until, run)]
-    own = [
+    printed = [
         time
         for stream in _streams_of(rank, run)
         for entry in stream.templates.entries.values()
@@ -248,7 +257,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
         if (time := stream.when(entry.last)) is not None and time < until
     ]
     pace = max(run.tracker.step_seconds(), default=0.0)
-    return bool(quiet and own) and max(own) - max(quiet) > max(QUIET_SECONDS, QUIET_STEPS * pace)
+    return bool(quiet and printed) and max(printed) - max(quiet) > max(QUIET_SECONDS, QUIET_STEPS * pace)
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:

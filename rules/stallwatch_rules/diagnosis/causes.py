@@ -18,7 +18,7 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings, the worst first; each is followed by the findings that it explains."""
+    """Sort findings from worst to mildest. Each finding is followed by the findings that it explains."""
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, RuleFinding] = {}
@@ -39,7 +39,7 @@ def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings by harm, role, and time: the worst first, causes before symptoms, the earliest first."""
+    """Sort findings by harm (worst first), then by role (causes first), then by time (earliest first)."""
     return [
         finding
         for harm in _HARMS
@@ -49,9 +49,10 @@ def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def explained(findings: Sequence[RuleFinding]) -> Mapping[str, set[str]]:
-    """Map each rule that is explained by others to the rules that explain it, directly or indirectly.
+    """Map each rule that other rules explain to the rules that explain it, directly or indirectly.
 
-    Only harmful rules explain other rules. Two rules that explain each other are not explained by each other.
+    Only harmful rules explain other rules. If two rules explain each other, neither of them counts as
+    explained by the other.
     """
     present = {c.rule: c for c in findings}
     reach: dict[str, set[str]] = {}
@@ -79,7 +80,7 @@ def _reachable(start: RuleFinding, present: Mapping[str, RuleFinding]) -> set[st
 def primary(
     findings: Sequence[RuleFinding], unknown_beside: bool = False
 ) -> tuple[RuleFinding, float] | None:
-    """Return the finding that is the primary cause and its confidence; ``None`` if none is harmful."""
+    """Return the primary cause and its confidence, or ``None`` if no finding is harmful."""
     under = explained(findings)
     for harm in ("fatal", "degrading"):
         harmful = [c for c in findings if c.harm == harm and c.role != "notice"]
@@ -93,10 +94,10 @@ def primary(
 
 
 def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> list[PassedOver]:
-    """Return the harmful findings that are not the root cause, each with the reason.
+    """Return the harmful findings that are not the root cause, each with the reason why it is not.
 
-    ``chosen`` is the primary cause. It is ``None`` if the cause is an unknown exception; then no finding has
-    the role of a cause, and no symptom came before the exception.
+    ``chosen`` is the primary cause. It is ``None`` if the cause is an unknown exception. In this case, no
+    finding has the role of a cause, and no symptom came before the exception.
     """
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
@@ -120,7 +121,7 @@ def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> 
 def confidence_among(
     first: RuleFinding, rivals: Sequence[RuleFinding] = (), unknown_beside: bool = False
 ) -> float:
-    """Return the confidence that the finding `first` is the cause, given other findings that could be it."""
+    """Return the confidence that `first` is the cause, given the other findings that could be the cause."""
     facts = set(first.facts)
     concluded = first.judged and first.harm in ("fatal", "degrading")
     if concluded and not any(fact.startswith("ending-") for fact in facts):
@@ -131,7 +132,7 @@ def confidence_among(
 
 
 def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
-    """Return whether the rivals came later than the first finding, by their times, positions or steps."""
+    """Return whether the rivals came after `first`, as far as times, positions or steps show their order."""
     if not rivals:
         return "none"
     group = [first, *rivals]
@@ -143,8 +144,8 @@ def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
 def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Sort findings by time, then by how specific their patterns are, then by rank.
 
-    If not all findings have times, they are sorted by their positions in a stream that contains them all, or
-    else by step.
+    If some of the findings have no time, sort them by their positions in a stream that contains them all. If
+    there is no such stream, sort them by step.
     """
     when = _times(group) or _positions(group) or _steps(group) or {}
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))
@@ -153,7 +154,7 @@ def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
 def _earliest(
     group: Sequence[RuleFinding], of: Callable[[Occurrence], float | None]
 ) -> dict[str, float] | None:
-    """Return the lowest time or step of each rule, or ``None`` if it is unknown for any match."""
+    """Return each rule's earliest time or step, or ``None`` if it is unknown for any match."""
     lowest: dict[str, float] = {}
     for finding in group:
         known = [value for place in finding.occurrences if (value := of(place)) is not None]
@@ -184,7 +185,7 @@ def _steps(group: Sequence[RuleFinding]) -> dict[str, float] | None:
 
 
 def _same_place(finding: RuleFinding, other: RuleFinding) -> bool:
-    """Return whether two rules matched on the same line, so that they describe one event."""
+    """Return whether two rules matched on the same line, and therefore describe the same event."""
     places = {(p.stream, p.position) for p in finding.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 

@@ -1,10 +1,10 @@
-"""Correct the times of failures: clocks of hosts that are off, and times that are outdated.
+"""Correct the times of failures if the clock of a host is wrong, or if a time is outdated.
 
 The offsets between hosts' clocks are estimated from events that several hosts logged at the same moment.
 
 The ranks of a synchronous training finish a step together, and a collective times out in all ranks at once.
-If a host logs these events earlier or later than the other hosts, always by the same amount, its clock is
-off.
+If a host logs these events earlier or later than the other hosts, always by the same amount, the host's clock
+is wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Return the seconds by which each host's clock is ahead, if they are steady and enough to matter."""
+    """Return the seconds by which hosts' clocks are ahead, for hosts with a steady and relevant offset."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -61,7 +61,8 @@ def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
     return {
         host: by
         for host, by in ahead.items()
-        if abs(by) > MATTERS and median(abs(one - by) for one in apart[host]) <= max(STEADY, SHARE * abs(by))
+        if abs(by) > MATTERS
+        and median(abs(offset - by) for offset in apart[host]) <= max(STEADY, SHARE * abs(by))
     }
 
 
@@ -96,11 +97,11 @@ def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str,
 
 
 def without_outdated_times(streams: Streams) -> Streams:
-    """Return the streams without times of failures that were carried over from a much earlier line.
+    """Return the streams without failure times that were carried over from much earlier lines.
 
-    A rank that prints few lines advances together with the ranks that print the steps. So the time of a line
-    without a timestamp is unknown if another rank of the source printed steps after the rank's last time.
-    The result does not depend on the order in which ranks wrote to the source.
+    A rank that prints few lines advances together with the ranks that print the steps. Therefore, the time of
+    a line without a timestamp is unknown if another rank of the same source printed steps after the rank's
+    last time. The result does not depend on the order in which ranks wrote to the source.
     """
     shared: dict[str, list[StreamReading]] = {}
     for (source, _), stream in streams.items():
@@ -110,7 +111,7 @@ def without_outdated_times(streams: Streams) -> Streams:
 
 
 def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``stepping`` are the streams of its source that show steps."""
+    """Return a stream without outdated times. ``stepping`` contains the streams of its source with steps."""
     others = [other for other in stepping if other is not stream]
     if stream.timed or not others:
         return stream
@@ -134,7 +135,8 @@ def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) 
 def _steps_after(timeline: Timeline | None, time: float) -> int:
     """Return the number of steps that can be later than a time.
 
-    Steps with the last known time of their stream count, because this time may have been carried over.
+    Steps with the last known time of their stream count as later, because this time may have been carried
+    over.
     """
     if timeline is None:
         return 0
@@ -162,7 +164,7 @@ def _corrected(stream: StreamReading, by: float) -> StreamReading:
 
 
 def _with_lines(value: Any, change: Callable[[Line], Line]) -> Any:
-    """Return a copy of an object in which all its lines are changed, or the object if none changes."""
+    """Return a copy of an object with all its lines changed, or the object itself if no line changes."""
     if isinstance(value, Line):
         return change(value)
     if isinstance(value, msgspec.Struct):
@@ -188,7 +190,9 @@ def _with_lines(value: Any, change: Callable[[Line], Line]) -> Any:
 
 def _timelines_earlier(timelines: StreamTimelines, by: float) -> StreamTimelines:
     timelines = copy.copy(timelines)
-    timelines.by_series = {name: _timeline_earlier(one, by) for name, one in timelines.by_series.items()}
+    timelines.by_series = {
+        name: _timeline_earlier(timeline, by) for name, timeline in timelines.by_series.items()
+    }
     timelines.hit_times = {rule: [time - by for time in times] for rule, times in timelines.hit_times.items()}
     return timelines
 

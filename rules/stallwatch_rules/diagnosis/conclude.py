@@ -65,8 +65,8 @@ def conclude(
         verdict=verdict,
         primary=primary_of(named, confidence, run, now) if named is not None else None,
         findings=[
-            one.record(title_of(one.page), tracker.last_step, context.alike)
-            for one in causal_order(now.found)
+            finding.record(title_of(finding.page), tracker.last_step, context.alike)
+            for finding in causal_order(now.found)
         ],
         unknown=now.exceptions.records(),
         progress=tracker.summary(),
@@ -97,7 +97,7 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add the hosts to the diagnosis of a run on several hosts; return the ranks that others waited for."""
+    """Add the hosts to the diagnosis, and return the ranks for which the other ranks waited."""
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
         primary.host = run.hosts.host(primary.rank)
@@ -131,18 +131,19 @@ def _snapshot(
     context: RunContext,
     hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
-    """Return the facts of a run as the assessors use them, and the assessment before the first assessor."""
+    """Return the facts of a run for the assessors, and the assessment that the first assessor receives."""
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
     matched = without_foreign_exceptions(collect(streams, catalogue, conditional, steps), streams)
     matched = without_helpers(matched)
     died = bool(context.failed) or any(
-        one.role == "wrapper" and one.followed < (1 if one.tagged("exit-status") else RECOVERED_BUT_DIED)
-        for one in matched
+        finding.role == "wrapper"
+        and finding.followed < (1 if finding.tagged("exit-status") else RECOVERED_BUT_DIED)
+        for finding in matched
     )
     left, left_line = _left_early(streams, context)
-    # The successful end of one process does not show that the run ended if other processes never ended.
+    # If other processes never ended, the successful end of one process does not show that the run ended.
     complete = tracker.shows_finish if left else tracker.finished
     exceptions = read_exceptions(
         streams, matched, catalogue, steps, died=died, complete=complete, last_step=tracker.last_step
@@ -183,7 +184,7 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds since the last step, of which the agent may know more than the log shows."""
+    """Return the seconds since the last step, measured by the log or by the agent, whichever is longer."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)
@@ -192,19 +193,24 @@ def _silence(clock: RunClock, context: RunContext) -> float | None:
 def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank, ...], Line | None]:
     """Return the ranks that ended without an error before the other ranks.
 
-    The second result is the launcher's line about such a rank, if it was read. A rank's own report is less
-    reliable than a launcher's, because a rank does not know every exit code with which it ends.
+    The second result is the launcher's line about such a rank, if the log contains this line. A rank's own
+    report is less reliable than a launcher's, because a rank does not know every exit code with which its
+    process can end.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]
-        left = (one for one in context.left if not any(each.failed_itself(one.rank) for each in summaries))
+        left = (
+            process
+            for process in context.left
+            if not any(each.failed_itself(process.rank) for each in summaries)
+        )
         return tuple(left), None
-    early = [one for stream in streams.values() for one in stream.summary.left_early]
+    early = [departure for stream in streams.values() for departure in stream.summary.left_early]
     return tuple(ExitedRank(rank, step) for rank, step, _ in early), early[0][2] if early else None
 
 
 def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
-    """Return whether a user stopped the run. If many steps followed, an earlier start was stopped instead."""
-    interrupts = [one for one in found if one.tagged("interrupt")]
-    last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)
+    """Return whether a user stopped the run. If many steps followed, the user stopped an earlier start."""
+    interrupts = [finding for finding in found if finding.tagged("interrupt")]
+    last = any(finding.followed < RECOVERED_BUT_DIED for finding in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

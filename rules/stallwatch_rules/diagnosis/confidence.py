@@ -1,4 +1,4 @@
-"""Calculate the confidence in a primary cause, from a single table that can be calibrated.
+"""Calculate the confidence in a primary cause, from tables of numbers that can be calibrated.
 
 The numbers are rough frequencies: of the verdicts with a confidence of 0.9 or more, nine in ten should be
 right. Each number belongs to a named fact.
@@ -11,7 +11,7 @@ from typing import Literal
 
 from stallwatch_rules.records import Role
 
-#: The order of the other possible causes relative to the finding, as far as it is known.
+#: The order of the other possible causes relative to the finding, as far as the order is known.
 Rivals = Literal["none", "later", "later-step", "unordered"]
 
 #: Confidence in a finding of a role, given what is known about its rivals.
@@ -20,23 +20,24 @@ BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "later"): 0.85,  # other causes came later
     ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
     ("cause", "unordered"): 0.6,  # other causes, in unknown order
-    ("symptom", "none"): 0.9,  # a failure elsewhere that the log does not show, as the report notes
+    ("symptom", "none"): 0.9,  # the log does not show the failure that caused the symptom; the report says so
     ("symptom", "later"): 0.5,
     ("symptom", "later-step"): 0.5,
     ("symptom", "unordered"): 0.5,
 }
 WRAPPER = 0.3  #: confidence in a launcher's report of a failure
 LEAST, MOST = 0.1, 0.97
-SEEN = 0.9  #: minimum confidence in a stall whose stacks were inspected: they show where each process is
+#: minimum confidence in a stall whose stacks were inspected, because they show where each process is
+SEEN = 0.9
 
 #: The deduction for a fact, by the name of the fact.
 LESS: dict[str, float] = {
-    "unknown-beside": 0.45,  # an exception that no rule knows could be the cause instead
+    "unknown-beside": 0.45,  # an unknown exception could be the cause instead
 }
 #: The maximum that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
     "judged": 0.6,  # inferred from the run's progress, without a line that shows it
-    # the run printed much more after the finding, and no line shows that the run died
+    # the run printed much more output after the finding, and no line shows that the run died
     "long-before-the-end": 0.7,
     "signal-only": 0.75,  # a SIGKILL without a mention of memory; a SIGABRT without a reason
     "left-early": 0.8,  # a rank ended before the other ranks, which then stalled or failed
@@ -47,7 +48,7 @@ CAPS: dict[str, float] = {
     "ending-killed": 0.4,  # SIGKILL; the log does not show a reason
     "memory-near-limit": 0.85,  # SIGKILL, and memory was nearly exhausted
     "memory-far-from-limit": 0.4,  # SIGKILL, and memory was far from exhausted
-    "inferred-place": 0.6,  # an exception that no rule knows, from code that usually raises for this reason
+    "inferred-place": 0.6,  # an unknown exception from code that usually raises exceptions for this reason
     "killed-not-counted": 0.85,  # SIGKILL, and the kernel's counter shows that the kernel did not send it
 }
 

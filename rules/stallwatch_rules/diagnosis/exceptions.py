@@ -27,23 +27,22 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
-SURVIVED = 2  #: minimum number of steps after an exception that show that it did not end the run
-#: minimum number of lines after an exception that show that it did not end the run, if the log's steps are
-#: not recognized
+SURVIVED = 2  #: minimum number of steps that follow an exception if it did not end the run
+#: the same minimum in lines, for a log whose steps are not recognized
 SURVIVED_LINES = 1000
-#: minimum number of steps after an exception that show that it did not end a run that is known to have
-#: failed: the output may be out of order
+#: the same minimum in steps, for a run that is known to have failed, because its output may be out of order
 SURVIVED_BUT_DIED = 10
 
-#: maximum number of lines, not counting tracebacks, between the reports of parts that end together, as after
-#: Ctrl-C
+#: maximum number of lines, not counting tracebacks, between the reports of processes or threads that end at
+#: the same time, for example after Ctrl-C
 AT_ONCE = 60
-AT_ONCE_SECONDS = 2.0  #: maximum seconds between the reports of parts that end together, if known
-SHORTLY = 300.0  #: maximum seconds from an exception to a run's last step, for it to explain a stall
-#: maximum number of steps that training can continue after the thread or process that prepares its data died
+AT_ONCE_SECONDS = 2.0  #: maximum seconds between these reports, if their times are known
+SHORTLY = 300.0  #: maximum seconds between an exception that explains a stall and the last step of the run
+#: maximum number of steps for which training can continue after the thread or process that prepares its data
+#: has died
 BUFFERED_STEPS = 100
-#: minimum number of messages after an exception in code without a file that show that the exception did not
-#: end the program
+#: maximum number of messages that a program prints after an exception that ended it, for an exception in code
+#: without a file
 SNIPPET_LINES = 5
 
 # Messages about a wait that timed out, or about a collective that ended with its communicator. The reason
@@ -97,91 +96,114 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in helper threads
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
-    #: rules that matched only in a script that was started after an unknown exception had ended another
+    #: rules that matched only in a script that started after an unknown exception ended another script
     next_program: Collection[str] = ()
 
     @property
     def fatal(self) -> list[Unknown]:
         """The exceptions that ended a part of the run or the run itself."""
-        return [one for one in self.unknown if one.fatal]
+        return [exception for exception in self.unknown if exception.fatal]
 
     @property
     def timed_out(self) -> bool:
         """True if one of the exceptions that ended the run is a timeout."""
-        return any(one.timed_out for one in self.fatal)
+        return any(exception.timed_out for exception in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Return the exceptions with none of them marked as fatal.
+        """Return the exceptions with the fatal mark removed from all of them.
 
         With `only_interrupted`, only exceptions that were raised after an interrupt lose this mark.
         """
         unknown = [
-            replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
-            for one in self.unknown
+            replace(exception, fatal=exception.fatal and only_interrupted and not exception.after_interrupt)
+            for exception in self.unknown
         ]
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions without the fatal mark on those that another failure explains.
+        """Return the exceptions, with the fatal mark removed from those that another failure explains.
 
-        Only an exception that reports the end of another part of the program, such as a peer, can lose the
-        mark: if another exception explains it, or if `otherwise` is set. An exception in a tracker's thread,
-        or in a thread that died after the main thread, does not explain others.
+        An exception can lose the mark only if it reports the end of another part of the program, such as a
+        peer. It loses the mark if another exception explains it, or if `otherwise` is set. An exception in a
+        tracker's thread, or in a thread that died after the main thread, does not explain others.
         """
-        own = [one for one in self.fatal if not one.of_tracker]
-        reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
+        without_trackers = [exception for exception in self.fatal if not exception.of_tracker]
+        reasons = [
+            exception
+            for exception in without_trackers
+            if not exception.shows_teardown and not exception.lost_something
+        ]
         return self._with_fatal(
-            one
-            for one in own or self.fatal
-            if not (one.shows_teardown and otherwise) and not any(_explains(why, one) for why in reasons)
+            exception
+            for exception in without_trackers or self.fatal
+            if not (exception.shows_teardown and otherwise)
+            and not any(_explains(why, exception) for why in reasons)
         )
 
     def of_helpers(self) -> Exceptions:
-        """Return the exceptions with only the last failure of a helper thread or child marked as fatal.
+        """Return the exceptions with only the last failure of a helper thread or process marked as fatal.
 
         The failure counts only if training continued for at most ``BUFFERED_STEPS`` steps after it. If there
         is no such failure, the exceptions are returned unchanged.
         """
-        main = [one for one in self.fatal if not one.seen.raised.beside]
+        main = [exception for exception in self.fatal if not exception.seen.raised.beside]
         helpers = [
-            one
-            for one in self.unknown
-            if one.seen.last.beside and not one.shows_teardown and one.followed <= BUFFERED_STEPS
-            if not one.of_tracker and (not main or any(_explains(one, echo) for echo in main))
+            exception
+            for exception in self.unknown
+            if exception.seen.last.beside
+            and not exception.shows_teardown
+            and exception.followed <= BUFFERED_STEPS
+            if not exception.of_tracker and (not main or any(_explains(exception, echo) for echo in main))
         ]
-        last = max(helpers, key=lambda one: (-one.followed, one.time or 0.0, one.index), default=None)
+        last = max(
+            helpers,
+            key=lambda exception: (-exception.followed, exception.time or 0.0, exception.index),
+            default=None,
+        )
         return self if last is None else self._with_fatal([last])
 
     def _with_fatal(self, fatal: Iterable[Unknown]) -> Exceptions:
-        kept = {id(one) for one in fatal}
-        return replace(self, unknown=[replace(one, fatal=id(one) in kept) for one in self.unknown])
+        kept = {id(exception) for exception in fatal}
+        return replace(
+            self, unknown=[replace(exception, fatal=id(exception) in kept) for exception in self.unknown]
+        )
 
     def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is not a cause if an exception in the main thread came before: ranks that wait
-        for the failed rank are killed, too. Missing input is not a cause in a script that was started after
-        another script failed: an evaluation lacks what the training did not save.
+        evidence is the signal is not a cause if an exception in the main thread came before it, because ranks
+        that wait for the failed rank are killed, too. Missing input is not a cause in a script that was
+        started after another script failed. For example, an evaluation lacks the files that the training did
+        not save.
         """
-        fatal = [one for one in self.fatal if not one.timed_out]
-        harmful = [one for one in findings if one.harm == "fatal"]
-        kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
+        fatal = [exception for exception in self.fatal if not exception.timed_out]
+        harmful = [finding for finding in findings if finding.harm == "fatal"]
+        kills = [finding for finding in harmful if finding.role == "cause" and "signal-only" in finding.facts]
         causes = [
-            one
-            for one in harmful
-            if one.role == "cause" and not (one.rule in self.next_program and one.tagged("input-missing"))
+            finding
+            for finding in harmful
+            if finding.role == "cause"
+            and not (finding.rule in self.next_program and finding.tagged("input-missing"))
         ]
-        if not fatal or any(one not in kills for one in causes):
+        if not fatal or any(finding not in kills for finding in causes):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
-        named = [one for one in fatal if one.seen.raised.exception and not _lacks_message(one.seen.raised)]
-        # An exception about a lost peer reports the same as the symptom, whichever came first.
-        named = [one for one in named if not one.shows_teardown]
-        own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
-        if not all(_before(own, one) for one in kills):
+        named = [
+            exception
+            for exception in fatal
+            if exception.seen.raised.exception and not _lacks_message(exception.seen.raised)
+        ]
+        # An exception about a lost peer reports the same event as the symptom, whichever came first.
+        named = [exception for exception in named if not exception.shows_teardown]
+        own_failures = [
+            exception
+            for exception in named
+            if not exception.lost_something and not exception.seen.raised.beside
+        ]
+        if not all(_before(own_failures, finding) for finding in kills):
             return False
-        return all(_before(named, one) for one in harmful if one.role == "symptom")
+        return all(_before(named, finding) for finding in harmful if finding.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
         """Return the last exception that training survived, if it came shortly before the run stopped.
@@ -190,17 +212,17 @@ class Exceptions(msgspec.Struct, frozen=True):
         and then waits. ``last_sign`` is the time of the run's last sign of life.
         """
         recent = [
-            one
-            for one in self.unknown
-            if last_sign is not None and one.time is not None and one.time >= last_sign - SHORTLY
+            exception
+            for exception in self.unknown
+            if last_sign is not None and exception.time is not None and exception.time >= last_sign - SHORTLY
         ]
-        last = max(recent, key=lambda one: one.time or 0.0, default=None)
+        last = max(recent, key=lambda exception: exception.time or 0.0, default=None)
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
         """Return the exceptions as records of the diagnosis; those that ended the run come first."""
-        fatal = fold(one.seen for one in self.fatal)
-        return fatal + fold(one.seen for one in self.unknown if not one.fatal)
+        fatal = fold(exception.seen for exception in self.fatal)
+        return fatal + fold(exception.seen for exception in self.unknown if not exception.fatal)
 
 
 def named(exception: UnknownException) -> str:
@@ -278,9 +300,11 @@ def read_exceptions(
                 first.step = clock.at_restart(first.line)
             if first.step is None and fatal:
                 first.step = last_step
-            late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
-            # A rank that does not report the interrupt may report the peer or data that it lost because of
-            # it.
+            late = any(
+                interrupt.at < first.mark.index or _at_once(seen, time, interrupt) for interrupt in interrupts
+            )
+            # A rank that does not report the interrupt may report that it lost a peer or data because of the
+            # interrupt.
             lost = first.shows_teardown or (first.lost_something and _is_below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -290,14 +314,22 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield rules that matched only in the output of a program that started after another one had failed."""
-    failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
-    programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
+    """Yield rules that matched only in the output of a program that started after another program failed."""
+    failed = [
+        exception
+        for exception in unknown
+        if exception.fatal and exception.stream == key and not exception.seen.raised.beside
+    ]
+    programs = {
+        program: exception.seen.last.mark.index
+        for exception in failed
+        if (program := exception.seen.last.program)
+    }
     if not programs:
         return
     raised = [seen.raised for seen in stream.exceptions_now().seen.values()]
     for rule, hits in stream.hits.items():
-        named = {one.program for one in raised if rule in one.rules}
+        named = {chain.program for chain in raised if rule in chain.rules}
         earlier = [index for program, index in programs.items() if program not in named]
         if named and "" not in named and earlier and min(earlier) < hits.first_index:
             yield rule
@@ -313,7 +345,7 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended its process or thread; ``with_steps`` are sources that show steps."""
+    """Return whether an exception ended its process or thread. ``with_steps`` contains sources with steps."""
     stream, last = streams[key], seen.last
     of_tracker = last.setting == "thread" and of_helper(last)  # training does not need trackers
     enough = SURVIVED_BUT_DIED if died else 1 if of_tracker else SURVIVED
@@ -346,12 +378,12 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 
 
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
-    """Return whether an exception about a lost process or thread only follows from Ctrl-C, which ended it.
+    """Return whether an exception about a lost process or thread is only a consequence of Ctrl-C.
 
     The exception's lines can come before those of the interrupt. However, a thread that fetches batches can
-    also lose its peer long before a user stops the waiting run: the number of lines or seconds between the
+    also lose its peer long before a user stops the waiting run. The number of lines or seconds between the
     exception and the interrupt distinguishes the two cases. For a thread that pins batches, the time is not
-    evidence: its workers end first, and the thread detects this late.
+    evidence, because its workers end first and the thread detects this late.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
@@ -363,7 +395,7 @@ def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bo
 
 
 class _Interrupt(NamedTuple):
-    """The position at which a stream shows that it was interrupted."""
+    """The position in a stream at which the stream shows an interrupt."""
 
     at: int
     plain: int  #: number of lines before the interrupt, not counting tracebacks
@@ -375,9 +407,11 @@ _INTERRUPT = "KeyboardInterrupt"
 
 def _interrupt_lines(streams: Streams, rules: Collection[str]) -> list[Line]:
     """Return the lines, of any rank, that show that a user stopped the run."""
-    tables = (one.exceptions_now().seen.values() for one in streams.values())
-    raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
-    matched = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
+    tables = (stream.exceptions_now().seen.values() for stream in streams.values())
+    raised = [seen.raised.line for table in tables for seen in table if seen.raised.exception == _INTERRUPT]
+    matched = [
+        stream.hits[rule].first.line for stream in streams.values() for rule in rules if rule in stream.hits
+    ]
     return raised + matched
 
 
@@ -388,7 +422,9 @@ def _is_below(line: Line, stops: Iterable[Line]) -> bool:
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
     """Return the time of the first interrupt; ``None`` if it is unknown or if training continued after it."""
-    matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
+    matched = (
+        (stream, stream.hits[rule]) for stream in streams.values() for rule in rules if rule in stream.hits
+    )
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
@@ -411,9 +447,9 @@ def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
     for exception in fatal:
         if symptom.rule in exception.seen.raised.heading:
             return True
-        own = [place for place in symptom.occurrences if place.stream == exception.stream]
-        if own:
-            if exception.index < min(place.position for place in own):
+        same_stream = [place for place in symptom.occurrences if place.stream == exception.stream]
+        if same_stream:
+            if exception.index < min(place.position for place in same_stream):
                 return True
             continue
         times = [place.time for place in symptom.occurrences if place.time is not None]

@@ -1,8 +1,8 @@
-"""Determine from the exit codes that launchers report how ranks ended, and which rank ended first.
+"""Determine how ranks ended, and which rank ended first, from the exit codes that launchers report.
 
-A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
-has ended all other processes. So neither the order of these lines nor their times show which rank ended
-first.
+A rank that loses a connection reports the loss at once. The launcher reports the process that failed only
+after it has ended all other processes. Therefore, neither the order of these lines nor their times show which
+rank ended first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
 BY_SEGFAULT = (-11, 139)  #: exit codes of a process that SIGSEGV ended, and of a shell that ran the process
 MOST_STATUS = 127  #: maximum exit status set by a program itself; 128 + n and negative numbers mean a signal
-#: Messages that show that a launcher was signaled to end: of torchrun's agent, of its SignalException, of
-#: accelerate's main process, and of a shell whose program ended by SIGTERM (bash 5.2, jobs.c).
+#: Messages that show that a signal asked a launcher to end. They are from torchrun's agent, its
+#: SignalException, accelerate's main process, and a shell whose program ended by SIGTERM (bash 5.2, jobs.c).
 _END_REQUESTED = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
@@ -38,7 +38,7 @@ _AT_EXIT = lazy(
 )
 _NOT_RUN = (126, 127)  # exit statuses of a shell that could not run a program (POSIX 2018, Shell, 2.8.2)
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
-#: The exit codes that belong to each tag: of a process that the signal ended, and of a shell that ran it.
+#: The exit codes for each tag: those of a process that the signal ended, and of a shell that ran the process.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
@@ -81,11 +81,11 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """Return the rank that ended without a failure, if it is the only rank missing in torchrun's list.
+    """Return the rank that ended without a failure, if it is the only rank missing from torchrun's list.
 
-    The list names each process of its node with a status other than 0, including those that torchrun ended
-    itself (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps. Return ``None`` if
-    several ranks are missing, because another node's list may name them.
+    The list contains each process of its node with an exit status other than 0, including those that torchrun
+    ended itself (`SubprocessContext._poll`, torch 2.13). The rank must have completed steps. Return ``None``
+    if several ranks are missing, because another node's list may name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
@@ -103,7 +103,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 
 def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
-    """Return the rank that the finding's signal ended; if it ended several, the one that failed first."""
+    """Return the rank that the finding's signal ended. Of several ranks, return the first that failed."""
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -123,9 +123,9 @@ def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> lis
 
 
 def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
-    """Return the rules by which other ranks report that they lost a peer, and the rules that these explain.
+    """Return the rules with which other ranks report a lost peer, and the rules that these rules explain.
 
-    Reports of the ranks `own` do not count.
+    Reports of the ranks in `own` do not count.
     """
     return {rule for finding in lost_peers(found, own) for rule in (finding.rule, *finding.page.explains)}
 

@@ -68,7 +68,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def is_failure(self) -> bool:
-        """True if the finding ended the run, and is not only the report of a launcher about the end."""
+        """True if the finding ended the run, and is not only a launcher's report of the end."""
         return self.harm == "fatal" and self.role in ("cause", "symptom")
 
     @property
@@ -97,9 +97,9 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def shown_match(self) -> Match | None:
         """The match that a report shows: usually the first, but the last if training survived the first.
 
-        A log may contain several starts that each ended in the same way, and the last match ended the run.
-        The last match is also shown if later steps decided how harmful the finding is. For a loss that stays
-        NaN, it is the first NaN after the last finite loss.
+        If training survived the first match, the log may contain several starts that ended in the same way.
+        In this case, the last match ended the run. The last match is also shown if the harm was inferred from
+        later steps. For a loss that stays NaN, the first NaN after the last finite loss is shown instead.
         """
         if self.harm != "fatal" or not (self.judged or self._survived):
             return self.first
@@ -122,7 +122,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
-        """Return the finding with an assessed harm and its note; ``seen`` means observed, not inferred."""
+        """Return the finding with an assessed harm and its note. ``seen`` is True for an observed harm."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -145,7 +145,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0)
 
     def texts(self) -> Iterator[str]:
-        """Yield the lines of the matches that are stored: the examples, the first line and the last line."""
+        """Yield the stored lines of the matches: the examples, the first line and the last line."""
         for hits in self.hits.values():
             yield from hits.exemplars
             yield hits.first.line.text
@@ -162,7 +162,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """Return the position in a long line at which the rule matches, so that a report shows that part."""
+        """Return the position of the rule's match in a long line, so that a report can show that part."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
@@ -170,7 +170,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         """Return the finding as a record of the diagnosis.
 
         A match without a step gets the last step of the run if the finding is fatal. ``alike`` contains the
-        sources whose lines stand for those of sources that were not read.
+        sources whose lines represent sources that were not read.
         """
         first, last = self.first, self.last
         streams = {*self.hits} or {at.stream for at in self.occurrences}
@@ -259,22 +259,22 @@ def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **kno
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
     """Return the number of steps that the run took after a line of a stream.
 
-    ``advances`` is the number of the stream's steps above the line. The order of lines in one stream is
-    certain, but their times are not: loggers of one process may print local time, UTC or no date. Therefore,
-    if a line's time is earlier than that of a step above it, only the order counts. After a restart of all
-    workers, the run's steps count for every rank.
+    ``advances`` is the number of steps that the stream shows above the line. The order of lines in one stream
+    is certain, but their times are not: loggers of one process may print local time, UTC or no date.
+    Therefore, if the line's time is earlier than that of a step above the line, only the order counts. After
+    a restart of all workers, the run's steps count for every rank.
     """
-    own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
+    steps = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
     done = _time_of_step(stream.timelines.main, advances)
     if time is not None and done is not None and time < done - CLOCK_STEP:
-        return own
+        return steps
     below = clock.below(line, time) if time is not None else None
-    return max(own, clock.after(time) if below is None else below)
+    return max(steps, clock.after(time) if below is None else below)
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
-    """Return the time of the last of the first ``advances`` steps whose time is known."""
+    """Return the latest known time among the times of the first ``advances`` steps."""
     found, done = None, 0
     for interval in timeline.intervals if timeline is not None else ():
         done += interval.span
@@ -285,7 +285,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 
 
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
-    """Return how many requests an inference server answered after its first ``answers`` answers.
+    """Return the number of requests that a server answered after its first ``answers`` answers.
 
     Return 0 for a trainer's log: its server may continue to answer after the trainer has died.
     """
@@ -295,13 +295,13 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the matches of a rule with their steps, which do not depend on the order of reading."""
+    """Return the matches of a rule with steps that do not depend on the order in which ranks were read."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
-        # A rank's own step is more exact than that of a log that shows every tenth step. After a resume, the
-        # rank counts from 0 again.
+        # A rank's own step is more exact than the step of a log that shows only every tenth step. After a
+        # resume, the rank counts from 0 again.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
         return replace(match, step=step)

@@ -39,7 +39,7 @@ class RunHosts(msgspec.Struct, frozen=True):
         return sorted({host for rank in ranks if (host := self.host(rank))}, key=natural_order)
 
     def whole(self, ranks: Collection[int]) -> bool:
-        """Return whether these are all the ranks of the hosts on which they are."""
+        """Return whether these ranks include all known ranks of their hosts."""
         hosts = set(self.of(ranks))
         return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
 
@@ -57,7 +57,7 @@ class RunHosts(msgspec.Struct, frozen=True):
 
 
 def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int, str]) -> RunHosts:
-    """Return the hosts of a run, as the names of its sources and its lines show them."""
+    """Return the hosts of a run, according to its sources, its lines, and the hosts in ``ranks_on``."""
     of_streams = {
         key: host for key, stream in streams.items() if (host := sources.get(key[0]) or _named_by(stream))
     }
@@ -76,7 +76,7 @@ def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int
 
 
 def _named_by(stream: StreamReading) -> str:
-    """Return the host that the lines of a stream name as their origin; an empty string if they name none."""
+    """Return the host that the lines of a stream name as their origin, or an empty string."""
     if stream.rank is None:
         return ""
     lines = (entry.first.text for entry in islice(stream.templates.entries.values(), LINES))

@@ -2,8 +2,8 @@
 
 A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
 inferred: its confidence is low, its note names the reason, and the exception stays in the list of unknown
-exceptions. A page is never inferred from similar words, because they are rarely right (docs/rules.md); pages
-with similar words are only shown as the nearest matches.
+exceptions. A page is never inferred from similar words, because such guesses are rarely right
+(docs/rules.md). Pages with similar words are only shown as the nearest matches.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.display import earliest
 
-PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
+PLACE = "inferred-place"  #: name of a fact in ``confidence``, and key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
-_WHERE_PARTS = 4  # minimum number of path parts that show a library's file with its package
+_WHERE_PARTS = 4  # number of last path parts that usually show a library's file with its package
 
 
 def infer_finding(
@@ -33,11 +33,13 @@ def infer_finding(
     consequences of the first failure. If it is unknown which of several different exceptions came first, no
     page is inferred.
     """
-    fatal = [one for one in exceptions.fatal if not one.timed_out]
-    fatal = [one for one in fatal if not one.shows_teardown or one.seen.raised.relays]
+    fatal = [exception for exception in exceptions.fatal if not exception.timed_out]
+    fatal = [exception for exception in fatal if not exception.shows_teardown or exception.seen.raised.relays]
     if not fatal:
         return None
-    matched = {one.rule for one in found}  # rules in ``found`` matched the log and were already assessed
+    matched = {
+        finding.rule for finding in found
+    }  # rules in ``found`` matched the log and were already assessed
     pages = [
         page for page in catalogue.pages.values() if _describes_exception(page) and page.id not in matched
     ]
@@ -54,7 +56,7 @@ def infer_finding(
 
 
 def _describes_exception(page: RulePage) -> bool:
-    """Return whether a page can describe an exception: its rule must end a run and must not be a stall."""
+    """Return whether a page can describe an exception: a fatal cause or symptom that is not a stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 
@@ -62,25 +64,38 @@ def _describes_exception(page: RulePage) -> bool:
 def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
     """Return the earliest exception, followed by the same exception on other ranks.
 
-    The result does not depend on the order of reading. It is empty if neither times nor the order of lines in
-    one file show which exception came first.
+    The result does not depend on the order in which ranks were read. It is empty if neither times nor the
+    order of lines in one file show which exception came first.
     """
-    lines = [one.seen.raised.line for one in fatal]
+    lines = [exception.seen.raised.line for exception in fatal]
     line = earliest(lines)
     if any(each.time is None for each in lines):
         if len({each.source for each in lines}) == 1:
             line = min(lines, key=lambda each: each.number)
-        elif len({one.seen.raised.exception for one in fatal}) > 1:
+        elif len({exception.seen.raised.exception for exception in fatal}) > 1:
             return []
-    first = next(one for one in fatal if one.seen.raised.line is line)
+    first = next(exception for exception in fatal if exception.seen.raised.line is line)
     kind = (first.seen.raised.exception, first.seen.raised.message)
-    others = (one for one in fatal if one is not first)
-    return [first, *(one for one in others if (one.seen.raised.exception, one.seen.raised.message) == kind)]
+    others = (exception for exception in fatal if exception is not first)
+    return [
+        first,
+        *(
+            exception
+            for exception in others
+            if (exception.seen.raised.exception, exception.seen.raised.message) == kind
+        ),
+    ]
 
 
 def _inferred(page: RulePage, same: list[Unknown], note: Message, call: Frame | None) -> RuleFinding:
-    ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
-    places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
+    ordered = sorted(
+        same,
+        key=lambda exception: (exception.stream[0], exception.stream[1] is None, exception.stream[1] or 0),
+    )
+    places = [
+        Occurrence(exception.stream, exception.index, exception.time, exception.seen.raised.step)
+        for exception in ordered
+    ]
     raised = same[0].seen.raised
     return RuleFinding(
         page,
@@ -90,7 +105,7 @@ def _inferred(page: RulePage, same: list[Unknown], note: Message, call: Frame | 
         "fatal",
         page.role,
         note=note,
-        count=sum(one.seen.count for one in same),
+        count=sum(exception.seen.count for exception in same),
         facts=frozenset([PLACE]),
         proof=(str(call),) if call is not None else (),
         where=raised.line,

@@ -1,4 +1,4 @@
-"""Write the notes of a diagnosis, which name uncertain observations in addition to the verdict."""
+"""Write the notes of a diagnosis, which name uncertain observations that supplement the verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes, the most useful first, and store the ranks that are behind in the diagnosis."""
+    """Return the notes, the most useful first, and store in the diagnosis which ranks are behind."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -42,7 +42,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
     other_runs = runs_note(run.streams)
     notes.append(other_runs)
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
-    if not explained and any(one.tagged("flight-data") for one in now.fatal):
+    if not explained and any(finding.tagged("flight-data") for finding in now.fatal):
         notes.append(flight_note(watchdog_positions(run.streams)))
     uneven = None
     if diagnosis.in_trouble and not progress.finished:
@@ -68,7 +68,9 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         waited = None if progress.finished else _waited(run, now)
         late = note_on_manual_stop(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
-    elif (request := next((one.where for one in now.found if END_REQUESTED in one.facts), None)) is not None:
+    elif (
+        request := next((finding.where for finding in now.found if END_REQUESTED in finding.facts), None)
+    ) is not None:
         at = f"{request.source}:{request.number}"
         notes.append(message("diagnosis.asked-to-end-line", line=shown(request.text), at=at))
     elif fine and _ends_open(diagnosis, context):
@@ -84,7 +86,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
 
 
 def _clocks_note(hosts: RunHosts) -> Text:
-    """Return the note on hosts whose clocks are off, the largest offset first."""
+    """Return the note on hosts whose clocks are wrong, the largest offset first."""
     farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
     clocks: list[str | Message] = [
         message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))
@@ -96,14 +98,16 @@ def _clocks_note(hosts: RunHosts) -> Text:
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:
-    """Return the seconds between the last step and the stop of the run; ``None`` if they are unknown."""
+    """Return the seconds between the last step and the stop of the run, or ``None`` if they are unknown."""
     if run.tracker.phase != "train":
         return None
     if run.context.waited is not None:
         return run.context.waited
     if run.clock.last_sign is None:
         return None
-    interrupts = [place.time for one in now.found if one.tagged("interrupt") for place in one.occurrences]
+    interrupts = [
+        place.time for finding in now.found if finding.tagged("interrupt") for place in finding.occurrences
+    ]
     end = min((time for time in interrupts if time is not None), default=run.context.ended_at)
     return run.clock.silence if end is None else end - run.clock.last_sign
 

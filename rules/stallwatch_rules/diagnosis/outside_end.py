@@ -1,7 +1,8 @@
 """Detect runs that were ended from outside after they had stalled silently.
 
-The cause of such a run is the stall, and not what ended it. Only the log is used: how long it was silent
-before a scheduler, a SIGTERM or a time limit ended the run, compared with the pace of the run.
+The cause of such a run's end is the stall, not the signal or scheduler that ended it. Only the log is used:
+the duration of the silence before a scheduler, a SIGTERM or a time limit ended the run is compared with the
+pace of the run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd 
     """Return the time at which something outside the run ended it, according to the log.
 
     Return `None` if the log shows no such end, if the run continued after it, or if the time is unknown. Some
-    lines about an end have no timestamp, such as the first lines of srun, but the lines of slurmstepd next to
+    lines about an end, such as the first lines of srun, have no timestamp. The lines of slurmstepd next to
     them have one.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
@@ -56,7 +57,7 @@ def is_end(finding: RuleFinding) -> bool:
 
 
 def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Point the stall's finding to the last line of a rank, if other ranks have a different last line."""
+    """Point a stall's finding to the last line of the few ranks whose last line differs from the others'."""
     words = differing_last_line(streams)
     if words is None:
         return finding
@@ -76,7 +77,10 @@ def last_unknown_line(stream: StreamReading) -> Line | None:
 
 
 def differing_last_line(streams: Streams) -> Line | None:
-    """Return the last line of the few ranks that printed a different last line than all other ranks."""
+    """Return the last line of the few ranks that printed a different last line than all other ranks.
+
+    For a single rank, return its last line.
+    """
     last = {
         key: last_unknown_line(stream) for key, stream in streams.items() if stream.last_advance is not None
     }

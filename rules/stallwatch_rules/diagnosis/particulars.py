@@ -53,7 +53,8 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         odd = mismatched_ranks(watchdog_positions(run.streams))
-        if odd is not None and odd.ranks and odd.others():  # else, it is unknown which ranks are odd
+        # without both groups of ranks, it is unknown which ranks differ from the others
+        if odd is not None and odd.ranks and odd.others():
             return _with_odd_ranks(primary, odd, run, [primary.rule])
         return primary
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
@@ -113,20 +114,20 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
 
 
 def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
-    """Return the facts that decide which of the page's fixes apply, if any of them has a condition."""
+    """Return the facts that decide which of the page's fixes apply, if any of the fixes has a condition."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
-    own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
-    own = (own or [*run.streams.values()])[:MAX_READ]
+    streams = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
+    streams = (streams or [*run.streams.values()])[:MAX_READ]
     failed: list[str] = []
     others: list[str] = []
     messages: list[str] = []
-    for stream in own:
+    for stream in streams:
         for seen in stream.exceptions_now().seen.values():
             paths = failed if page.id in seen.raised.rules else others
             paths += (frame.path for frame in seen.raised.frames)
             messages.append(seen.raised.message)
-    lines = "\n".join((*_stored_lines(own), *messages))
+    lines = "\n".join((*_stored_lines(streams), *messages))
     text = "\n".join((lines, *failed, *others))
     return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
 
@@ -157,22 +158,22 @@ def title_of(page: RulePage) -> Message:
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
     """Return whether a source is the log of a vLLM server, whose failures belong to no rank and no step."""
-    own = [stream for (name, _), stream in streams.items() if name == source]
-    if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
+    of_source = [stream for (name, _), stream in streams.items() if name == source]
+    if len(of_source) == len(streams) or any(stream.last_advance is not None for stream in of_source):
         return False
-    texts = (entry.first.text for stream in own for entry in stream.templates.entries.values())
-    hits = (text for stream in own for hits in stream.hits.values() for text in hits.exemplars)
+    texts = (entry.first.text for stream in of_source for entry in stream.templates.entries.values())
+    hits = (text for stream in of_source for hits in stream.hits.values() for text in hits.exemplars)
     return any(_VLLM.search(text) for group in (texts, hits) for text in group)
 
 
 def _with_odd_ranks(primary: Primary, odd: MismatchedRanks, run: Snapshot, rules: Collection[str]) -> Primary:
-    """Name in the primary cause the ranks that waited in a different collective than most ranks."""
+    """Name, in the primary cause, the ranks that waited in a different collective than most ranks."""
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, run.hosts), odd.ranks, run.streams, rules)
 
 
 def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str]) -> Primary:
-    """Point the primary cause to a line with a match of these rules that one of the ranks printed itself."""
+    """Point the primary cause to a line that one of these ranks printed and one of these rules matched."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
@@ -188,7 +189,7 @@ def _with_own_line(primary: Primary, ranks: list[int], streams: Streams, rules: 
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Add to the primary cause the memory limit of the container, if `kubectl describe` shows one limit."""
+    """Add the memory limit of the container to the primary cause, if `kubectl describe` shows one limit."""
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
@@ -210,7 +211,7 @@ def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) ->
 
 
 def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
-    """Describe the primary cause as an end from outside, if only a SIGTERM from outside ended the run."""
+    """Describe the primary cause as an end from outside if only a SIGTERM from outside ended the run."""
     failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in finding.hits.values() for text in hits.exemplars]
     if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
@@ -220,7 +221,7 @@ def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Pr
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Add to a crash of compiled code the call in which it occurred, as faulthandler printed it."""
+    """Add the call in which compiled code crashed, as faulthandler printed it, to the primary cause."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -241,10 +242,10 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
 
 
 def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Add the stack frames of its exception to the primary cause.
+    """Add the stack frames of the exception that is the primary cause.
 
     The user's own innermost frame is also added to the evidence. Frames are added only if the primary cause
-    points to a line of that exception, because another exception of the same rule may have been raised
+    points to a line of the exception, because another exception of the same rule may have been raised
     elsewhere. Crashes of compiled code are skipped, because the pages on those crashes show the frames.
     """
     match = finding.shown_match
@@ -262,9 +263,9 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
         return primary
     nearest = max(candidates, key=lambda raised: raised.line.number)
     frames = [shown(frame) for frame in shown_frames(nearest.frames)]
-    own = own_frame(frames)
-    evidence = [*primary.evidence[:1], f"  {own}", *primary.evidence[1:]][:MAX_EVIDENCE]
-    return replace(primary, frames=frames, evidence=evidence if own else primary.evidence)
+    innermost = own_frame(frames)
+    evidence = [*primary.evidence[:1], f"  {innermost}", *primary.evidence[1:]][:MAX_EVIDENCE]
+    return replace(primary, frames=frames, evidence=evidence if innermost else primary.evidence)
 
 
 def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
@@ -290,7 +291,7 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return advice that names hosts, if all their ranks are absent or none of the absent ranks has a log."""
+    """Return advice that names hosts if all their ranks are absent, or if no absent rank has a log."""
     hosts = run.hosts.of(absent)
     logged = any(rank in run.hosts.of_ranks for rank in absent)
     if not hosts or (logged and not run.hosts.whole(absent)):
@@ -300,7 +301,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 
 
 def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
-    """Add to the primary cause the ranks that waited in an earlier collective, if they are few."""
+    """Add the ranks that waited in an earlier collective to the primary cause, if they are few."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in watchdog_positions(run.streams).items():
         if flight.work is not None:
@@ -317,7 +318,7 @@ def _with_late_ranks(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Point the primary cause to the rank for which the others waited in a collective, if it is known.
+    """Point the primary cause to the rank for which the others waited in a collective, if this rank is known.
 
     The ranks that print a timeout reached the collective. To find the reason, a user must look at the last
     step and the last lines of the missing rank.
@@ -332,12 +333,12 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         return _with_late_ranks(primary, run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
-    own = min((steps[rank] for rank in absent if rank in steps), default=None)
+    last_step = min((steps[rank] for rank in absent if rank in steps), default=None)
     ranks = f"rank {fold_ranks(absent)}"
-    if own is None or others is None:
+    if last_step is None or others is None:
         advice = message("diagnosis.did-not-come", ranks=ranks)
     else:
-        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
+        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=last_step, others=others)
     if whole := _of_whole_hosts(absent, run):
         advice = whole
     primary = named(primary, absent, advice, run.hosts)
@@ -350,7 +351,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary
-    return _pointed_to(primary, absent[0], lines[0], own) if len(lines) == 1 else primary
+    return _pointed_to(primary, absent[0], lines[0], last_step) if len(lines) == 1 else primary
 
 
 def _pointed_to(primary: Primary, rank: int, line: Line, step: int | None) -> Primary:
@@ -366,7 +367,7 @@ def _pointed_to(primary: Primary, rank: int, line: Line, step: int | None) -> Pr
 
 
 def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:
-    """Describe in the primary cause what the missing ranks were busy with, and for how long."""
+    """Add the activity of the missing ranks and the duration of the activity to the primary cause."""
     rank, activity = ranks[0], stream.activity_now
     assert activity is not None
     until, begun = first_timeout(primary.rule, run), stream.when(activity.first)

@@ -1,7 +1,8 @@
 """Detect failures after which a launcher restarted its workers, and write the note about them.
 
-Usually only one rank prints steps. The lines of another rank that failed therefore never show that training
-continued. A later restart of all workers shows this, if the run's steps follow it.
+Usually, only one rank prints steps. Therefore, the lines of another rank that failed do not show whether
+training continued. A later restart of all workers shows that it continued, if steps of the run follow the
+restart.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ def restarts_of(streams: Streams) -> list[Restart]:
     """Return the restarts of workers in all logs, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
-    logs the failed worker as an error. Without a line about the restart, it is recognized by the steps: the
-    step number decreases after the error, and many steps follow. After a failure that ended the run, buffered
-    output can still follow, but its step number does not decrease.
+    logs the failed worker as an error. If the log has no line about a restart, the steps show the restart:
+    the step number decreases after the error, and many steps follow. After a failure that ended the run,
+    buffered output can still follow, but its step number does not decrease.
     """
-    # the key contains the number of remaining attempts, because all nodes report the same number
+    # the inner keys are numbers of remaining attempts, because all nodes report the same number
     found: dict[tuple[str, int], dict[str, Restart]] = {}
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}
@@ -54,8 +55,8 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
     lead = max(timelines, key=lambda timeline: timeline.advances)
     if not stop.left and not _went_back(stop, stops, lead):
         return None
-    earlier = [one.step for one in lead.intervals if one.number < stop.line.number]
-    followed = sum(one.span for one in lead.intervals if one.number >= stop.line.number)
+    earlier = [interval.step for interval in lead.intervals if interval.number < stop.line.number]
+    followed = sum(interval.span for interval in lead.intervals if interval.number >= stop.line.number)
     return Restart(stop.line, tuple(stop.ranks), earlier[-1] if earlier else None, followed)
 
 
@@ -66,17 +67,17 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     between the decrease and its end.
     """
     number = stop.line.number
-    before = sum(one.span for one in lead.intervals if one.number < number)
+    before = sum(interval.span for interval in lead.intervals if interval.number < number)
     backs = [back for back in lead.backs if back > number]
     if 4 * (len(lead.backs) - len(backs)) > before:
-        return False  # ranks without prefixes share the log: a lower step is another rank's
+        return False  # several ranks without prefixes share the log, and a lower step is that of another rank
     if stop.over is None or not backs:
         return bool(backs)
     return any(backs[0] < later < stop.over for later in stops)
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """Return a note with the number of restarts, and the place, ranks and reason of the last one."""
+    """Return a note with the number of restarts, and the place, ranks and reason of the last restart."""
     if not restarts:
         return ""
     last = restarts[-1]
@@ -90,16 +91,16 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """Return the line that shows why the last restart happened, preferably that of a cause; empty if none."""
+    """Return the line with the reason for the last restart, preferably from a cause, or an empty string."""
     found: list[tuple[str, Line]] = []
     for finding in now.found:
         if finding.role in ("cause", "symptom"):
             matches = [match for hits in finding.hits.values() for match in (hits.first, hits.last)]
             found += [(finding.role, match.line) for match in matches]
     found += [("unknown", finding.seen.last.line) for finding in now.exceptions.unknown]
-    own = [(role, line) for role, line in found if next_restart(line, restarts) is last]
-    if not own:
+    of_last = [(role, line) for role, line in found if next_restart(line, restarts) is last]
+    if not of_last:
         return ""
-    _, line = min(own, key=lambda found: (found[0], -found[1].number))
+    _, line = min(of_last, key=lambda found: (found[0], -found[1].number))
     text = shortened(shown(line.text))
     return f"{text} (rank {line.rank})" if line.rank is not None else text

@@ -1,6 +1,7 @@
 """Detect logs that belong to different runs, although a user passed them as the logs of one run.
 
-Only clear signs count: most folders contain one run's ranks, and the logs of two nodes are very similar.
+Only clear signs count, because most folders contain the ranks of one run, and the logs of two nodes are very
+similar.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | N
 
 
 def _difference(course: StepRange, other: StepRange) -> str:
-    """Return what shows that two logs are from different runs: ``job``, ``total``, ``time`` or nothing."""
+    """Return the sign that two logs are from different runs: ``job``, ``total``, ``time``, or ""."""
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
     if course.job and other.job and course.job != other.job:

@@ -39,12 +39,12 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """How the run ended; an empty string if it is unknown."""
+        """The kind of the run's ending, or an empty string if the ending is unknown."""
         return self.ending.kind if self.ending is not None else ""
 
     @property
     def failed(self) -> bool | None:
-        """True if the run failed, False if it succeeded; ``None`` if its ending does not show which."""
+        """True if the run failed, False if it succeeded, or ``None`` if its ending does not show which."""
         return self.ending.failed if self.ending is not None else None
 
     @property
@@ -54,7 +54,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0; ``None`` if there is none."""
+        """The process that failed although the command returned 0, or ``None`` if there is none."""
         return self.ending.crash if self.ending is not None else None
 
 
@@ -75,7 +75,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank; a rank that was not read has that of the rank with the same lines."""
+        """The last step of each rank. An unread rank has the last step of the rank with the same lines."""
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]
@@ -93,7 +93,7 @@ class RemovedFinding(NamedTuple):
 
 
 class StallEnds(NamedTuple):
-    """A change that records the rules which show how the run was ended after it had stalled."""
+    """A change that records the rules that show how the run was ended after it had stalled."""
 
     rules: frozenset[str]
 
@@ -129,7 +129,7 @@ class Assessment(msgspec.Struct, frozen=True):
         return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
-        """Return the assessment after these changes. Changed findings keep their places; new ones follow."""
+        """Return the assessment with these changes. Changed findings keep their places; new ones follow."""
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:

@@ -1,4 +1,4 @@
-"""Describe the starts of a program, if one log contains the output of several starts."""
+"""Describe the starts of a program whose log contains the output of several starts."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from stallwatch_rules.text.display import iso
 
 
 def ended_in_trouble(diagnosis: Diagnosis) -> bool:
-    """Return whether a part of a log ends with a failure or with a stop of the run."""
+    """Return whether the diagnosed part of a log failed, stalled or was interrupted."""
     return diagnosis.in_trouble or diagnosis.verdict == "interrupted"
 
 
 def came_after(head: Head, diagnosis: Diagnosis) -> bool:
-    """Return whether all failures came after a start's first lines; repeated errors do not end a start."""
-    fatal = [one for one in diagnosis.findings if one.harm == "fatal"]
-    unknown = [one.first.line for one in diagnosis.unknown]
-    firsts = [*unknown, *(one.first.line for one in fatal)]
-    lasts = [*unknown, *(one.last.line for one in fatal)]
+    """Return whether a start's failures came after its first lines.
+
+    Errors that occurred only among these lines did not end the start.
+    """
+    fatal = [finding for finding in diagnosis.findings if finding.harm == "fatal"]
+    unknown = [exception.first.line for exception in diagnosis.unknown]
+    firsts = [*unknown, *(finding.first.line for finding in fatal)]
+    lasts = [*unknown, *(finding.last.line for finding in fatal)]
     return not firsts or (min(firsts) > head.first and max(lasts) > head.last)
 
 
 def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) -> Start:
     """Return the record of the start whose lines range from `first` to `last`."""
-    own = streams.values()
-    began = min((one.first_time for one in own if one.first_time is not None), default=None)
-    ended = max((one.last_time for one in own if one.last_time is not None), default=None)
-    zoned = all(one.last_zoned for one in own)
+    readings = streams.values()
+    began = min((reading.first_time for reading in readings if reading.first_time is not None), default=None)
+    ended = max((reading.last_time for reading in readings if reading.last_time is not None), default=None)
+    zoned = all(reading.last_zoned for reading in readings)
     progress, primary = diagnosis.progress, diagnosis.primary
     return Start(
         number=0,
@@ -51,7 +54,7 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
     """Add all starts to the diagnosis of the newest start, with a note on how the earlier starts ended."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
-        diagnosis.verdict = "no-evidence"  # the newest start began like the earlier starts
+        diagnosis.verdict = "no-evidence"  # like the earlier starts, the newest start is a training run
     newest = start_of(diagnosis, streams, part.first, part.last)
     newest.number, newest.reported = starts.count + 1, True
     diagnosis.starts = [newest, *reversed(list(starts))]
@@ -64,6 +67,8 @@ def _note(starts: Starts) -> Text:
         message("diagnosis.starts-ended", count=count, verdict=message(f"report.{verdict}"), rule=rule)
         if rule is not None
         else message("diagnosis.starts-ended-so", count=count, verdict=message(f"report.{verdict}"))
-        for (verdict, rule), count in sorted(starts.verdicts.items(), key=lambda one: (-one[1], str(one[0])))
+        for (verdict, rule), count in sorted(
+            starts.verdicts.items(), key=lambda item: (-item[1], str(item[0]))
+        )
     ]
     return message("diagnosis.earlier-starts", count=starts.count, ends=ends)

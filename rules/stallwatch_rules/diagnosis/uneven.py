@@ -17,13 +17,14 @@ from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
-ENOUGH = 8  #: minimum number of steps that a rank must have printed for its pace to be known
-#: minimum multiple of a rank's last gap, and minimum number of printed steps, by which the other ranks must
-#: have continued after the rank's last step
+ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
+#: minimum distance by which other ranks must have continued after a rank's last step: this number of printed
+#: steps, and this multiple of the interval between the rank's last printed steps
 BEYOND = 10
-ALIKE = 2.0  #: maximum ratio of a rank's last gap, and of its number of lines, to those of other ranks
+#: maximum ratio between two ranks of the intervals between their steps, and of their numbers of steps
+ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
-LATE = 4  #: number of gaps at the end of a log that show the pace; the middle of long logs is not read
+LATE = 4  #: number of last intervals that define a rank's pace, because the middle of long logs is not read
 
 
 @dataclass
@@ -73,9 +74,9 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 def ranks_left_behind(streams: Streams) -> Uneven | None:
     """Return the ranks that printed steps as regularly as the others, but stopped long before them.
 
-    Most ranks of a healthy run print few lines, or print only at the start. Therefore ranks are compared only
-    if they share a step counter and a pace until the first of them ends, and most of the ranks must have
-    continued. A log that begins late was truncated, and is not evidence.
+    Most ranks of a healthy run print few lines, or print only at the start. Therefore, two ranks are compared
+    only if they have the same step counter and the same pace until the first of them ends. In addition, most
+    of the ranks must have continued. A log that begins late was truncated and is not evidence.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
@@ -106,27 +107,27 @@ def _courses(streams: Streams) -> dict[int, _Course]:
         main = stream.timelines.main
         if rank is None or main is None:
             continue
-        steps = [one.step for one in main.intervals if one.step is not None]
+        steps = [interval.step for interval in main.intervals if interval.step is not None]
         if len(steps) < max(2, len(main.intervals)) or steps != sorted(set(steps)):
             continue  # the losses have no step numbers, or a counter restarted
-        series = next(name for name, one in stream.timelines.by_series.items() if one is main)
+        series = next(name for name, timeline in stream.timelines.by_series.items() if timeline is main)
         if rank not in found or found[rank].steps[-1] < steps[-1]:
             found[rank] = _Course(stream, main, series, steps)
     return found
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Return whether a rank took steps at the pace of a peer until its log ended, long before the peer's."""
-    own, last = course.steps, course.steps[-1]
-    if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
+    """Return whether a rank took steps at the pace of a peer, but its log ended long before the peer's."""
+    steps, last = course.steps, course.steps[-1]
+    if course.series != peer.series or course.timeline.total != peer.timeline.total or len(steps) < ENOUGH:
         return False
-    beside = [step for step in peer.steps if own[0] <= step <= last]
+    beside = [step for step in peer.steps if steps[0] <= step <= last]
     beyond = sum(step > last for step in peer.steps)
-    if len(beside) < 2 or len(own) * ALIKE < len(beside) or beyond < BEYOND:
+    if len(beside) < 2 or len(steps) * ALIKE < len(beside) or beyond < BEYOND:
         return False
     usual = median(later - earlier for earlier, later in pairwise(beside))
-    if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
+    if course.gap > ALIKE * usual or abs(peer.steps[0] - steps[0]) > ALIKE * max(usual, course.gap):
         return False
-    # Output of a rank after its last step shows that the rank was alive and printed no more steps.
+    # If a rank printed output after its last step, it was still alive and merely printed no more steps.
     reached = peer.clock.at(course.stream.last_time)
     return reached is None or reached <= (last + peer.steps[-1]) / 2

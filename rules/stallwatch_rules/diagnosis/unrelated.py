@@ -1,4 +1,4 @@
-"""Remove matches about the end of other programs, and matches of exceptions that only share the text.
+"""Remove matches about the end of other programs, and about other exceptions with the same text.
 
 A script that watches the GPUs, shows curves or serves a model alongside the training may end by a signal or
 with an exit status at any time. The shell, container, or systemd unit that reports the end usually names the
@@ -15,8 +15,8 @@ from stallwatch_rules.failures.raised import ExceptionChain, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
-#: Reports that name what ended: the command (bash, zsh), the target (make), the container (Docker Compose) or
-#: the unit (systemd).
+#: Lines that report the end of a program and name the program by its command (bash, zsh), target (make),
+#: container (Docker Compose) or unit (systemd).
 _PROGRAM = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
@@ -35,18 +35,19 @@ _HELPER = lazy(
     r"(?![a-zA-Z_])"
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
-#: Programs that start training, and (below) services that such programs run alongside it.
+#: Programs that start training. The programs of `_SERVES` are services, even if such a program starts them.
 _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
 _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
-#: A report on a program's end that does not name the program; a sandbox for rewards prints it repeatedly.
+#: A report of a program's end that does not name the program. A sandbox that calculates rewards prints many
+#: such reports.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: number of reported ends above which these are the ends of programs that the run calls
+MOST_RESTARTS = 5  #: if a log reports more ends than this, they are the ends of programs that the run calls
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
-    """Return the findings without those whose lines only report the end of a helper program."""
+    """Return the findings, except those whose lines all report the end of a helper program."""
     return [finding for finding in found if not finding.hits or not all(map(_is_helper, finding.texts()))]
 
 
@@ -60,7 +61,7 @@ def is_recurring_noise(finding: RuleFinding) -> bool:
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():
-        # other lines are between the matches
+        # True if other lines are between the matches
         spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
@@ -78,23 +79,27 @@ def _is_another(text: str) -> bool:
 
 
 def _program_in(text: str) -> str:
-    """Return the program whose end a line reports; empty if the line names none."""
+    """Return the name of the program whose end a line reports, or an empty string if there is no name."""
     match = _PROGRAM.search(text)
     return next(filter(None, match.groups()), "") if match else ""
 
 
-_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: string literals in code may contain the searched words: row["RANK"]
+#: string literals in code may contain the searched words, as in row["RANK"]
+_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")
 
 
 def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> list[RuleFinding]:
     """Return the findings without exceptions that come from code to which their page does not apply.
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while a checkpoint is loaded, and a
-    configuration otherwise. A page declares this (``said_by``), and the check applies only if the exception's
-    stack frames are shown. If a script does everything in ``main``, the line of code in the innermost frame
-    decides (``load_state_dict(…)``).
+    configuration otherwise. A page names the matching code in ``said_by``. The check applies only if the log
+    shows the exception's stack frames. If a script does all its work in ``main``, the line of code in the
+    innermost frame decides (``load_state_dict(…)``).
     """
-    kept = (_without_foreign_streams(one, streams) if one.page.said_by and one.hits else one for one in found)
+    kept = (
+        _without_foreign_streams(finding, streams) if finding.page.said_by and finding.hits else finding
+        for finding in found
+    )
     return [finding for finding, before in zip(kept, found, strict=True) if finding.hits or not before.hits]
 
 
@@ -104,8 +109,8 @@ def _without_foreign_streams(finding: RuleFinding, streams: Streams) -> RuleFind
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()
         seen = [each.last for each in table if finding.rule in each.last.rules]
-        own = [raised for raised in seen if not _is_foreign(finding.page, raised)]
-        if seen and not own and any(is_exception_line(finding.hits[key], raised) for raised in seen):
+        fitting = [raised for raised in seen if not _is_foreign(finding.page, raised)]
+        if seen and not fitting and any(is_exception_line(finding.hits[key], raised) for raised in seen):
             del hits[key]
     return replace(
         finding, hits=hits, occurrences=tuple(at for at in finding.occurrences if at.stream in hits)

@@ -14,7 +14,7 @@ from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 from stallwatch_rules.stream import StreamReading
 
-LAST_LINES = 3  #: number of last lines in which an error decides the verdict on a log without recognized text
+LAST_LINES = 3  #: number of last lines that are searched for an error if a log contains no recognized text
 WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
 END_REQUESTED = "asked-to-end"  #: fact and message key: a signal requested the end of the run
@@ -35,7 +35,7 @@ def means_stall(chosen: RuleFinding) -> bool:
 def verdict_of(
     chosen: RuleFinding | None, run: Snapshot, now: Assessment
 ) -> tuple[Verdict, Interrupter | None]:
-    """Return the verdict on a run with this primary cause, and who stopped it from outside, if anyone."""
+    """Return the verdict on a run with this primary cause, and who or what stopped the run from outside."""
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
         by = _stopped_by(chosen, run, now)
@@ -92,10 +92,11 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):
-        return "user"  # a program that was stopped may also print its duration
+        # the duration in the log is not evidence, because a program that was stopped may also print it
+        return "user"
     if how not in ("", "left"):
         return None
-    return "signal" if any(END_REQUESTED in one.facts for one in now.found) else None
+    return "signal" if any(END_REQUESTED in finding.facts for finding in now.found) else None
 
 
 def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
@@ -103,7 +104,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     context, tracker = run.context, run.tracker
     if now.facts.complete or context.failed is False:
         return "finished"
-    serves = any(one.answers >= SERVED for one in run.streams.values())
+    serves = any(stream.answers >= SERVED for stream in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
     # If the agent stopped watching before the run ended, nothing shows whether the run continued.
@@ -120,12 +121,12 @@ def _is_of_training(run: Snapshot, now: Assessment) -> bool:
         or tracker.progressed
         or tracker.last_loss is not None
         or tracker.finished
-        or any(one.of_a_run or one.summary.codes or one.sampled for one in run.streams.values())
+        or any(stream.of_a_run or stream.summary.codes or stream.sampled for stream in run.streams.values())
     )
 
 
 def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
-    """Return whether the primary cause ended a stall: it appeared only after the run had stalled."""
+    """Return whether the primary cause ended a stall, because it appeared only after the run had stalled."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
         return False
@@ -144,9 +145,11 @@ def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
 def _ends_in_error(stream: StreamReading) -> bool:
     """Return whether a stream ends with a line that its logger marks as an error."""
-    last = [one for one in stream.templates.entries.values() if one.last_index >= stream.index - LAST_LINES]
-    error = max((one.last_index for one in last if states_error(one.last.text)), default=None)
+    last = [
+        entry for entry in stream.templates.entries.values() if entry.last_index >= stream.index - LAST_LINES
+    ]
+    error = max((entry.last_index for entry in last if states_error(entry.last.text)), default=None)
     # A program that logs the same kind of work before and after an error survived the error.
     return error is not None and not any(
-        one.index < error < one.last_index and states_info(one.last.text) for one in last
+        entry.index < error < entry.last_index and states_info(entry.last.text) for entry in last
     )

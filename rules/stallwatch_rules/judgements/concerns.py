@@ -1,7 +1,8 @@
 """Describe the warnings that the probe reports: imminent or silent failures that no log shows yet.
 
-A probe reports an observation; this module defines what it means. A warning is degrading while the run
-continues, fatal only if the failure itself occurred, and dropped if the run ended well without the failure.
+A probe reports an observation, and this module defines the meaning of the observation. A warning is degrading
+while the run continues, fatal only if the failure itself occurred, and harmless if the run ended well without
+the failure.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ NAN_LOSSES = "nan-losses"  #: the key of the warning about several NaN or infini
 
 
 class Concern(NamedTuple):
-    """One kind of warning; the message ``concern.<key>`` explains its consequence."""
+    """One kind of warning. The message ``concern.<key>`` explains the consequence of the warning."""
 
     seen: str  #: text of the evidence: a template that the captures of the probe fill in
     names: tuple[str, ...] = ()  #: the captures that the message needs
     lasting: bool = False  #: True if the harm remains even if the run ended well
-    fatal: bool = False  #: True if the run is lost, even if it continues
+    fatal: bool = False  #: True if the run cannot succeed, even if it continues
 
 
 CONCERNS: Mapping[str, Concern] = {
@@ -76,7 +77,7 @@ CONCERNS: Mapping[str, Concern] = {
 
 
 def evidence_of(captures: Mapping[str, str]) -> str:
-    """Return what the probe observed, in one line; empty for a warning unknown to this version."""
+    """Return the probe's observation in one line, or "" for a warning unknown to this version."""
     concern = CONCERNS.get(captures.get(SEEN, ""))
     if concern is None:
         return ""
@@ -87,7 +88,7 @@ def evidence_of(captures: Mapping[str, str]) -> str:
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
-    """Return what a warning means for the run; empty for a warning unknown to this version."""
+    """Return the meaning of a warning for the run, or "" for a warning unknown to this version."""
     seen = captures.get(SEEN, "")
     concern = CONCERNS.get(seen)
     if concern is None:

@@ -1,8 +1,8 @@
 """Name the rules that are inferred from the facts of a run, because no single line shows them.
 
-The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` names
-words that must occur in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that use
-peer-to-peer transfers).
+The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` contains
+words that the log must contain: without a mixture-of-experts model, or GPUs that use peer-to-peer transfers,
+the conclusion about them makes no sense.
 """
 
 from __future__ import annotations

@@ -11,13 +11,12 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
 RECOVERED = 3  #: minimum number of steps after a failure that show that the failure did not end the run
-#: minimum number of steps after a failure that show that it did not end a run that is known to have failed:
-#: the output may be out of order
+#: the same minimum for a run that is known to have failed, because its output may be out of order
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: minimum number of requests answered after a failure that show that an inference server survived
-#: minimum number of requests answered after a failure that show that an inference server survived, if the run
-#: is known to have failed: the server may have answered pending requests
+#: the same minimum for a run that is known to have failed, because the server may have answered pending
+#: requests
 SERVED_BUT_DIED = 20
 
 
@@ -31,11 +30,11 @@ class RunFacts(msgspec.Struct, frozen=True):
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to the silence
     timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not a last step
     failed_otherwise: bool = False  #: True if another cause is known to have ended the run
-    lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost them
+    lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost other ranks
     ended_well: bool = False  #: True if the watcher reports that the run ended well
     died: bool = False  #: True if the launcher or the exit code shows that the run failed
     phase: Phase = "train"  #: the last phase of the run
-    ended: bool = False  #: True if the log shows that the run was stalled until it was ended
+    ended: bool = False  #: True if the log shows that the run was stalled until something ended it
     last_sign: float | None = None  #: time of the last step, according to the log's clock
     #: True if the rank that the others wait for is known: by its stack, or because its log has no timeout
     missed: bool = False
@@ -44,8 +43,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, for the report of a stall.
 
-        A live watcher may start to count before the times in the log. So for a stalled run, the result is at
-        least the threshold.
+        A live watcher may count more seconds than the log shows. Therefore, the result for a stalled run
+        is at least the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
@@ -118,8 +117,8 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
     """Assess a failure after which training continued, by the number of steps after its last match.
 
     One step is enough if training had taken steps before the match and then reached its last step. In other
-    cases it is weak evidence, because a progress bar is drawn once more when its program ends by an
-    exception.
+    cases, one step is weak evidence, because a program that ends by an exception draws its progress bar once
+    more.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED

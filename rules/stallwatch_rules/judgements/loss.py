@@ -24,20 +24,22 @@ NATS = 1.5  #: minimum rise in an excerpt: with cross-entropy, predictions becom
 BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence
 NOISE = 6.0  #: minimum ratio of a jump to the usual noise, because noisy losses jump often
 ABOVE_ALL = 1.3  #: minimum ratio of a jump to the highest loss shortly before
-MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
+MID_RUN = 10  #: a first step beyond this multiple of the step distance is not the run's first step
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
-NEAR_THE_END = 10  #: number of last points within which a jump that disappeared is still reported
+NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
-GRADIENT = 5.0  #: a gradient norm above this multiple of the usual norm confirms a jump in few values
+#: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
+GRADIENT = 5.0
 BASELINE = 50  #: maximum number of points before a jump with which the jump is compared
 ZEROS = 3  #: minimum number of printed zeros that rule out a coincidence
-ZEROS_LATER = 10  #: minimum number of printed zeros that count if the gradients were not zero at first
-ZEROS_NEVER = 5  #: minimum number of zero losses from the start that count, each with a zero gradient
-#: minimum number of printed zeros if steps overflowed, as skipped steps may print 0
+ZEROS_LATER = 10  #: minimum number of printed zeros that show a failure if the gradients were not 0 at first
+ZEROS_NEVER = 5  #: minimum number of zero losses with zero gradients, from the start, that show a failure
+#: minimum number of printed zeros if steps overflowed, because trainers may print 0 for skipped steps
 ZEROS_AFTER_OVERFLOW = 50
-NO_MARGIN = 10  #: minimum number of equal losses that count in preference learning with rewards of zero
-COARSE = 20  #: a loss below this many units of its last printed digit can change and still print the same
+NO_MARGIN = 10  #: minimum number of equal losses that show a failure if the margins of all rewards are 0
+#: a loss below this many units of its last printed digit can change without changing the printed number
+COARSE = 20
 #: minimum ratio of the number of equal losses to the longest earlier series of equal losses: some losses are
 #: computed rarely and printed repeatedly
 REPEATED = 3
@@ -49,7 +51,7 @@ GUESSED_WITHIN = 3e-4  #: maximum distance of a random guess's loss from the log
 MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
 BEGUN = 3  #: number of values at the start of a run in which the loss may still settle
 RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule
-UNLOGGED = 20  #: a loss is missing if none was printed for this multiple of its usual interval
+UNLOGGED = 20  #: a loss is missing if no loss was printed for this multiple of the usual interval
 
 
 def finite_losses(points: Sequence[Point]) -> list[Point]:
@@ -72,9 +74,10 @@ def _first_step_and_distance(points: Sequence[Point]) -> tuple[float, float]:
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points of the last run if one file contains several runs.
 
-    Step numbers also decrease at the start of an epoch and when a run is resumed. So another run must have
-    losses well above the last losses before it. They must also be near the first losses in the file, or fall:
-    a run on other data starts at different losses, but a diverged run does not learn again.
+    Step numbers also decrease at the start of an epoch and when a run is resumed. Therefore, the first losses
+    of another run must be well above the last losses before them. They must also be near the first losses in
+    the file, or the losses must fall afterward: a run on other data starts at different losses, but a
+    diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -163,7 +166,8 @@ def _noise(losses: Sequence[float]) -> float:
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
     """Return whether the gradient norm jumped together with the loss, or just before it.
 
-    Without gradient norms, the loss alone must show the jump: it was constant before, and rose far.
+    Without gradient norms, the loss alone must show the jump: it must have been constant before the jump, and
+    must have risen far.
     """
     norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
@@ -235,11 +239,11 @@ def judge_frozen(
 def _guessing(known: Sequence[Point]) -> int | None:
     """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
-    Return ``None`` if they are not. A run normally has this loss at its start. So its loss must have been
-    different after its first values, or the run must have begun long before. The values must fluctuate,
-    because equal or steadily changing values have other reasons: several ranks print the same values, values
-    with few digits are rounded, and a smoothed loss passes through this value. A constant loss is normal
-    while the learning rate rises or is nearly zero.
+    Return ``None`` if the last losses differ from ln(classes). A run normally has this loss at its start.
+    Therefore, the loss must have been different after the first values, or the log must begin in mid-run. The
+    values must fluctuate, because equal or steadily changing values have other reasons: several ranks print
+    the same values, values with few digits are rounded, and a smoothed loss passes through this value. A
+    constant loss is normal while the learning rate rises or is nearly zero.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -260,10 +264,10 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
 
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
-    """Return how many equal losses in a row are too many to be a coincidence.
+    """Return the minimum number of equal losses in a row that rules out a coincidence.
 
-    More losses are required if they have few digits. ``never_else`` is True if all earlier losses are equal,
-    too.
+    The number is larger if the losses have few digits. ``never_else`` is True if all earlier losses are
+    equal, too.
     """
     digits = len(f"{loss:.12g}".replace(".", "").replace("-", "").strip("0"))
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200

@@ -1,4 +1,4 @@
-"""Assess overflows of fp16 training, which are harmless at its start and can show its end later."""
+"""Assess overflows in fp16 training, which are harmless at its start but can be fatal later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
-    """Assess overflows in fp16 training by their number and by when they occurred."""
+    """Assess overflows in fp16 training by their number and by the steps at which they occurred."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     if scale.good is not None:
@@ -105,7 +105,7 @@ def judge_falling_scale(
 ) -> Judgement | None:
     """Assess a loss scale that falls again and again, in logs that show the scale but no overflows.
 
-    ``excerpt`` is True if the log begins in mid-run. The scale is then already calibrated.
+    ``excerpt`` is True if the log begins in mid-run, when the scale is already calibrated.
     """
     known = [scale for scale in scales if scale is not None]
     row = 0

@@ -22,7 +22,7 @@ class _Row(msgspec.Struct):
 
 
 class NanLosses:
-    """Counter of consecutive NaN or infinite losses, separately for each source such as a rank.
+    """Counter of consecutive NaN or infinite losses, with a separate count for each source, such as a rank.
 
     The result depends only on the losses, so a problem is always reported at the same step of a run.
     """

@@ -1,8 +1,8 @@
 """Assess runs that fail without an error message, by a table of conditions on the metrics they print.
 
 Each assessment is a list of conditions that must all hold, each on one metric. The conditions compare a run
-with itself, and require many values in a row. Therefore a spike that disappears, the warm-up or the last
-steps of a schedule, and a solved task are not failures.
+with itself, and require many values in a row. Therefore, the following are not failures: a spike that
+disappears, the warm-up or the last steps of a schedule, and a solved task.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Condition = Callable[[Metrics], Params | None]
 
 WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
-ALWAYS = 40  #: minimum number of equal evaluation results that count, if printed with fewer than four digits
-#: minimum number of rewards equal to one penalty from the start, for it not to be the best reward; a reward
-#: of 0 may be the maximum
+ALWAYS = 40  #: minimum number of equal evaluation results with fewer than four digits that show a failure
+#: minimum number of rewards that equal the same penalty from the start, if this penalty is not the best
+#: possible reward; a constant reward of 0 may be the best
 NEVER_EARNED = 200
-FLOOR = 0.05  #: values within this share of a metric's range above its minimum are at its floor
+FLOOR = 0.05  #: a metric is at its floor if it exceeds its minimum by at most this share of its range
 GONE = 0.05  #: a metric below this share of its first values has vanished
-OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
-NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
+OUTLIERS = 20  #: up to one in this many rewards is an outlier above the level that the run reaches
+NEAR_BEST = 0.1  #: a reward is at its best if at most this share of its range is missing
 KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to earlier values, and its minimum value
-KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of the rising values before
+KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of rising values before them
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
-EVALUATIONS = 5  #: minimum number of equal evaluation results that count, if printed with five digits
-EVALUATIONS_ROUNDED = 8  #: minimum number of equal evaluation results that count, if printed with four
+EVALUATIONS = 5  #: minimum number of equal evaluation results with five digits that show a failure
+EVALUATIONS_ROUNDED = 8  #: the same minimum for results with four digits
 
 
 class Quality(NamedTuple):
@@ -103,7 +103,7 @@ def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
 
 
 def not_a_number(metric: str, count: int, metrics: Metrics) -> Params | None:
-    """Check whether at least ``count`` last values are all NaN or infinite."""
+    """Check whether at least the last ``count`` values are all NaN or infinite."""
     bad = _at_end([not math.isfinite(value) for value in metrics.get(metric, ())])
     return {"count": bad} if bad >= count else None
 
@@ -111,9 +111,9 @@ def not_a_number(metric: str, count: int, metrics: Metrics) -> Params | None:
 def below_best(metric: str, metrics: Metrics) -> Params | None:
     """Check whether a reward is below the best reward of the run.
 
-    If it is not below, the task may be solved, and there is nothing left to learn. The best reward is the
-    highest value in the run other than the present one, without outliers. A reward that never changed counts
-    as the best, unless it is a penalty.
+    If the reward is not below the best reward, the task may be solved, and the run has nothing left to learn.
+    The best reward is the highest value in the run that differs from the present reward, without outliers. A
+    reward that never changed counts as the best, unless it is a penalty.
     """
     values = _finite(metrics, metric)
     if len(values) < WINDOW:
@@ -152,7 +152,7 @@ def fell_to_fraction(names: Sequence[str], metrics: Metrics) -> Params | None:
 
 
 def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
-    """Check whether the last values are far above all values before they began to rise."""
+    """Check whether the last values are far above all values before the rise."""
     values = metrics.get(metric, ())
     before, last = values[: -KL_STAYED - KL_RAMP], values[-KL_STAYED:]
     if len(before) < WINDOW or not all(map(math.isfinite, before)):
@@ -166,8 +166,8 @@ def rose_sharply(metric: str, metrics: Metrics) -> Params | None:
 def never_changes(metric: str, other: str, metrics: Metrics) -> Params | None:
     """Check whether a metric has exactly the same value in many evaluations.
 
-    The loss must change meanwhile, and the metric ``other`` must not change. The values 0 and 1 do not count:
-    they belong to a task that is not started or is solved.
+    During these evaluations, the loss must change, and the metric ``other`` must not change. The values 0 and
+    1 do not count, because they belong to a task that the model has not started to learn, or has solved.
     """
     values = metrics.get(metric, ())
     if len(set(values)) != 1 or not math.isfinite(values[-1]) or values[-1] in (0, 1):
@@ -181,7 +181,7 @@ def never_changes(metric: str, other: str, metrics: Metrics) -> Params | None:
     return {"value": f"{values[-1]:.6g}", "count": len(values)}
 
 
-#: For each rule, the first entry whose conditions hold counts.
+#: For each rule, only the first entry whose conditions hold applies.
 QUALITIES: tuple[Quality, ...] = (
     Quality(
         COLLAPSE,
@@ -215,7 +215,7 @@ QUALITIES: tuple[Quality, ...] = (
     Quality("nan-loss", "evaluation-not-a-number", (partial(not_a_number, "eval_loss", 3),)),
     Quality(EVALUATION_FROZEN, "evaluation-same", (partial(never_changes, "eval_loss", "eval_accuracy"),)),
 )
-#: The judged metrics that are not in a ``Point``.
+#: The assessed metrics that are not in a ``Point``.
 OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl")
 OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
@@ -223,7 +223,7 @@ OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
     """Yield the rules whose conditions hold for the metrics of a run, as tags with the assessments.
 
-    ``ending`` is True if the run is near its last step, or past it. Schedules have then ended.
+    ``ending`` is True if the run is near or past its last step, when schedules have ended.
     """
     known: set[Tag] = set()
     for quality in QUALITIES:

@@ -1,12 +1,13 @@
 """Find the host or the rank for which all others of a run wait, with a sequential test over windows of steps.
 
-In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
-backward pass: in its collectives, all ranks wait for the last one. A rank's value for a step is the logarithm
-of its own time until the backward pass, minus the part that its number of tokens explains. Its deviation is
-that value minus the median of the other hosts (or ranks) that do the same work. A host is slow if the mean
-deviation over a window of steps exceeds both the least relevant slowdown and the level that the noise of the
-run can produce. The noise is estimated from differences of successive deviations, which a slow host hardly
-changes, and is assumed to have first-order autocorrelation. The test takes one pass and bounded memory.
+In synchronous training, whole steps take the same time on all ranks. The ranks differ in the time at which
+they begin the backward pass. In the collectives of the backward pass, all ranks wait for the last rank. A
+rank's value for a step is the logarithm of its own time until the backward pass, minus the part that its
+number of tokens explains. Its deviation is that value minus the median of the other hosts (or ranks) that do
+the same work. A host is slow if the mean deviation over a window of steps exceeds both the least relevant
+slowdown and the level that the noise of the run can produce. The noise is estimated from differences of
+successive deviations, because a slow host hardly changes these differences. The noise is assumed to have
+first-order autocorrelation. The test takes one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it on
 #: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
 POSITIVE = 0.8
 LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
-_WARM_UP = 2  # number of steps at the start that compile, allocate and record
+_WARM_UP = 2  # number of steps at the start, in which programs compile, allocate and record
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
-_CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger ones are clipped
+_CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger deviations are clipped
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
-_QUICK = 512  # number of values for a rough estimate of the noise that shows an increase sooner
+_QUICK = 512  # number of values for a rough estimate of the noise, which shows an increase sooner
 _LEAST_QUICK = 5
 # number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
 # changes the median, but only in one step
@@ -45,10 +46,11 @@ _USUAL_OF = 3
 _OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
-_MEAN_OF = 4  # approximate number of steps in a rank's mean times; fewer than the test of a change needs
+_MEAN_OF = 4  # approximate number of steps in a rank's mean times; the test of a change needs more steps
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
-_TOKENS_VARY = 0.05  # relative variation of tokens below which time is assumed to be proportional to them
+_MOST_OPEN = 512  # maximum number of incomplete steps, and steps by which a lost rank is behind or ahead
+# relative variation of tokens below which the time is assumed to be proportional to the tokens
+_TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
 _MEDIAN_TO_SD = 0.6745
 
@@ -56,7 +58,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class RankStep(NamedTuple):
-    """What one rank reports about one step: times, and the number of tokens."""
+    """One rank's report on one step: times, and the number of tokens."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
     whole: float  #: duration of the step in seconds
@@ -117,7 +119,7 @@ class _Series:
     def typical(self, steps: int) -> float:
         """Return the deviation over the last steps, for display.
 
-        Over few steps, it is the median of the values without clipping.
+        Over few steps, the result is the median of the values without clipping.
         """
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
@@ -158,7 +160,7 @@ class Comparison(Generic[_Key]):
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 
     def size(self, key: _Key, steps: int) -> float:
-        """Return how large a lag has been since it began, which can be later than the start of the window."""
+        """Return the size of a lag since it began, which can be later than the start of the window."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
         lag = max(ends, key=lambda end: end[0] * math.sqrt(end[1]), default=(0.0, 0))[0]
@@ -243,16 +245,18 @@ class Comparison(Generic[_Key]):
         return best
 
     def _score(self, series: _Series, mean: float, steps: int) -> float:
-        """Return by how many standard errors the mean exceeds zero.
+        """Return the number of standard errors by which the mean exceeds zero.
 
-        The noise is estimated from a limited number of values. So the score, which has Student's
+        The noise is estimated from a limited number of values. Therefore, the score, which has Student's
         distribution, is converted to a normal score (approximation of D. L. Wallace, 1959).
         """
-        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
+        least_noise = series.noise * max(
+            0.0, 1 - 3 / math.sqrt(series.seen)
+        )  # lower bound of the series' own noise
         correlated = self._correlation()
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
-        error = self._scale(own) * math.sqrt(spread / steps)
+        error = self._scale(least_noise) * math.sqrt(spread / steps)
         if error == 0:
             return math.inf
         samples = self._samples()
@@ -260,10 +264,10 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Detector of a host that delays the others; it reads the steps of all ranks, in any order."""
+    """Detector of a host that delays the others, from the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """Set from which cost a slow host is reported: share of the throughput, and seconds per step."""
+        """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, RankStep]] = {}  # step → rank → times
         self._at: dict[int, int] = {}  # rank → last reported step
@@ -299,7 +303,7 @@ class SlowHosts:
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, times: RankStep) -> bool:
-        """Add a step of a rank; return whether ``slow`` changed because of it."""
+        """Add a step of a rank, and return whether ``slow`` changed as a result."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < times.own < math.inf and 0 < times.whole < math.inf and times.tokens >= 0):
@@ -311,18 +315,18 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = times
         if len(self._open) > _MOST_OPEN:
-            # the oldest step by order of arrival: a restart may have returned to lower steps
+            # The oldest step is the first that was reported: after a restart, step numbers may be lower.
             del self._open[next(iter(self._open))]
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
         return self.slow != before
 
     def leave(self, host: str) -> bool:
-        """Remove the ranks of a host that was lost; return whether ``slow`` changed because of it."""
+        """Remove the ranks of a lost host, and return whether ``slow`` changed as a result."""
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Remove ranks that no longer take part, because their last step is far from this step."""
+        """Remove ranks that no longer participate, because their last step is far from this step."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -376,7 +380,7 @@ class SlowHosts:
                 self._report(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """Return how much a rank's time depends on its tokens: 0 if not at all, 1 if it is proportional."""
+        """Return the exponent of tokens in a rank's time: 0 if independent of tokens, 1 if proportional."""
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -472,15 +476,15 @@ class SlowHosts:
 
 
 def required_positive_steps(steps: int) -> float:
-    """Return in how many steps of a window a lagging host must be slower than its peers.
+    """Return the number of steps in a window in which a lagging host must be slower than its peers.
 
-    This is at most half of the steps plus four standard errors.
+    The number is at most half of the steps plus four standard errors.
     """
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return how much each value exceeds the median of the other values; empty for fewer than two values."""
+    """Return each value's excess over the median of the others; an empty result for fewer than two values."""
     others = len(values) - 1
     if others < 1:
         return {}

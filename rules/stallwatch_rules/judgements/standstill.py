@@ -1,4 +1,4 @@
-"""Assess runs that stopped without an error: in an evaluation, in collectives, or because a rank left."""
+"""Assess runs that stopped without an error: in an evaluation, in collectives, or because a rank ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE = 10.0  #: maximum seconds without a step that are normal before a manual s
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Assess a run that is silent since an evaluation began, because the evaluation does not end."""
+    """Assess a run that has been silent since an evaluation began, because the evaluation does not end."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
@@ -32,7 +32,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
     """Assess a ZeRO-3 run of a mixture-of-experts model whose ranks may wait for each other forever.
 
     This happens if ranks with different experts gather different parameters. ``witness`` is True if the log
-    shows this, or a changed order of modules.
+    shows this difference, or a changed order of modules.
     """
     if not (experts and witness and facts.is_stalled):
         return None
@@ -70,10 +70,11 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 
 
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """Return a note if a run that a user stopped may have stalled before; empty otherwise.
+    """Return a note if a run may have stalled before a user stopped it, and an empty string otherwise.
 
     The note requires that no step was completed for much longer than usual. ``durations`` are the seconds
-    between signs of a step, and ``paces`` the seconds that steps took. If both are empty, nothing is usual.
+    between signs of a step, and ``paces`` the seconds that steps took. If both are empty, the usual time is
+    unknown, and there is no note.
     """
     usual = paces or durations
     if silence is None or not usual or silence <= limit_of_steps(durations, Limits(floor=LATE)):
@@ -84,7 +85,7 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     """Assess ranks that exited early, while others stalled or failed, or continued without them.
 
-    For a run that ended well, pass only the ranks without which it continued.
+    If the run ended well, ``left`` must contain only the ranks without which the run continued.
     """
     if ranks_run_continued_without(left, facts):
         who = f"rank {fold_ranks(sorted({process.rank for process in left if process.rank is not None}))}"
@@ -99,7 +100,7 @@ def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
 
 
 def ranks_run_continued_without(left: Sequence[ExitedRank], facts: RunFacts) -> list[ExitedRank]:
-    """Return the ranks that exited long before the end of a run that ended well; empty for other runs."""
+    """Return the ranks that exited long before the end of a run, if the run ended well."""
     return [process for process in left if process.behind >= GONE_ON] if facts.ended_well else []
 
 

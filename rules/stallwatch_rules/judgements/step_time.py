@@ -1,11 +1,11 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
 A live run is tested repeatedly, so a test with a fixed limit would report a slowdown by chance sooner or
-later. Each time, the latest steps are compared with all steps before them by their ranks (the Mann-Whitney
-test, which does not assume a distribution of the steps), for windows of many lengths. The limit is set so
-that independent step times of any spread raise a false alarm in at most one run of a hundred over 400 steps.
-The limit grows with the length of the run and with the correlation of neighboring steps. `bench/slowdown.py`
-measures the rate of false alarms.
+later. Each time, the latest steps are compared with all earlier steps by their statistical ranks (the
+Mann-Whitney test, which does not assume a distribution of the steps), for windows of many lengths. The limit
+is set so that independent step times of any spread raise a false alarm in at most one run of a hundred over
+400 steps. The limit grows with the length of the run and with the correlation of neighboring steps.
+`bench/slowdown.py` measures the rate of false alarms.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
-STILL_SLOWER = 1.3  #: the last third of the slow steps must exceed this multiple: else the run recovered
+#: the last third of the slow steps must exceed this multiple; otherwise, the run recovered
+STILL_SLOWER = 1.3
 #: minimum ratio of the present tokens per second to those in the first third of the run, if slower steps only
 #: contain more tokens
 AS_QUICK = 0.9
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
-LIMIT_STEPS = 400  #: number of steps beyond which LIMIT grows by twice the logarithm of the relative length
+LIMIT_STEPS = 400  #: number of steps to which LIMIT applies; for others, 2 ln(steps / LIMIT_STEPS) is added
 LOOKED_AT = 1000  #: maximum number of paces that are tested, each of one or more steps
-SHIFT = 1.04  #: minimum ratio of the new pace to the old one for a straggler
+SHIFT = 1.04  #: minimum ratio of the new pace to the old pace for a straggler
 EVEN = 0.02  #: maximum relative variation of steps that count as even
 EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
 BEFORE = 200  #: maximum number of compared paces before a shift
-WARM_UP = 2  #: number of steps at the start that compile, allocate and record
+WARM_UP = 2  #: number of steps at the start, in which programs compile, allocate and record
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
     """Return the usual pace, the present pace, and the number of slow steps, if steps became slower.
 
-    Return ``None`` if they did not, or only for a while. `alone` is True if there is no other evidence than
-    the step times. The change must then be abrupt, because steps can become slower gradually by design, for
-    example with ever longer sequences.
+    Return ``None`` if steps did not become slower, or only temporarily. `alone` is True if the step times are
+    the only evidence. In this case, the change must be abrupt, because steps can become slower gradually by
+    design, for example with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
@@ -67,7 +68,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
     squares = [0.0, *accumulate(rank * rank for rank in ranks)]
-    pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
+    pairs = [0.0, *accumulate(rank * next_rank for rank, next_rank in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
         """Return the sums of the squared deviations of ranks from their mean, and of neighboring products."""
@@ -115,15 +116,14 @@ def _inflation(correlation: float, size: int) -> float:
 def as_quick(rates: Sequence[float]) -> bool:
     """Return whether the last steps process as many tokens per second as the first third of the steps.
 
-    Slower steps then only contain more tokens, such as longer answers in reinforcement learning.
+    In this case, slower steps merely contain more tokens, such as longer answers in reinforcement learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index of the first pace from which on the paces stay clearly above the former pace
-    ``usual``.
+    """Return the index from which on the paces stay clearly above the former pace ``usual``.
 
     The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
@@ -139,9 +139,10 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
     """Return the pace before and after very even steps became slightly slower, and the number of slow steps.
 
-    Synchronous training is as even as its slowest rank: if steps varied by two percent, a permanent rise of
-    five percent means that one GPU is slower. Return ``None`` if the steps are uneven or did not become
-    slower. ``excerpt`` is True if the log begins in mid-run, so that a few steps are enough.
+    The steps of synchronous training are as even as those of its slowest rank. If steps varied by two
+    percent, a permanent rise of five percent means that one GPU is slower. Return ``None`` if the steps are
+    uneven or did not become slower. ``excerpt`` is True if the log begins in mid-run, so that a few steps are
+    enough.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that count as one in a long run
     paces = _blocks(paces, joined)

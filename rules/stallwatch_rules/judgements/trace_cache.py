@@ -14,9 +14,10 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around them."""
+    """Assess the messages in which ZeRO-3 invalidates its trace cache, by the steps around the messages."""
     if facts.is_stalled:
-        if facts.missed:  # the message does not make a rank wait: at most, it cost time before the stall
+        # such a message does not make a rank wait; it cost at most some time before the stall
+        if facts.missed:
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
         if recurs_to_the_end(trace):
             if _rare(trace):
@@ -46,7 +47,8 @@ def _cost(trace: Trace) -> Judgement | None:
 def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
-    Only the first and the last match and their number are used, because most matches can be counted unread.
+    The result depends only on the first match, the last match and their number, because the lines of most
+    matches may have been counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -63,7 +65,7 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether there are few messages, many steps apart, and steps followed the last one."""
+    """Return whether the messages are few and many steps apart, and steps followed the last message."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False
     steps = trace.after_first or trace.steps

@@ -31,7 +31,7 @@ def cleaned_job(job: JobSummary) -> dict[str, Any]:
 
 
 def job_paths(job: JobSummary) -> dict[str, Any]:
-    """Return the name and the files of a job as they are safe to show.
+    """Return the name and the files of a job in a form that is safe to show.
 
     The name can be the path of a folder, and users can pass it to ``--job``.
     """

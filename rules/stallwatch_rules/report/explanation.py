@@ -24,7 +24,7 @@ def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[st
         for change in contribution.changes:
             yield step, _change_line(change, language)
         if contribution.noted:
-            yield step, "; ".join(text for one in contribution.noted for text in _noted(one, language))
+            yield step, "; ".join(text for note in contribution.noted for text in _noted(note, language))
         for text in _passed_over(contribution.passed_over, language):
             yield step, text
     yield word("verdict", language), render(phrases.badge(diagnosis), language)
@@ -51,7 +51,7 @@ def _noted(noted: Noted, language: str) -> Iterator[str]:
 def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
     """Yield a line for each reason why findings were not chosen as the root cause."""
     for reason in get_args(PassedReason):
-        rules = ", ".join(one.rule for one in passed if one.reason == reason)
+        rules = ", ".join(finding.rule for finding in passed if finding.reason == reason)
         if rules:
             yield word(f"chosen-{reason}", language, rules=rules)
 

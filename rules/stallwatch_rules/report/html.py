@@ -30,7 +30,7 @@ def to_html(
     """Return the diagnosis as an HTML page.
 
     ``context`` contains the lines of the log around the evidence, if they are available. If the run is one of
-    several ``jobs``, a table of them comes first.
+    several ``jobs``, a table of the jobs comes first.
     """
     shown = phrases.shown(diagnosis, language)
     diagnosis, primary = shown.diagnosis, shown.diagnosis.primary
@@ -38,11 +38,11 @@ def to_html(
     about = [primary.rule, shown.certainty, shown.where] if primary is not None else []
     unknown = [
         (
-            phrases.exception_where(one, language),
-            [phrases.exception_line(one, language), *phrases.marked_frames(one.frames)],
-            [text for text in (render(one.advice), phrases.nearest_line(one, language)) if text],
+            phrases.exception_where(exception, language),
+            [phrases.exception_line(exception, language), *phrases.marked_frames(exception.frames)],
+            [text for text in (render(exception.advice), phrases.nearest_line(exception, language)) if text],
         )
-        for one in diagnosis.unknown
+        for exception in diagnosis.unknown
     ]
     return _ENVIRONMENT.get_template("page.html.jinja").render(
         language="zh" if language.startswith("zh") else "en",
@@ -55,7 +55,10 @@ def to_html(
         starts=starts_table(starts, language, len(starts)) if starts else None,
         charts=list(_charts(diagnosis, language)),
         unknown=unknown,
-        new_lines=[(one.exemplar, phrases.new_line_where(one, language)) for one in diagnosis.new_lines],
+        new_lines=[
+            (new_line.exemplar, phrases.new_line_where(new_line, language))
+            for new_line in diagnosis.new_lines
+        ],
         word=functools.partial(word, language=language),
         prose=lambda text: Markup(_MARKDOWN.render(text)),  # safe: HTML is disabled in the renderer
     )
@@ -64,8 +67,8 @@ def to_html(
 def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]:
     mark = diagnosis.primary.step if diagnosis.primary is not None else None
     for name in _CHARTS:
-        series = [one for one in diagnosis.series if one.name == name]
-        ranks = phrases.ranks_of(sorted({one.rank for one in series if one.rank is not None}), language)
+        series = [curve for curve in diagnosis.series if curve.name == name]
+        ranks = phrases.ranks_of(sorted({curve.rank for curve in series if curve.rank is not None}), language)
         title = f"{word(name, language)} ({ranks})" if ranks else word(name, language)
         by = series[0].by if series else "step"
         if drawn := line_chart(series, title, word(by, language), mark if by == "step" else None):

@@ -17,7 +17,8 @@ Schema = Literal[1, 2]
 
 #: Verdicts that schema 1 calls "healthy" if the run is not in trouble.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")
-#: Keys that are omitted: thousands of numbers, which ``stallwatch samples`` prints, and the verdict in words.
+#: Omitted keys: "series" contains thousands of numbers, which ``stallwatch samples`` prints, and "badge"
+#: contains the verdict in words.
 _LEFT_OUT = ("series", "badge")
 _IN_SCHEMA_2 = {"harm": "impact", "harm_before": "impact_before"}
 
@@ -33,7 +34,7 @@ def to_json(
 ) -> bytes:
     """Return the diagnosis as JSON that ends with a line feed. NaN, infinity and secrets are removed.
 
-    If the diagnosis is that of one of several `jobs`, the JSON contains a summary of each.
+    If the diagnosis is about one of several `jobs`, the JSON contains a summary of each job.
     """
     report = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
     if not explain:
@@ -88,7 +89,7 @@ def _plain(value: Any, hint: Any, language: str) -> Any:
         }
     if isinstance(value, list):
         (of,) = get_args(hint) or (None,)
-        return [_plain(one, of, language) for one in value]
+        return [_plain(item, of, language) for item in value]
     return value
 
 
@@ -105,5 +106,5 @@ def _text(text: Text, language: str) -> dict[str, Any] | None:
     if isinstance(text, str):
         return {"id": None, "params": {}, "text": words}
     params = {name: _plain(value, None, language) for name, value in text.params.items()}
-    then = {"then": [_text(one, language) for one in text.then]} if text.then else {}
+    then = {"then": [_text(sentence, language) for sentence in text.then]} if text.then else {}
     return {"id": text.id, "params": params, "text": words} | then

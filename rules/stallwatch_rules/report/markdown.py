@@ -15,7 +15,7 @@ _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return the diagnosis as Markdown. If the run is one of several `jobs`, a table of them comes first."""
+    """Return the diagnosis as Markdown. If there are several `jobs`, a table of the jobs comes first."""
     shown = phrases.shown(diagnosis, language)
     diagnosis = shown.diagnosis
     blocks = []
@@ -39,7 +39,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSu
         )
     if diagnosis.unknown:
         blocks.append(f"### {word('unknown', language)}")
-        blocks += [_unknown(one, language) for one in diagnosis.unknown]
+        blocks += [_unknown(exception, language) for exception in diagnosis.unknown]
     if diagnosis.new_lines:
         blocks.append(f"### {word('new-lines', language)}")
         lines = []
@@ -97,14 +97,14 @@ def _unknown(unknown: UnknownException, language: str) -> str:
 
 
 def fence(lines: Iterable[str]) -> str:
-    """Return a code block whose fence is longer than any run of backticks inside it."""
+    """Return a code block whose fence is longer than any sequence of backticks inside it."""
     text = "\n".join(lines)
     ticks = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     return f"{ticks}text\n{text}\n{ticks}"
 
 
 def code(text: str) -> str:
-    """Return the text as inline code, with a fence longer than any run of backticks in the text."""
+    """Return the text as inline code, with a fence longer than any sequence of backticks in the text."""
     ticks = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     pad = " " if "`" in text else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"

@@ -1,6 +1,6 @@
 """Provide the phrases that all reports use, as plain text without markup.
 
-The verdict and the headline are messages, so that a job's line in a table can store them.
+The verdict and the headline are messages, so that a row in a table of jobs can store them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def is_cause_uncertain(diagnosis: Diagnosis) -> bool:
 def headline(diagnosis: Diagnosis) -> Text:
     """Return the headline of a report.
 
-    It is the title of the primary cause, an exception that matches no rule, or a sentence about the run.
+    The headline is the title of the primary cause, an exception that matches no rule, or a sentence about the
+    run.
     """
     if diagnosis.primary is not None:
         return diagnosis.primary.title
@@ -107,7 +108,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return where the primary cause occurred: its ranks, file, line, step and time, if they are known."""
+    """Return the place of the primary cause: its ranks, file, line, step and time, if they are known."""
     primary = diagnosis.primary
     if primary is None:
         return ""
@@ -140,7 +141,7 @@ def _ranks_of_primary(primary: Primary, diagnosis: Diagnosis, language: str) -> 
 
 
 def clock(time: str) -> str:
-    """Format an ISO time, such as ``2026-11-20 23:56:32 UTC``; without ``UTC`` if the zone is unknown."""
+    """Format an ISO time as ``2026-11-20 23:56:32 UTC``, without ``UTC`` if the time zone is unknown."""
     shown = time.partition(".")[0].removesuffix("Z").replace("T", " ")
     return f"{shown} UTC" if time.endswith("Z") else shown
 
@@ -152,19 +153,19 @@ def certainty(primary: Primary, language: str) -> str:
 
 
 def ranks_of(ranks: Sequence[int], language: str) -> str:
-    """Return ``rank 3`` or ``ranks 0–6, 8``; empty if no rank is known."""
+    """Return text such as ``rank 3`` or ``ranks 0–6, 8``, or an empty string if no rank is known."""
     if not ranks:
         return ""
     return f"{word('rank' if len(ranks) == 1 else 'ranks', language)} {fold_ranks(ranks)}"
 
 
 def counted_times(finding: Finding) -> str:
-    """Return how often a rule matched; ``≥ 1024`` means that unread files contain matches, too."""
+    """Return the number of matches; ``≥ 1024`` means that unread files contain matches, too."""
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
-    """Return a short text for ranks on many hosts; an empty string if the run has few hosts."""
+    """Return a short text for ranks on many hosts, or an empty string if the run has few hosts."""
     if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
         return ""
     return render(ranks_on(ranks, hosts), language)
@@ -190,7 +191,7 @@ def finding_line(
 
 
 def exception_line(unknown: UnknownException, language: str) -> str:
-    """Return ``ValueError: message``, or a note that the text ends before the exception."""
+    """Return ``ValueError: message``, or a note that the log ends before the exception's own line."""
     if not unknown.exception:
         return f"Traceback ({word('frames-cut', language)})"
     return f"{unknown.exception}: {unknown.message}".removesuffix(": ")
@@ -209,13 +210,13 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 def marked_frames(frames: Sequence[str]) -> list[str]:
     """Return the stack frames of an exception, with a mark before the innermost frame of the user's code."""
-    own = own_frame(frames)
-    last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
+    innermost = own_frame(frames)
+    last = max((at for at, frame in enumerate(frames) if frame == innermost), default=-1)
     return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:
-    """Return which ranks raised an exception, and where it occurred first."""
+    """Return the ranks that raised an exception, and the place of its first occurrence."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
@@ -231,7 +232,7 @@ def next_steps(unknown: UnknownException) -> list[Text]:
 
 
 def nearest_line(unknown: UnknownException, language: str) -> str:
-    """Return a text such as ``looks most like: cuda-oom``; empty if no rule is similar."""
+    """Return text such as ``looks most like: cuda-oom``, or an empty string if no rule is similar."""
     pages = ", ".join(page.rule for page in unknown.nearest)
     return f"{word('nearest', language)}: {pages}" if pages else ""
 
@@ -247,7 +248,7 @@ def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = Mapp
 
 
 def progress_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return ``step 0 – 100 of 900, last loss 0.8``; empty if the log does not show a step."""
+    """Return text such as ``step 0 – 100 of 900, last loss 0.8``; empty if nothing is known."""
     progress = diagnosis.progress
     parts = []
     if progress.last_step is not None:
@@ -263,14 +264,14 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def steps_of(run: Progress | JobSummary | Start, language: str) -> str:
-    """Return the last step as ``100 of 900``, or ``100`` without a total; empty if the step is unknown."""
+    """Return the last step as ``100 of 900``, or ``100`` without a total, or "" if the step is unknown."""
     if run.last_step is None:
         return ""
     return str(run.last_step) + (f" {word('of', language)} {run.total_steps}" if run.total_steps else "")
 
 
 def hosts_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return a text such as ``128: n0–n75 (ranks 0–607), …``; empty if the run has only one host."""
+    """Return text such as ``128: n0–n75 (ranks 0–607), …``, or "" if the run has only one host."""
     if not diagnosis.hosts:
         return ""
     parts = []
@@ -294,7 +295,7 @@ def environment_line(diagnosis: Diagnosis) -> str:
 
 
 def stats_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return the numbers of files, lines and bytes that were read, and the seconds that this took."""
+    """Return the numbers of files, lines and bytes that were read, and the duration in seconds."""
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)
@@ -312,7 +313,7 @@ def _size(count: int) -> str:
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
-    """Return the evidence for the harm of the primary cause, if an assessor decided how harmful it is."""
+    """Return the evidence for the harm of the primary cause, if an assessor assessed the harm."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")
@@ -337,7 +338,7 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
     diagnosis = clean_diagnosis(diagnosis)
     words = rendered(diagnosis, language)
     primary = words.primary
-    others = [one for one in words.findings if primary is None or one.rule != primary.rule]
+    others = [finding for finding in words.findings if primary is None or finding.rule != primary.rule]
     hosts = {rank: host.host for host in words.hosts for rank in host.ranks}
     facts = {
         "hosts": hosts_line(words, language),

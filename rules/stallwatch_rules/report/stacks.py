@@ -35,7 +35,7 @@ def folded(stacks: StallStacks, language: str = "en") -> str:
     Groups that deviate from the other groups come first.
     """
     parts = []
-    for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
+    for group in sorted(stacks.groups, key=lambda group: group.ranks[0] not in stacks.odd):
         head = say(
             "stacks.folded-odd" if group.ranks[0] in stacks.odd else "stacks.folded",
             language,
@@ -53,7 +53,7 @@ def _lines(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str) -> Iterat
     if stacks.groups:
         yield render(sentence(stacks))
     alike: dict[tuple[object, ...], list[RankAnswer]] = {}
-    for rank in sorted(ranks, key=lambda one: (one.rank not in stacks.odd, one.rank)):
+    for rank in sorted(ranks, key=lambda answer: (answer.rank not in stacks.odd, answer.rank)):
         alike.setdefault((rank.condition, rank.origin, rank.threads), []).append(rank)
     for group in alike.values():
         first = group[0]

@@ -19,11 +19,12 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
 
     Screen readers read the title. NaN and infinite values leave a gap with a mark at the bottom.
     """
-    xs = [step for one in series for step in one.steps]
-    ys = [value for one in series for value in one.values if value is not None]
+    xs = [step for line in series for step in line.steps]
+    ys = [value for line in series for value in line.values if value is not None]
     if not xs or not ys:
         return ""
-    margin = (max(ys) - min(ys)) * 0.05 or abs(max(ys)) * 0.1 or 1.0  # also if all values are the same
+    # the margin must not be 0 if all values are equal
+    margin = (max(ys) - min(ys)) * 0.05 or abs(max(ys)) * 0.1 or 1.0
     across = _Scale(min(xs), max(xs), _LEFT, WIDTH - _RIGHT)
     upward = _Scale(min(ys) - margin, max(ys) + margin, HEIGHT - _BOTTOM, _TOP)
     parts = [_ticks(across, upward)]

@@ -40,7 +40,7 @@ Assess = Callable[[Snapshot, Assessment], Iterable[Change]]
 
 
 class Assessor(NamedTuple):
-    """An assessor as it is listed in the table of assessors."""
+    """A row in the table of assessors."""
 
     name: str
     after: tuple[str, ...]  #: the assessors whose results this assessor uses
@@ -77,7 +77,7 @@ ASSESSORS: tuple[Assessor, ...] = (
 def assess(
     run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
 ) -> tuple[Assessment, list[Contribution]]:
-    """Run the assessors one after another; return the final assessment, and what each assessor changed."""
+    """Run the assessors one after another. Return the final assessment and the changes of each assessor."""
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:

@@ -31,7 +31,7 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Tags of signals whose line does not give the reason; other lines of the log may give it.
+#: Tags of signals whose report does not contain the reason. Other lines of the log may contain the reason.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceback may be in another log
 
@@ -53,7 +53,8 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     For example, Slurm cancels a step whose task failed, nodes lose their rendezvous with a node that died,
     and a process crashes with a segmentation fault during its teardown. A report that a peer was lost is
     never the reason why that peer crashed, even if the report comes before the crash.
-    Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: the cancellation is a symptom.
+
+    Example: ``STEP 88131.0 ON n1 CANCELLED`` after ``torch.OutOfMemoryError`` is a symptom.
     """
     removed = [RemovedFinding(finding.rule) for finding in _cancellations_by_scheduler(now)]
     yield from removed
@@ -64,11 +65,19 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         others = {*run.catalogue.tagged("follows-failure"), *run.catalogue.tagged(SIGTERM)}
         raised = now.exceptions.fatal
         if late.tagged("sigsegv"):
-            own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, run.streams)
-            others |= failures_of_lost_peers(now.found, own)
-            raised = [one for one in raised if not one.shows_teardown or one.stream[1] in own]
-        failures = [one for one in now.found if one.is_failure and one.rule not in others]
-        if any(came_before(one, late) for one in failures) or any(_raised_first(one, late) for one in raised):
+            crashed = {rank for _, rank in late.hits if rank is not None} | ended_with(
+                BY_SEGFAULT, run.streams
+            )
+            others |= failures_of_lost_peers(now.found, crashed)
+            raised = [
+                exception
+                for exception in raised
+                if not exception.shows_teardown or exception.stream[1] in crashed
+            ]
+        failures = [finding for finding in now.found if finding.is_failure and finding.rule not in others]
+        if any(came_before(finding, late) for finding in failures) or any(
+            _raised_first(exception, late) for exception in raised
+        ):
             changed = replace(late, role="symptom")
         elif late.tagged("cancelled") and _task_failed_before(now, late):
             changed = replace(late, role="wrapper")
@@ -79,9 +88,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield the findings of a cancellation that only show that a scheduler ended the job.
+    """Yield the findings about a cancellation that only show that a scheduler ended the job.
 
-    Their only line is srun's "Job step aborted", which srun prints whenever a step ends early
+    Such a finding has only srun's line "Job step aborted", which srun prints whenever a step ends early
     (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
@@ -92,8 +101,8 @@ def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
 
 
 def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
-    """Return whether a task failed before the cancellation `late`, so that srun canceled the step for it."""
-    task = next((one for one in now.fatal if one.tagged("task-failed")), None)
+    """Return whether a task failed before the cancellation `late`, and therefore caused the cancellation."""
+    task = next((finding for finding in now.fatal if finding.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
@@ -104,18 +113,19 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
     places = late.occurrences
     if exception.time is not None and all(place.time is not None for place in places):
         return all(place.time is not None and exception.time < place.time for place in places)
-    own = [place for place in places if place.stream == exception.stream]
-    return bool(own) and all(exception.index < place.position for place in own)
+    same_stream = [place for place in places if place.stream == exception.stream]
+    return bool(same_stream) and all(exception.index < place.position for place in same_stream)
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make the rank that ended first the cause, if the other ranks only report that they lost a peer.
 
-    An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, the rank
-    that aborted is the one to inspect. The same holds for a rank that ended with an exit status and no
+    An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
+    inspect the rank that aborted. This also applies to a rank that ended with an exit status and without a
     message.
-    Example: rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` for rank 3: the cause is that
-    abort.
+
+    Example: if rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` for rank 3, the abort of rank
+    3 is the cause.
     """
     catalogue, streams, tracker = run.catalogue, run.streams, run.tracker
     missing = ended_well(streams)
@@ -148,12 +158,12 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Return whether the logs contain any line of a rank; some launchers do not write its lines to them."""
+    """Return whether the logs contain lines of a rank; some launchers do not write a rank's lines to logs."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
 def _early_exit(run: Snapshot, note: Text, rank: int) -> RuleFinding:
-    """Return the finding for a rank that exited early; it points to the launcher's line about the exit."""
+    """Return the finding for a rank that exited early. It points to the launcher's line about the exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
@@ -173,7 +183,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     its helpers after the training, its shell reports which signal ended them. A complete progress bar without
     a loss does not show that the training was over.
 
-    Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
+    Example: ``Fatal Python error: Aborted`` after ``Training completed.`` is degrading.
     """
     fatal, facts = now.fatal, now.facts
     if not facts.complete or now.exceptions.fatal:

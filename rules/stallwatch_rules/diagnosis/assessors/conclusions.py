@@ -74,7 +74,7 @@ Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment and other 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add findings that no line shows: a silent hang, steps that became slower, a loss that diverged.
 
-    Example: no step for 7 hours in a run that takes 12 s per step: silent-hang-no-error.
+    Example: a run that takes 12 s per step and has shown no step for 7 hours gets ``silent-hang-no-error``.
     """
     catalogue = run.catalogue
     if run.context.stalled and run.context.kind != "oom-killed":
@@ -99,7 +99,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     gone = judge_left(left, facts)
     if gone is not None:  # the agent or a launcher reported that the ranks ended
         where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
-        step = min((one.step for one in left if one.step is not None), default=None)
+        step = min((process.step for process in left if process.step is not None), default=None)
         fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
         yield LEFT_EARLY, gone, fields
         return
@@ -134,7 +134,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     odd = mismatched(watchdog_positions(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
-    lines: dict[str, Line] = {}  # operation → a line about it from a rank that ran it
+    lines: dict[str, Line] = {}  # operation → a line about the operation from a rank that ran it
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
             line = stream.hits[rule].first.line
@@ -190,7 +190,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     rule = run.catalogue.rule_tagged
     stream = list(run.streams.values())[place]
     points = curve.points
-    nan = any(one.harm != "harmless" for one in now.found if _not_a_number(one))
+    nan = any(finding.harm != "harmless" for finding in now.found if _not_a_number(finding))
     overflowed = stream.lowest_scale is not None
     zeros = judge_zero_gradients(points, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed)
     if zeros is not None:
@@ -227,7 +227,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     """Infer findings from metrics other than the loss, for a run without an error message."""
     streams = [(key, stream.curves) for key, stream in run.streams.items()]
-    metrics = {name: [one.value for one in leading_track(name, streams)] for name in OF_TRACKS}
+    metrics = {name: [reading.value for reading in leading_track(name, streams)] for name in OF_TRACKS}
     metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
     lead = leading_curve(streams)
     if lead is not None:
@@ -245,15 +245,17 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """Return the results of a run's evaluations, each once, even if the log prints it several times.
+    """Return the results of a run's evaluations, each result once, even if the log prints it several times.
 
     A result counts as new if its step differs from that of the previous result, or if training continued
     between the two.
     """
     return [
-        one.value
-        for before, one in zip((None, *readings), readings, strict=False)
-        if before is None or one.mark > before.mark or (one.step is not None and one.step != before.step)
+        reading.value
+        for before, reading in zip((None, *readings), readings, strict=False)
+        if before is None
+        or reading.mark > before.mark
+        or (reading.step is not None and reading.step != before.step)
     ]
 
 
@@ -263,7 +265,7 @@ def _not_a_number(finding: RuleFinding) -> bool:
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
     """Assess the number of skipped steps that the stream with the highest step shows."""
-    counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
+    counts = [(stream.skipped_first, stream.skipped_last) for stream in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
     return judge_skipped(first, last, losses, facts)
@@ -274,7 +276,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return
-    if any(one.role != "wrapper" and one.rule not in now.ends for one in now.fatal):
+    if any(finding.role != "wrapper" and finding.rule not in now.ends for finding in now.fatal):
         return
     silence = judge_silence(now.facts)
     if silence is not None:

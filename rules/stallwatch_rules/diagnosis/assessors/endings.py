@@ -1,8 +1,8 @@
 """Assess how the run and its log ended, from the command, the launcher, and signals.
 
 Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node. Many
-trainers then save and exit, each with its own message: such an end is not a failure, and no rule describes
-it.
+trainers then save their state and exit, each with its own message. Such an end is not a failure, and no rule
+describes it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: Other signals that end a process that does not handle them; their rule has the tag "other-signal".
+#: Other signals that end a process that does not handle them. Their rule has the tag "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
 NEAR = 500  #: maximum number of lines between the report of a signal and the end of the stream
@@ -60,7 +60,7 @@ _SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
-#: Text about the handler of a signal, or about an ignored signal, rather than about a received one.
+#: Text about the handler of a signal, or about an ignored signal, rather than about a received signal.
 _NO_SIGNAL_RECEIVED = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
@@ -70,7 +70,7 @@ _NO_SIGNAL_RECEIVED = lazy(
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add a finding for how the run ended, if the agent observed the end but no line of the log shows it.
 
-    Example: the kernel counted an out-of-memory kill: host-oom-sigkill, although no line mentions it.
+    Example: if the kernel counted an out-of-memory kill that no line mentions, add ``host-oom-sigkill``.
     """
     context, pages = run.context, run.catalogue.pages
     if context.ending is None:
@@ -85,20 +85,20 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Record whether the log ends with the timeout of a collective, or with a different failure.
 
-    Example: ``Watchdog caught collective operation timeout`` is last: a collective timed out, and a peer is
-    lost.
+    Example: if the log ends with ``Watchdog caught collective operation timeout``, a collective timed out and
+    a peer is lost.
     """
     ends = now.ends
     if run.clock.ended:
-        ends = frozenset(one.rule for one in now.found if is_end(one))
+        ends = frozenset(finding.rule for finding in now.found if is_end(finding))
         yield StallEnds(ends)
-    fatal = [one for one in now.fatal if one.rule not in ends]
-    own = any(one.role == "cause" or _is_of_own_work(one) for one in fatal)
+    fatal = [finding for finding in now.fatal if finding.rule not in ends]
+    own_failure = any(finding.role == "cause" or _is_of_own_work(finding) for finding in fatal)
     timed_out = _ends_in_timeout(fatal) or now.exceptions.timed_out
     other = any(not seen.timed_out for seen in now.exceptions.fatal)
-    lost = timed_out or any(one.role == "symptom" for one in fatal)
-    failed_otherwise = own or (other and not timed_out)
-    waited = [one.rule for one in fatal if one.role == "symptom" and one.tagged(AWAITS_PEER)]
+    lost = timed_out or any(finding.role == "symptom" for finding in fatal)
+    failed_otherwise = own_failure or (other and not timed_out)
+    waited = [finding.rule for finding in fatal if finding.role == "symptom" and finding.tagged(AWAITS_PEER)]
     missed = now.facts.missed or any(
         seen_elsewhere(rule, run, now) or busy_ranks(rule, run, now) is not None for rule in waited
     )
@@ -113,16 +113,17 @@ def _is_of_own_work(finding: RuleFinding) -> bool:
 def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
     """Return whether the run ended with a symptom of a stall, such as the timeout of a collective."""
     return any(
-        _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
-        for one in fatal
-        if one.role == "symptom"
+        _HANGS.search(finding.rule)
+        or (finding.first is not None and _TIMED_OUT.search(finding.first.line.text))
+        for finding in fatal
+        if finding.role == "symptom"
     )
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Mark findings as less certain if much output follows them, because they may not have ended the run.
 
-    Example: ``torch.OutOfMemoryError``, then 600 lines without a step: lower confidence.
+    Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
     """
     for finding in now.found if not run.died else ():
         after = [run.streams[key].index - 1 - hits.last_index for key, hits in finding.hits.items()]
@@ -133,7 +134,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Turn findings that only show how a stalled run was ended into symptoms.
 
-    Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
+    Example: ``CANCELLED AT … DUE TO TIME LIMIT`` after 7 hours without a step is a symptom.
     """
     if run.clock.ended and any(finding.rule in STANDSTILLS for finding in now.fatal):
         note = message("diagnosis.ended-a-stall")
@@ -143,8 +144,10 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add a finding for the signal that ended the run, if no line of the log explains the signal.
 
-    A report of other ranks that they lost the rank that received the signal is not an explanation.
-    Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
+    If other ranks report that they lost the rank with the signal, their report does not explain the signal.
+
+    Example: for ``The command was ended by SIGSEGV.`` and a log that contains only steps, add
+    ``process-segfault``.
     """
     context, catalogue = run.context, run.catalogue
     ending = context.ending
@@ -177,9 +180,10 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     """Explain a SIGTERM that came after a failure: the launcher ended the other ranks because of the failure.
 
-    Without a launcher that does this, no other process notices that a rank died until a user looks. The
-    rank's exception then counts even if other ranks continued to train.
-    Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher sent it.
+    Without a launcher that ends the other ranks, no process notices that a rank died until a user checks the
+    run. In this case, the rank's exception counts even if other ranks continued to train.
+
+    Example: ``closing signal SIGTERM`` after ``torch.OutOfMemoryError`` is from the launcher.
     """
     exceptions, termination = now.exceptions, now.tagged(SIGTERM)
     if termination is None or termination.harm != "fatal":
@@ -196,14 +200,14 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add a finding for a signal that asked the run to end, if the log shows the signal but no failure.
 
-    Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: the end was requested, so it is harmless.
+    Example: ``[rank: 0] Received SIGTERM: 15`` after the last step shows a requested end, which is harmless.
     """
     rule, tracker, context = run.catalogue.rule_tagged(SIGTERM), run.tracker, run.context
     if context.failed or context.now is not None or tracker.shows_finish or not rule:
         return
     if not tracker.progressed:
         return  # servers and other programs also receive such signals
-    failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
+    failed = now.exceptions.fatal or any(finding.role != "notice" for finding in now.fatal)
     lines = signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
         return
@@ -241,7 +245,7 @@ def _signal_reports(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return how many steps of a stream began after a line, if both are in the same source."""
+    """Return the number of steps that a stream shows after a line, or 0 if the line is in another source."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

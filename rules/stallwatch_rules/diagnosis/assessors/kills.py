@@ -23,9 +23,10 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Assess a SIGKILL whose lines do not mention memory.
 
     A scheduler sends SIGKILL if SIGTERM has no effect. If a scheduler or a launcher is known to have ended
-    the run, or if ranks had already given up waiting, the kill does not explain the failure. A scheduler that
+    the run, or if ranks had already timed out, the kill does not explain the failure. A scheduler that
     cancels the run after the kill only ends the remaining processes.
-    Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: only the signal is known.
+
+    Example: if the log contains only ``failed (exitcode: -9) local_rank: 0``, only the signal is known.
     """
     kill = now.tagged(SIGKILL)
     if kill is None or not kill.hits or kill.harm != "fatal" or run.context.kind == "oom-killed":
@@ -47,26 +48,26 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess a SIGKILL by the memory use: if it was far below the limit, the kernel did not send the signal.
+    """Assess a SIGKILL by the memory use: if memory use was low, the kernel did not send the signal.
 
-    Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use: process-killed-from-outside.
+    Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use becomes ``process-killed-from-outside``.
     """
     context, memory, kill = run.context, run.context.memory, now.tagged(SIGKILL)
     if kill is None or kill.harm != "fatal" or memory is None:
         return
     if lines_about_memory(kill) or "ending-counted" in kill.facts:
         return
-    if any(kill.rule in one.all_explained for one in now.fatal):
+    if any(kill.rule in finding.all_explained for finding in now.fatal):
         return  # the kill ended the run, and its sender is known
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
-        # The kernel's count includes an OOM kill, but perhaps of another process.
+        # The kernel's count includes an OOM kill, but it may be that of another process.
         facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
     held = memory.most / GIB
-    # A small process may use 0.011 GiB; "0.0" would be wrong for any process.
+    # A small process may use 0.011 GiB, for which "0.0" would be wrong.
     numbers = {"held": f"{held:.1f}" if held >= 0.1 else f"{held:.2g}", "limit": f"{memory.limit / GIB:.1f}"}
     if memory.speaks == "for":
         note = message("diagnosis.killed-near-limit", **numbers)
@@ -83,16 +84,16 @@ def _killed_here(ending: Ending) -> bool:
     """Return whether the watched process itself was killed, not a child process whose end it reported."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
-    own = isinstance(how, Message) and how.has("run.status-signal")
-    itself = own or contains_message(detail, "run.ended-signal", "run.status-signal")
+    status_signal = isinstance(how, Message) and how.has("run.status-signal")
+    itself = status_signal or contains_message(detail, "run.ended-signal", "run.status-signal")
     return ending.kind == "killed" and (ending.crash is not None or (ending.signal == "SIGKILL" and itself))
 
 
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
-    """Return whether the process was killed on the host whose memory was observed; ``None`` if unknown.
+    """Return whether the process was killed on the observed host; ``None`` if this is unknown.
 
-    The log of pdsh, mpirun or srun contains the lines of all nodes, but the memory use of one host is not
-    evidence about the others.
+    The log of pdsh, mpirun or srun contains the lines of all nodes, but memory use was observed only on one
+    host. It is not evidence about the other hosts.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):
@@ -116,7 +117,7 @@ def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | Non
 
 
 def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Replace the finding of a kill by a finding of a kill from outside, with the same lines."""
+    """Replace the finding of a kill with a finding of a kill from outside, with the same lines."""
     yield RemovedFinding(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

@@ -23,7 +23,7 @@ _NUMBER = lazy(NUMBER)
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Assess warnings that only the probe reported, such as a model that trains in evaluation mode.
 
-    Example: the probe saw ``loss nan, at least 3 times in a row``: fatal, though the run continues.
+    Example: ``loss nan, at least 3 times in a row`` is fatal, although the run continues.
     """
     ended_well = run.context.failed is False
     for finding in now.found:
@@ -43,7 +43,7 @@ def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Assess findings of rules whose harm depends on the steps around their matches.
 
-    Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
+    Example: ``Invalidate trace cache @ step 0`` is harmless if 60 steps follow.
     """
     streams, facts = run.streams, now.facts
     for finding in now.found:
@@ -60,25 +60,25 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
-    """Return the number of a rule's matches between each two steps, from the stream with the most matches.
+    """Return the number of matches between consecutive steps, from the stream with the most matches.
 
-    If that stream has no steps, the steps of another stream are used. This requires timestamps in both
+    If that stream has no steps, the steps of another stream are used, which requires timestamps in both
     streams.
     """
     key = max(finding.hits, key=lambda k: (finding.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = finding.hits[key].count
     stream = streams[key]
-    own = stream.timelines.main
+    timeline = stream.timelines.main
     lead = longest_timeline({other: s.timelines for other, s in streams.items()})
     times = stream.timelines.hit_times.get(finding.rule, [])
-    if (own is None or len(own.intervals) < 2) and lead is not None and lead is not own:
+    if (timeline is None or len(timeline.intervals) < 2) and lead is not None and lead is not timeline:
         counts = counts_in_intervals(lead.intervals, times) if times and stream.timed else None
         if counts is not None:
             return Trace(list(zip(lead.intervals, counts, strict=False)), counts[-1], count)
-    if own is None:
+    if timeline is None:
         return Trace([], 0 if lead is not None else count, count)
-    matches = [(interval, interval.hits.get(finding.rule, 0)) for interval in own.intervals]
-    return Trace(matches, own.open_hits.get(finding.rule, 0), count)
+    matches = [(interval, interval.hits.get(finding.rule, 0)) for interval in timeline.intervals]
+    return Trace(matches, timeline.open_hits.get(finding.rule, 0), count)
 
 
 def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:

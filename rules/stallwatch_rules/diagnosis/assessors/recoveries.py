@@ -33,7 +33,7 @@ SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an e
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make failures harmless if training continued after them.
 
-    Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
+    Example: ``torch.OutOfMemoryError`` at step 5 is harmless if steps 6 to 300 follow.
     """
     streams, facts = run.streams, now.facts
     for finding in now.found:
@@ -64,7 +64,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make a degrading finding fatal if its exception was raised in this run and ended the run.
 
-    Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
+    Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values`` is fatal if no step follows.
     """
     for finding in now.found if run.context.failed is not False else ():
         if finding.harm == finding.page.harm == "degrading" and finding.rule in now.exceptions.ended_in:
@@ -77,7 +77,8 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Ranks that are interrupted one after another report that they lost each other. If the interrupt came
     first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
     findings after it are harmless, even if their rules describe causes.
-    Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
+
+    Example: ``Watchdog caught collective operation timeout`` is harmless if the exit code is 0.
     """
     ended_well = run.context.failed is False
     interrupt = next(
@@ -102,7 +103,7 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Assess failures that programs often handle, such as a failed request that is sent again.
 
-    Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
+    Example: ``json.decoder.JSONDecodeError: Extra data`` is fatal if no step follows.
     """
     exceptions, facts, context = now.exceptions, now.facts, run.context
     otherwise = run.by_hand or context.failed is False or context.kind not in ("", "failed", "unknown")
@@ -121,8 +122,8 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
-            # The log may stop here without an ending, and the run may survive a failure that it survived
-            # before.
+            # The log may stop at this line although the run continued, and the run may survive a failure that
+            # it survived before.
             judged = not once or bool(facts.advances and not facts.died)
             yield replace(finding, harm="fatal", judged=judged)
 
@@ -132,10 +133,11 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     After a failure, threads and child processes report that they lost the failed process, and destructors and
     exit handlers fail. This output can appear long before that of the failure itself. If the main thread only
-    reports such a loss, the last thread or child that died for another reason is the cause. A handled
+    reports such a loss, the cause is the last thread or child process that died for another reason. A handled
     exception did not end the run, unless the run is known to have died and no other finding shows why.
-    Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended the
-    run.
+
+    Example: if a thread raises ``ConnectionResetError`` and the main program raises ``ValueError``, the
+    latter ended the run.
     """
     noise = [
         finding for finding in now.found if finding.harm in ("fatal", "degrading") and finding.shows_teardown
@@ -164,9 +166,11 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Assess messages of a shell and usage texts, which show that a program failed to start.
 
-    Start scripts often load modules that a machine lacks or print the help of programs, and then continue. So
-    a start counts as failed only if the message is the last output. A requested help text is not a failure.
-    Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
+    Start scripts often load modules that a machine lacks or print the help of programs, and then continue.
+    Therefore, a start counts as failed only if the message is the last output. A requested help text is not a
+    failure.
+
+    Example: ``run.sh: line 3: torchrunn: command not found`` is fatal if it is the only output.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
     trained = tracker.progressed or tracker.finished or any(finding.sampled for finding in streams.values())
@@ -184,7 +188,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program ran after a message about a failed start, by the output below the message."""
+    """Return whether the output below a message about a failed start shows that a program ran."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
