@@ -51,7 +51,7 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The duration in seconds: the printed duration or the time between the lines, whichever is longer."""
+        """The printed duration or the time between the lines, whichever is longer, in seconds."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None

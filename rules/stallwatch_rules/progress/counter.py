@@ -10,6 +10,7 @@ from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
 KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current speed
+
 # a drop of more than this multiple of the smallest rise shows a restart without further evidence
 _SURE_DROP = 8
 _LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer can come from a slower rank
@@ -39,6 +40,7 @@ class Counter:
     rises: int = 0
     stride: int = 1  #: number of steps by which the counter last rose in this attempt
     gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
+
     #: phase → seconds between consecutive rises of the counter
     durations: dict[Phase, deque[float]] = field(default_factory=dict)
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -68,7 +70,7 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs, or steps within an epoch, and the number of epochs is unknown."""
+        """True if the counter counts epochs or steps within an epoch, with an unknown number of epochs."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
@@ -119,7 +121,7 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample is at the end of an epoch and is the log's first sample from this epoch."""
+        """Return whether the sample is at the end of an epoch and is the first sample from this epoch."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 

@@ -21,6 +21,7 @@ LATEST = 256  #: number of the latest points, which are all kept
 OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
 ANEW = 2.0  #: a training run's first loss exceeds this multiple of the previous run's last loss
+
 #: maximum epoch at the first loss of a new training run (a resumed run starts at a higher epoch)
 FIRST_EPOCH = 1.0
 #: Metrics that are stored in separate tracks. A ``Point`` contains the other metrics.

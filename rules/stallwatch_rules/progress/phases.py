@@ -1,4 +1,4 @@
-"""Recognize lines that show the phase of a run: evaluation, saving, sampling, serving, ending or restarting."""
+"""Recognize lines that show the phase of a run (evaluation, saving, sampling, serving, end or restart)."""
 
 from __future__ import annotations
 

@@ -23,9 +23,11 @@ ALIVE = 5  #: if at least this many lines follow a silence, the run worked durin
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
 LONGEST_WAIT = 1200.0  #: maximum seconds for which a bar can stay at one step, for example during a save
 FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
+
 #: a log begins in mid-run if its first step exceeds this multiple of the steps between two samples
 MID_RUN = 10
 ZONES = 1800.0  #: smallest difference between two time zones, in seconds
+
 #: if two clocks differ by a multiple of ``ZONES``, within this number of seconds, their time zones can differ
 BY_CHANCE = 300.0
 

@@ -79,6 +79,7 @@ class Timeline:
         self.last_time: float | None = None  #: completion time of the last step
         self.backs: list[int] = []  #: numbers of the lines at which the steps went back
         self.left_out = 0  #: number of skipped samples without a step number before the next sample
+
         # time of a line, and the number of advances at that time
         self._time_anchor: tuple[float, int] | None = None
         # time of the trainer's clock, and the number of advances at that time
@@ -266,6 +267,7 @@ class StepClock:
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
             intervals = []  # the clock was set back, so the steps after a given time are unknown
+
         # Losses without step numbers show the number of completed steps, but not the numbers of these steps.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)

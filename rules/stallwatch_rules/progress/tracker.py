@@ -109,6 +109,7 @@ class _Stream:
                 self.awaited, counter.evaluates = False, True
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
                 counter.evaluates = False  # the bar starts again, and no evaluation was announced
+
             # The training's bar is drawn first. A bar inside it, or a shorter later bar, belongs to an
             # evaluation. Lightning 1 draws an additional first bar, "Training: 0it", that never advances.
             if not counter.evaluates and (
