@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATEST = 256  #: number of the latest points, which are all kept
 OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
-ANEW = 2.0  #: a training run's first loss exceeds this multiple of the previous run's last loss
+ANEW = 2.0  #: a loss above this multiple of the previous loss shows that a new training run began
 
 #: maximum epoch at the first loss of a new training run (a resumed run starts at a higher epoch)
 FIRST_EPOCH = 1.0
