@@ -60,8 +60,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity of a rank after `line`, given its activity `before` the line; ``None`` for no
-    activity."""
+    """Return the activity of a rank after `line`, given its activity `before`; ``None`` if there is none."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

@@ -210,8 +210,7 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the seconds between two rises of the counter, from the times of the lines or the trainer's
-    clock.
+    """Return the seconds between two rises of the counter, from line times or the trainer's clock.
 
     Line times are more precise than the trainer's clock, which shows whole seconds. If only few lines have
     times, however, a line can have the time of an earlier line. In this case, the difference between the line

@@ -105,8 +105,7 @@ def read_clock(
 
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
-    """Return the stall threshold at the end of a complete log. The threshold is learned from the waits in the
-    log."""
+    """Return the stall threshold at the end of a complete log, learned from the waits in the log."""
     thresholds, phase = StallThresholds(), tracker.phase
     thresholds.log_only = True
     thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
@@ -140,8 +139,7 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """Return the time span of a log minus the durations of its steps, for logs that do not show when steps
-    ended.
+    """Return the time span of a log minus the durations of its steps, if the steps have no times.
 
     Return ``None`` unless the log begins in the middle of a run and ends with an evaluation. Otherwise, the
     work before the first step of the run, which can take hours, would be included.
@@ -154,8 +152,10 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 
 
 def _last_sign(stream: StreamReading) -> float | None:
-    """Return the time of the stream's last step. If the line of the step has no time, use that of the next
-    line."""
+    """Return the time of the stream's last step.
+
+    If the line of the step has no time, the time of the next line is used.
+    """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
 

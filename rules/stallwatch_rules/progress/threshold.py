@@ -104,7 +104,7 @@ class QuietTimes(Sequence[float]):
         self._ordered: list[float] = []
 
     def append(self, seconds: float) -> None:
-        """Add a period. If more than the maximum number of periods are stored, the oldest period is dropped."""
+        """Add a period. If there are more than `REMEMBERED` periods, drop the oldest period."""
         seconds = max(seconds, 1e-3)
         self._latest.append(seconds)
         insort(self._ordered, seconds)
@@ -148,7 +148,10 @@ class PhaseWaits:
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
 
     def learn(self, seconds: float, *, over: bool) -> None:
-        """Store a wait that ended with a sign of life. If `over` is true, another phase began with this sign."""
+        """Store a wait that ended with a sign of life.
+
+        If `over` is true, this sign began another phase.
+        """
         (self.ends if over else self.within).append(seconds)
         self._since_pause += 1
         if self._since_pause > REMEMBERED:
@@ -169,12 +172,11 @@ class PhaseWaits:
 
     @property
     def longest_pause(self) -> float:
-        """The longest stall that ended by itself and is not yet part of a recurring pattern."""
+        """The longest recent stall that ended by itself. Stalls that already count as normal are excluded."""
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return the allowed duration of a pause, based on pauses that ended by themselves; at most `most`
-        seconds."""
+        """Return how long a pause may last, based on pauses that ended by themselves; at most `most` seconds."""
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
@@ -416,8 +418,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95 % confidence) of the 99th percentile of waits; 0 if the waits are nearly
-    equal.
+    """Return an upper limit (95 % confidence) of the 99th percentile of waits; 0 for nearly equal waits.
 
     The 99th percentile of 20 steps is the slowest of these steps, but on average, one of 21 further steps is
     slower. Therefore, the percentile is estimated from all steps. The method assumes that the logarithms of

@@ -132,8 +132,7 @@ class Timeline:
         self.open_hits = {}
 
     def _pace(self, sample: Sample) -> float | None:
-        """Return the seconds per step from the times of lines, from the trainer's clock, or from the printed
-        value.
+        """Return the seconds per step from line times, from the trainer's clock, or as printed in the log.
 
         Lines without a timestamp have the time of the previous line, and clocks show only whole seconds, so
         several steps can have the same time. The time since the last change of the clock is therefore divided
@@ -173,8 +172,10 @@ def _spread(
 
 
 class StreamTimelines:
-    """The timelines of one rank in one source. Each counter has its own timeline, because a log can have
-    several."""
+    """The timelines of one rank in one source.
+
+    There is one timeline per counter, because a log can have several step counters.
+    """
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
@@ -292,8 +293,7 @@ class StepClock:
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """Return the number of steps below a line in its source if the line and the steps have different
-        clocks.
+        """Return the number of steps below a line in its source, if line and steps have different clocks.
 
         The clocks differ if the last step above the line has a later time than the line. Return ``None`` if
         the clocks do not differ. Also return ``None`` if the line and the steps are from different ranks,

@@ -137,7 +137,7 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps of a run, their durations, and the phase and the end of the run, from the lines of all ranks."""
+    """The steps and their durations, the phase and the end of a run, from the lines of all ranks."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: time of the latest line that showed progress
@@ -189,8 +189,8 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the step is lower than the last step of every rank; ``None`` if no step is known
-        yet."""
+        """Return whether the step is lower than the last step of every rank; ``None`` if no last step is
+        known."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
@@ -239,7 +239,7 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        # the bar's first state does not show a completed step
+        # the first state of a bar does not show a completed step
         elif not (sample.from_bar and sample.step == 0):
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
@@ -282,8 +282,10 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """True if a line showed progress of the training. Progress of an evaluation or of an unknown loop is
-        ignored."""
+        """True if a line showed progress of the training.
+
+        Progress of an evaluation or of an unknown loop is not sufficient.
+        """
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -294,8 +296,7 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """True if the log shows only epochs, episodes or games. These rounds are then used as the steps of
-        the run."""
+        """True if the log shows only epochs, episodes or games. These rounds then count as the steps."""
         return self._furthest[0][1] < 0
 
     @property
@@ -355,7 +356,7 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return the seconds between signs of progress in a phase. The stall threshold is learned from these
+        """Return the seconds between signs of progress in a phase. The stall threshold depends on these
         values."""
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
@@ -368,8 +369,7 @@ class ProgressTracker:
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return the seconds per step, oldest first. If lines have no times, the values are as printed in the
-        log."""
+        """Return the seconds per step, oldest first. If lines have no times, the printed values are returned."""
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
