@@ -100,7 +100,7 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if the log shows all digits of the numbers. Text lines can show rounded numbers (0 for 1e-5)."""
+        """True if the log shows all digits of numbers. Text lines can show rounded numbers (0 for 1e-5)."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:

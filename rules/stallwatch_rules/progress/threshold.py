@@ -176,7 +176,10 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return how long a pause may last, based on pauses that ended by themselves; at most `most` seconds."""
+        """Return the maximum duration of a pause, judging by earlier pauses; at most `most` seconds.
+
+        The duration is based on pauses that ended by themselves.
+        """
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:

@@ -189,8 +189,7 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the step is lower than the last step of every rank; ``None`` if no last step is
-        known."""
+        """Return whether the step is below the last step of every rank; ``None`` if no last step is known."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
@@ -356,8 +355,10 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return the seconds between signs of progress in a phase. The stall threshold depends on these
-        values."""
+        """Return the seconds between signs of progress in a phase.
+
+        The stall threshold is learned from these values.
+        """
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
@@ -369,7 +370,10 @@ class ProgressTracker:
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return the seconds per step, oldest first. If lines have no times, the printed values are returned."""
+        """Return the seconds per step, oldest first.
+
+        If the lines have no times, the printed values are returned.
+        """
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
