@@ -125,7 +125,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Return the loss of a bar whose label does not refer to training, if the label refers to an evaluation."""
+    """Return the loss of a bar whose label does not mention training, if the label mentions an evaluation."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
