@@ -33,8 +33,7 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Store a trainer's number under the name of the corresponding Stallwatch field, if there is such a
-    field.
+    """Store a trainer's number under the name of the corresponding Stallwatch field, if any.
 
     The first value of each field is kept. However, a value whose name is exactly the name of the field
     replaces an earlier value.

@@ -180,10 +180,7 @@ def metrics_by_field(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the part of a metric's name before the matched word; ``None`` if the name is not in use.
-
-    Such names belong to other metrics.
-    """
+    """Return the start of a metric's name, before the matched word; ``None`` for a different metric."""
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):

@@ -4,15 +4,19 @@ The template of a line is the line without its numbers (``text.masking.template_
 be a counter: an integer that increases from line to line, and that has a name or is the first number in the
 line. The lines of a template with a counter form a series. The number of lines that are required to accept a
 series depends on the words in the lines. ``series.json`` lists these words.
-* one line, if the counter has a known name and the line mentions a loss, a score or a similar metric;
-* two lines, if the counter has a known name and is among decimals, or is alone in its line (as in
-  ``Epoch 3/20``, or in a table of names and values) and lines in between mention losses or scores;
-* two lines, for columns with titles of which the first is the name of a counter;
-* three lines with equal differences, if the first number has no name and losses or scores follow;
-* twelve lines with equal differences, for columns without titles or for unknown words, if another number
-  falls or rises overall, as a loss does.
+
+* One line is sufficient if the counter has a known name and the line mentions a loss, a score or a similar
+  metric.
+* Two lines are required if the counter has a known name and the line also contains decimals. Two lines are
+  also required if the counter is alone in its line (as in ``Epoch 3/20``, or in a table of names and values)
+  and the lines in between mention losses or scores.
+* Two lines are required for columns with titles if the first title is the name of a counter.
+* Three lines with equal differences are required if the first number has no name and losses or scores follow.
+* Twelve lines with equal differences are required for columns without titles or for unknown words. In
+  addition, another number must fall or rise overall, as a loss does.
+
 Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and similar
-subjects do not belong to training, except in the first case. A rejected template is not examined again.
+subjects do not belong to training, unless one line is sufficient. A rejected template is not examined again.
 """
 
 from __future__ import annotations
@@ -49,10 +53,11 @@ SERIES = "series"  #: first word of the names of learned series
 ROUNDS = "series rounds"
 ROWS = "series rows"  #: prefix of the names of series whose lines have no word for the counted unit
 
-#: name of a series without a word for the counted unit, in a log that never mentions training, so that the
-#: series can be unrelated to training
+#: Name of a series without a word for the counted unit, in a log that never mentions training. Such a series
+#: may be unrelated to training.
 WEAK = f"{ROWS} alone"
-#: prefixes of series that are used as the steps of the run if no other series counts steps
+
+#: prefixes of the names of series that are used as the steps of the run if no other series counts steps
 COARSE = (ROUNDS, ROWS)
 MAX_TEXT = 400  #: maximum number of characters in a row of a series
 _MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
@@ -380,7 +385,7 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 
 
 def _counts_within(kind: _Kind) -> bool:
-    """Return whether the first number counts epochs and the next counts steps, as in ``[1, 2000] loss: 2.2``."""
+    """Return whether the first number counts epochs and the next steps, as in ``[1, 2000] loss: 2.2``."""
     at, numbers = kind.at, kind.numbers
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
         return False
@@ -403,7 +408,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Return whether a decimal number falls or rises overall, but does not rise in each line, as a sum does."""
+    """Return whether a decimal falls or rises overall. A sum, which rises in each line, is excluded."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue
@@ -572,8 +577,7 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Return the index of the number that is a counter's total, as in ``3/20``; ``None`` if there is no
-    total."""
+    """Return the index of the number that is a counter's total, as in ``3/20``; ``None`` without one."""
     after = place + 1
     if after == len(spans) or not kind.numbers[after].whole:
         return None

@@ -95,8 +95,7 @@ class TemplateReader:
 
 
 def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
-    """Learn a template from one line, which the function `read` reads; ``None`` if no template can be
-    learned.
+    """Learn a template from one line, which `read` reads; ``None`` if no template can be learned.
 
     If the values of the line include a time, it must be a timestamp in the line. Each other value that varies
     must depend on exactly one number in the line.
