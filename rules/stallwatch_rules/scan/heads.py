@@ -27,8 +27,10 @@ _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 
 def head_texts(head: bytes) -> tuple[str, ...]:
-    """Return texts that identify the beginning of a source: the longest part without digits of each first
-    line."""
+    """Return texts that identify the beginning of a source.
+
+    The texts are the longest parts without digits of the first lines.
+    """
     found: list[bytes] = []
     seen: set[bytes] = set()
     for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:

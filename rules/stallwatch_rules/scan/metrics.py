@@ -36,7 +36,7 @@ class MetricOffsets:
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Return the offset after which lines of this kind are skipped; ``None`` if all such lines are read."""
+        """Return the offset after which lines of this kind are skipped; ``None`` if all lines are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for other, offset in self.first if other == kind), default=0)
@@ -109,7 +109,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search the bytes around a match for informative lines, and for metrics that show the step of the match."""
+    """Search the bytes around a match for informative lines, and for metrics that show its step."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -152,8 +152,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return pairs of a segment and a rank: the first and the last segment in which a rule matches for
-        each rank.
+        """Return, for each rank, the first and last segment in which a rule matches, as pairs with the rank.
 
         The rank is from the start of the line. If the first segment of the rank in this section was returned
         by an earlier call, only the last segment is returned.
