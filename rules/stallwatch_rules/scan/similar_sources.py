@@ -145,8 +145,10 @@ def choose(found: Sequence[SourceOutline | None]) -> Chosen:
 def _healthy(
     numbers: Sequence[int], outlines: Mapping[int, SourceOutline], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources of one kind to read: sources with rare templates, short sources, long sources,
-    others."""
+    """Return the sources of one kind to read.
+
+    These are sources with rare templates, short sources, long sources, and some other sources.
+    """
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}
