@@ -123,9 +123,10 @@ class MatchSurroundings:
         self._ranges = sizes.probe // _NEAREST, sizes.probe, _FARTHEST * sizes.probe
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
-        """The limit is higher for indented lines, because they can continue a message.
+        """Yield the segments to read around a match.
 
-        More of the indented lines are yielded, because they can continue a message.
+        In each section, only a few segments per template of lines are yielded. The limit is higher for
+        indented lines, because they can continue a message.
         """
         view, start = self._view, self._segments.start(unit)
         end = start

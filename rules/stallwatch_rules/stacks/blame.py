@@ -220,8 +220,7 @@ def _called_differently(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks that are at the same place as other ranks, but joined a different number of
-    collectives.
+    """Return ranks that are at the same place as other ranks but joined a different number of collectives.
 
     Only collectives in groups of the same kind are compared. First, ranks of the same pipeline stage are
     compared, because these ranks run the same program. Then, ranks of all stages are compared. The second
@@ -275,7 +274,10 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count the split groups in which a rank is in the smaller part, minus those where it is in the larger."""
+    """Count, for each rank, in how many of the split groups it is in the smaller part.
+
+    Split groups in which the rank is in the larger part are subtracted.
+    """
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -341,7 +343,7 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _completed_fewer(run: Run) -> tuple[int, ...]:
-    """Return the ranks that completed fewer collectives of a group than its other members, if they are few."""
+    """Return the few ranks that completed fewer collectives of a group than the other members of the group."""
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
@@ -387,8 +389,9 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
 
 
 def _by_group(run: Run, ranks: set[int]) -> Blame:
-    """Blame ranks based on the group of `ranks`, which wait at one place while all other ranks wait at
-    another.
+    """Blame ranks based on the process group of `ranks`.
+
+    `ranks` wait at one place, while all other ranks wait at another place.
 
     If `ranks` are a whole group, the collective of this group cannot complete. If `ranks` are most of a
     group, the other members of the group took a different path. If no groups are known, the smallest power of

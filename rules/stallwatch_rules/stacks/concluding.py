@@ -123,7 +123,7 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks for which other ranks wait, if it is certain that all of them are outside collectives."""
+    """Return the ranks for which other ranks wait, if all of these are certainly outside collectives."""
     odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
@@ -136,7 +136,7 @@ def _all_known(stacks: StallStacks) -> bool:
 
 
 def _with_message(primary: Primary, look: Message) -> Primary:
-    """Return the primary cause with the message about the stacks, which replaces the advice to take stacks."""
+    """Return the primary cause with the message about the stacks, instead of the advice to take stacks."""
     first = replace(look, then=())  # the same message, without the name of the file that contains the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])

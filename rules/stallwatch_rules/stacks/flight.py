@@ -115,7 +115,7 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
-    """Return the collective that an entry describes; ``None`` if it is complete or if the entry is malformed."""
+    """Return the collective that an entry describes; ``None`` for completed or malformed entries."""
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
@@ -126,7 +126,7 @@ def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
 
 
 def operation_of(entry: Mapping[str, Any]) -> str:
-    """Return the operation of an entry, such as ``_all_gather_base`` for the name ``nccl:_all_gather_base``."""
+    """Return the operation of an entry: ``_all_gather_base`` if the name is ``nccl:_all_gather_base``."""
     named = entry.get("profiling_name")
     return named.rpartition(":")[2] if isinstance(named, str) else ""
 

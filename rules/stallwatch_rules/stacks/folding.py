@@ -149,7 +149,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return the position of a rank in each of its process groups, and the operation that is pending there."""
+    """Return the position of a rank in each of its process groups, and the pending operation."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
