@@ -343,7 +343,10 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _completed_fewer(run: Run) -> tuple[int, ...]:
-    """Return the few ranks that completed fewer collectives of a group than the other members of the group."""
+    """Return ranks that completed fewer collectives of a group than its other members.
+
+    The result is empty if there are too many such ranks.
+    """
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)

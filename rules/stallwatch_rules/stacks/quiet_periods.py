@@ -188,8 +188,7 @@ def run_ruling(
 
 
 def _same_process(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer | None:
-    """Return the record of the same process in another snapshot; ``None`` if that snapshot has no such
-    record."""
+    """Return the record of the same process in another snapshot; ``None`` if there is no such record."""
     ranks = snapshot.ranks if snapshot is not None else ()
     return next((other for other in ranks if (other.rank, other.pid) == (rank.rank, rank.pid)), None)
 

@@ -1,4 +1,4 @@
-"""Create messages that describe the activities of the ranks in a stall, and the ranks that hold up the run."""
+"""Create messages about the activities of the ranks in a stall, and about the ranks that hold up the run."""
 
 from __future__ import annotations
 
@@ -122,8 +122,7 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return a text such as ``rank 1 at train.py:30 in main`` about the odd ranks; empty if no place is
-    known."""
+    """Return the odd ranks and their place: ``rank 1 at train.py:30 in main``; empty without a place."""
     place = place_of(stacks)
     if not place or not stacks.odd:
         return message("stacks.at", place=place) if place else ""

@@ -75,9 +75,10 @@ class Run:
     def passing(self) -> list[Sequence[int]]:
         """The pipelines of the run. The ranks of each pipeline are in the order of its stages.
 
-        If the groups have no axes, groups in which a rank is in a collective are excluded. Of the other
-        groups, the pipelines are those with the largest distance between ranks, because frameworks
-        (Megatron-LM, DeepSpeed, torch's meshes) place the stages of a pipeline furthest apart.
+        If the groups have no axes, kinds of groups with a pending collective or with different counts are
+        excluded. Of the other groups, the pipelines are those with the largest distance between ranks,
+        because frameworks (Megatron-LM, DeepSpeed, torch's meshes) place the stages of a pipeline furthest
+        apart.
         """
         if self.pipelines:
             return self.pipelines
