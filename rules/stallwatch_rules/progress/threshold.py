@@ -375,16 +375,16 @@ class StallThresholds:
         learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
         # allowance while few waits are known
         allowed = max(start_seconds if ended else start, factor * usual)
-        own = max(learned, floor if known else allowed)
+        base = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
             # The run is probably in an evaluation, so the threshold is at least the threshold of evaluations.
             steps = min(start_seconds, self._threshold("eval"))
-        threshold = max(own, steps, waits.survived(start))
+        threshold = max(base, steps, waits.survived(start))
         if ended:
             return threshold
-        self._usual[phase] = max(own, steps)
+        self._usual[phase] = max(base, steps)
         self._learning.discard(phase)
-        if threshold == own and (not known or (brief and own == floor)):
+        if threshold == base and (not known or (brief and base == floor)):
             self._learning.add(phase)
         return threshold
 

@@ -155,7 +155,7 @@ class Timeline:
         if len(self.intervals) > MAX_INTERVALS:
             pairs = zip(self.intervals[::2], self.intervals[1::2], strict=False)
             odd = self.intervals[len(self.intervals) // 2 * 2 :]
-            self.intervals = [one.joined(other) for one, other in pairs] + odd
+            self.intervals = [earlier.joined(later) for earlier, later in pairs] + odd
             self._width *= 2
 
 
