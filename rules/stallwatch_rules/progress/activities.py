@@ -1,4 +1,4 @@
-"""Recognize the activity of a rank between steps (loading, compiling, saving) from its last lines.
+"""Recognize the activity of a rank between steps (loading, compiling, saving) from the rank's last lines.
 
 Programs rarely print that such an activity is complete. Therefore, the rank's next line ends the activity. An
 exception is a line that is a detail of the activity: an indented line, another bar, or the output of a

@@ -11,7 +11,7 @@ from stallwatch_rules.records import Phase, Sample
 
 KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current speed
 
-# a drop of more than this multiple of the smallest rise shows a restart without further evidence
+# A drop of more than this multiple of the smallest rise shows a restart without further evidence.
 _SURE_DROP = 8
 _LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer can come from a slower rank
 
@@ -24,12 +24,12 @@ class Counter:
     steps of all epochs are added up.
     """
 
-    #: True if the counter counts steps; False if an increase shows only that the run is alive
+    #: True if the counter counts steps; False if an increase shows only that the run is alive.
     counts_steps: bool
     attempt: int = 1
-    #: True if the counter counts epochs, episodes or games (used as steps if the log shows no finer unit)
+    #: True if the counter counts epochs, episodes or games (used as steps if the log shows no finer unit).
     rounds: bool = False
-    #: True if the counter belongs to an evaluation, such as a bar inside the training's bar
+    #: True if the counter belongs to an evaluation, such as a bar inside the training's bar.
     nested: bool = False
     evaluates: bool = False  #: True if the counter belongs to an evaluation that the log announced
     first: int | None = None  #: first step of this attempt, as printed in the log
@@ -52,7 +52,7 @@ class Counter:
     _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
-    # step, line time and trainer's clock at the last rise
+    # Step, line time and trainer's clock at the last rise.
     _since: tuple[int, float | None, float | None] | None = None
 
     @property
@@ -201,8 +201,8 @@ class Counter:
                 if printed is not None:
                     self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
-                    # the clock has not advanced, so the next duration is measured from the last change of the
-                    # clock
+                    # The clock has not advanced, so the next duration is measured from the last change of the
+                    # clock.
                     return
         self._since = (step, sample.time, elapsed)
 

@@ -22,13 +22,13 @@ OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
 ANEW = 2.0  #: a loss above this multiple of the previous loss shows that a new training run began
 
-#: maximum epoch at the first loss of a new training run (a resumed run starts at a higher epoch)
+#: Maximum epoch at the first loss of a new training run (a resumed run starts at a higher epoch).
 FIRST_EPOCH = 1.0
 #: Metrics that are stored in separate tracks. A ``Point`` contains the other metrics.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
-#: each sample in a curve or track contains at least one of these metrics
+#: Each sample in a curve or track contains at least one of these metrics.
 METRICS = TRACKED | {"loss", "grad_norm"}
 
 _T = TypeVar("_T")

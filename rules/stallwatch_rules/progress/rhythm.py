@@ -24,11 +24,12 @@ NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds 
 LONGEST_WAIT = 1200.0  #: maximum seconds for which a bar can stay at one step, for example during a save
 FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
 
-#: a log begins in mid-run if its first step exceeds this multiple of the steps between two samples
+#: A log begins in mid-run if its first step exceeds this multiple of the steps between two samples.
 MID_RUN = 10
 ZONES = 1800.0  #: smallest difference between two time zones, in seconds
 
-#: if two clocks differ by a multiple of ``ZONES``, within this number of seconds, their time zones can differ
+#: If two clocks differ by about a multiple of ``ZONES`` (at most this many seconds off), their time zones can
+#: differ.
 BY_CHANCE = 300.0
 
 

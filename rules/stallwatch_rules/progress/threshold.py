@@ -65,17 +65,17 @@ class TrainingRounds:
 #: hour, most logs show no sign of life during evaluations and saves, and rollouts can take 69 minutes. Up to
 #: three silent hours were observed between the last line of a trainer and the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
-#: phases in which the run completes no steps
+#: Phases in which the run completes no steps.
 ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
 _WARM_UP = 2  # number of steps after the first step that can be slow (compilation, allocation, CUDA graphs)
 _MOST_STEPS = 4  # maximum factor of the initial allowance if the log shows only every n-th step
 
-# factor of the allowance for the first interval of a log, which can contain a rollout that is not shown
+# Factor of the allowance for the first interval of a log, which can contain a rollout that is not shown.
 _UNSEEN_PATIENCE = 4
-# minimum threshold, in multiples of the floor, while a log has few steps: stalls are reported within 90 s
+# Minimum threshold, in multiples of the floor, while a log has few steps: stalls are reported within 90 s.
 _BRIEF = 2.8
-#: maximum number of waits that are kept; older waits are dropped, so thresholds adapt to changes
+#: Maximum number of waits that are kept; older waits are dropped, so thresholds adapt to changes.
 REMEMBERED = 2000
 KNOWN_TAIL = 600  #: minimum number of waits from which the durations of rare waits can be extrapolated
 RARE = 1e-7  #: maximum share of steps whose normal duration is mistaken for a stall
@@ -83,7 +83,7 @@ _SLOW = 0.99  # percentile of the waits on which the threshold is based, as a sh
 _SURE = 0.95  # confidence of the estimated percentile while few steps are known
 _QUICK = 0.1  # minimum wait in estimates, as a share of the mean; shorter waits are replaced by this minimum
 
-# maximum skewness at which waits count as log-normally distributed; above it, a power law is assumed
+# Maximum skewness at which waits count as log-normally distributed; above it, a power law is assumed.
 _SKEWED = 0.7
 _EVEN = 0.1  # maximum standard deviation of the logarithms of durations that count as nearly equal
 _DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate of the tail
@@ -211,7 +211,7 @@ class StallThresholds:
         self._trained = 0.0  # total duration of the steps that were observed in this run, in seconds
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
-        # threshold of training that follows only from the durations of its steps
+        # Threshold of training that follows only from the durations of its steps.
         self._suspected = limits.floor
         self._learning: set[Phase] = set()  # phases for which too few waits are known to learn the threshold
         self._usual: dict[Phase, float] = {}  # phase → threshold without the allowance for earlier pauses
@@ -243,7 +243,7 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            # the run computed the metrics of the evaluation before the next step
+            # The run computed the metrics of the evaluation before the next step.
             if after_evaluation and self.steps_known:
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")
@@ -302,7 +302,7 @@ class StallThresholds:
         """Return the threshold of a log that ended in this phase.
 
         While few waits are known, live watching waits longer, because more lines can follow. No lines follow
-        the end of a complete log, so this method does not add such an allowance.
+        the end of a complete log, so its threshold can be lower.
         """
         self._update()
         return self._threshold(phase, ended=True)
@@ -373,7 +373,7 @@ class StallThresholds:
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
         learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
-        # allowance while few waits are known
+        # Allowance while few waits are known.
         allowed = max(start_seconds if ended else start, factor * usual)
         base = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
@@ -409,7 +409,7 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
     longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
-    # the 99th percentile by the nearest-rank method
+    # The 99th percentile by the nearest-rank method.
     plain = factor * waits[math.ceil(_SLOW * len(waits)) - 1]
     if len(waits) >= KNOWN_TAIL:
         varied = longest_rare_wait(waits)

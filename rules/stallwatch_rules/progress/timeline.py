@@ -35,7 +35,7 @@ MAX_TIMES = 1000
 MAX_SERIES = 8
 CLOCK_STEP = 60.0  #: times can decrease by up to this number of seconds without a change of the clock
 
-#: upper bound of the number of lines in an output buffer (8 KiB) that a program writes only when it ends
+#: Upper bound of the number of lines in an output buffer (8 KiB) that a program writes only when it ends.
 HELD_BACK = 400
 
 
@@ -72,7 +72,7 @@ class Timeline:
         self.source = ""  #: source of the last sample
         self.rank: int | None = None  #: rank in the line of the last sample
 
-        #: number of completed steps, or number of logged losses if the log has no step numbers
+        #: Number of completed steps, or number of logged losses if the log has no step numbers.
         self.advances = 0
         self.total: int | None = None
         self.nested = False  #: True if the counter belongs to a bar that is drawn inside the training's bar
@@ -84,9 +84,9 @@ class Timeline:
         self.backs: list[int] = []  #: numbers of the lines in which the step was lower than before
         self.left_out = 0  #: number of samples without a step number that were skipped before the next sample
 
-        # time of a line, and the number of completed steps at that time
+        # Time of a line, and the number of completed steps at that time.
         self._time_anchor: tuple[float, int] | None = None
-        # reading of the trainer's clock, and the number of completed steps at that time
+        # Reading of the trainer's clock, and the number of completed steps at that time.
         self._clock_anchor: tuple[float, int] | None = None
         self._width = 1  # number of steps up to which intervals are joined
 
@@ -179,7 +179,7 @@ class StreamTimelines:
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
-        #: number of steps of each counter; replaced by a new mapping at each step
+        #: Number of steps of each counter; replaced by a new mapping at each step.
         self.positions: Mapping[str, int] = {}
         self.hit_times: dict[str, list[float]] = {}
         self._unplaced: dict[str, int] = {}  # rule → number of matches before the first sample of any counter

@@ -31,8 +31,8 @@ class Finish(NamedTuple):
     #: successfully.
     how: Literal["total", "words", "likely", "left"]
     source: str = ""
-    number: int = 0  #: number of the line
-    text: str = ""  #: text of the line, truncated
+    number: int = 0  #: number of the line with the evidence
+    text: str = ""  #: truncated text of the line
 
 
 _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
@@ -53,12 +53,12 @@ class _Stream:
         self.phase_time: float | None = None
         self.end: Finish | None = None  # evidence that the training is complete
 
-        # number of rounds when ``end`` was set, because other counters can report the last round later
+        # Number of rounds when ``end`` was set, because other counters can report the last round later.
         self.rounds = 0
         self.left = False  # True if a process of the stream exited successfully
         self.seeming_ends: set[str] = set()  # lines after the last step that resemble an end of the training
 
-        # lines that resembled an end of the training but were followed by steps
+        # Lines that resembled an end of the training but were followed by steps.
         self.passed: set[str] = set()
         self.last_loss: float | None = None
         self.loss_time: float | None = None
@@ -238,7 +238,7 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        # the first state of a bar does not show a completed step
+        # The first state of a bar does not show a completed step.
         elif not (sample.from_bar and sample.step == 0):
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):

@@ -28,7 +28,7 @@ _MISSING = repeat(None)
 class LineTemplate:
     """A template for complete lines that differ only in their digits. Templates read many lines at once."""
 
-    #: regular expression for the whole line, with a group for each required number
+    #: Regular expression for the whole line, with a group for each required number.
     pattern: re.Pattern[bytes]
     groups: Groups
     constants: Outcome

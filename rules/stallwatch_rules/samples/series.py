@@ -49,7 +49,7 @@ from stallwatch_rules.text.numbers import lowered
 
 SERIES = "series"  #: first word of the names of learned series
 
-#: prefix of the names of series that count epochs, episodes or games instead of steps
+#: Prefix of the names of series that count epochs, episodes or games instead of steps.
 ROUNDS = "series rounds"
 ROWS = "series rows"  #: prefix of the names of series whose lines have no word for the counted unit
 
@@ -57,12 +57,12 @@ ROWS = "series rows"  #: prefix of the names of series whose lines have no word 
 #: may be unrelated to training.
 WEAK = f"{ROWS} alone"
 
-#: prefixes of the names of series that are used as the steps of the run if no other series counts steps
+#: Prefixes of the names of series that are used as the steps of the run if no other series counts steps.
 COARSE = (ROUNDS, ROWS)
 MAX_TEXT = 400  #: maximum number of characters in a row of a series
 _MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
 
-# maximum number of stored hashes: of rejected templates, and of templates that occurred once
+# Maximum number of stored hashes: of rejected templates, and of templates that occurred once.
 _MOST_NONE = 1024
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
@@ -91,7 +91,7 @@ _FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # a single word after the cou
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
-# many activities other than training have scores, too
+# Many activities other than training have scores, too.
 _SCORES = frozenset(("score", "scores", "psnr", "ssim"))
 _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
 # Words in lines that mention an epoch but do not announce its beginning.

@@ -120,7 +120,7 @@ class RowReader:
         self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
         self._number = 0  # number of the line with the last sample
-        self._bar: Entry | None = None  # the last ``bare`` entry of the line with ``_number``
+        self._bar: Entry | None = None  # the last ``bare`` entry in the line with the number ``_number``
         self._held: list[Entry] = []  # the first entry without a step in the line, and all entries after it
         self._bars = BarSteps()
 

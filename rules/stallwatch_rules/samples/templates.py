@@ -30,7 +30,7 @@ _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60
 _LONGEST = 1000  # maximum number of bytes in a text that a template can read
 
-# number of texts that are read before a template is learned; learning takes as long as reading 40 texts
+# Number of texts that are read before a template is learned; learning takes as long as reading 40 texts.
 _WORTH_LEARNING = 32
 _MOST_KINDS = 1024
 
@@ -130,7 +130,7 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
             return None
         wanted[first] = name, factor
     template = Template(*_expression(raw, tokens, wanted, stamp), base)
-    # the pattern does not match if a number is too long
+    # The pattern does not match if a number is too long.
     return template if re.fullmatch(template.pattern, raw) else None
 
 

@@ -115,7 +115,7 @@ _SHARE_OF_EPOCH = lazy(
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
 )  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]) and CoreNet
 
-# a line in the log file of llm.c
+# A line in the log file of llm.c.
 _SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")
 _LOSS = lazy(r"loss\s?[:=：]")
 _LOSS_FIRST = lazy(
@@ -250,7 +250,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
     The steps of previous epochs are added to the count.
     """
-    # the line also shows the number of epochs, which determines the last step of the run
+    # The line also shows the number of epochs, which determines the last step of the run.
     of_all = "](" in text
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not may_precede(text[: found.start()]):

@@ -64,7 +64,7 @@ class ChunkCutter:
     def _cut(self, data: bytes) -> Chunk:
         chunk = Chunk(data, self._start, self._start // self._size, self._torn)
         self._start += len(data)
-        # Null bytes, as in a truncated log, are followed by a new line.
+        # If a chunk ends with null bytes, as in a truncated log, the next chunk begins with a new line.
         self._torn = data[-1:] not in (b"\n", b"\r", b"\0")
         return chunk
 

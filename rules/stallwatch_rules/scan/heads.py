@@ -19,7 +19,7 @@ BEFORE, AFTER = 4, 60  #: numbers of segments to read before and after a repeate
 _MOST_TEXTS = 12
 _LEAST = 12  # minimum number of characters in an identifying text
 
-# maximum occurrences of a text in the first bytes (once per rank); more frequent texts are ignored
+# Maximum occurrences of a text in the first bytes (once per rank); more frequent texts are ignored.
 _OFTEN = 8
 _MOST_HITS = 256  # number of occurrences in one chunk at which the texts cannot identify a beginning
 _TOGETHER = 40  # maximum number of segments between two texts of the same beginning

@@ -36,7 +36,7 @@ class Match(NamedTuple):
     """A match of a rule in one line of a log."""
 
     rule: str
-    #: the line; if the line has no time, the time of a line shortly before, or the last known time, is added
+    #: The line; if the line has no time, the time of a line shortly before, or the last known time, is added.
     line: Line
     captures: dict[str, str]
 

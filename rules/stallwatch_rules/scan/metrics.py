@@ -16,7 +16,7 @@ from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
 _WHOLE_EVERY = 8  # one in this many chunks is searched completely for more kinds of metrics
-_MOST_BETWEEN = 300  # maximum number of metrics to find between the start and the end of a chunk
+_MOST_BETWEEN = 300  # maximum number of metrics to find between the first and the last part of a chunk
 
 # Launchers add prefixes with the rank of a line. (``lines.ranks`` also handles rare prefixes.) If a line has
 # several prefixes, the last prefix is used.

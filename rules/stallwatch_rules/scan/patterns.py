@@ -182,7 +182,7 @@ class ScanEngine(NamedTuple):
     """The compiled patterns for which a scan searches. Several scans can share an engine."""
 
     targets: tuple[Target, ...]
-    #: index in ``targets`` for each pattern; higher indexes are indexes in ``WATCHES``
+    #: Index in ``targets`` for each pattern; higher indexes are indexes in ``WATCHES``.
     target_of: tuple[int, ...]
     patterns: PatternScanner  #: the patterns of the rules, followed by the patterns of ``WATCHES``
     warning: BlockScanner

@@ -55,7 +55,7 @@ class Window(NamedTuple):
     data: bytes
     head: bytes = b""  #: beginning of the container record, if the record begins before the window
 
-    #: rule, and number of similar lines that were counted but not read
+    #: Rule, and number of similar lines that were counted but not read.
     more: tuple[tuple[str, int], ...] = ()
 
 
@@ -63,7 +63,7 @@ class SearchedChunk(NamedTuple):
     """The result of a search for patterns in a chunk."""
 
     place: int  #: number of the chunk in the source
-    counts_as: int  #: number that determines whether the chunk is searched for all patterns
+    counts_as: int  #: number that determines how thoroughly the chunk is searched
     torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
     segments: Segments
     hits: Hits
@@ -276,7 +276,7 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                # the 2nd, 4th, 8th … line is read, which shows approximately where the last line is
+                # The 2nd, 4th, 8th … line is read, which shows approximately where the last line is.
                 if not met & (met - 1):
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
@@ -411,7 +411,7 @@ class _Traceback(NamedTuple):
     behind: int  #: the first segment after the final line of the traceback
     final: bytes  #: the final line of the traceback
 
-    #: segments that identify the traceback: the head, the innermost user frame, and the final line
+    #: Segments that identify the traceback: the head, the innermost user frame, and the final line.
     naming: tuple[int, ...]
     whole: bool  #: True if the traceback is complete and no other lines are inside it
 

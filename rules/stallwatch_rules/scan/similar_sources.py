@@ -104,10 +104,7 @@ def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
 
 
 class Chosen(NamedTuple):
-    """The sources to read.
-
-    Other sources are not read, because they contain the same lines as a source to read.
-    """
+    """The sources to read, and the unread sources that contain the same lines as a source to read."""
 
     numbers: set[int]
     alike: dict[int, list[int]]  #: a source to read → the sources of its kind that are not read

@@ -29,7 +29,7 @@ class ScanSizes:
     dense: int = 4  #: number of chunks at the start of a section that are searched for all patterns
     dense_every: int = 8  #: one in this many later chunks is searched for all patterns
 
-    #: numbers of segments to read before and after the first match of a rule in a section
+    #: Numbers of segments to read before and after the first match of a rule in a section.
     novel: tuple[int, int] = (4, 20)
     novel_windows: int = 20  #: maximum number of ``novel`` windows in a section; later matches use ``known``
     known: tuple[int, int] = (1, 4)  #: numbers of segments to read before and after later matches of a rule
@@ -40,15 +40,15 @@ class ScanSizes:
     rule_lines: int = 200  #: maximum number of lines of a rule that are read; further lines are counted
     contexts: int = 64  #: maximum number of lines to read because a rule requires their patterns
 
-    #: maximum number of equal tracebacks that are read; only identifying lines of further tracebacks are read
+    #: Maximum number of equal tracebacks that are read. Of further ones, only identifying lines are read.
     tracebacks: int = 6
-    #: maximum number of interleaved tracebacks for which many surrounding lines are read
+    #: Maximum number of interleaved tracebacks for which many surrounding lines are read.
     torn_tracebacks: int = 20
-    #: number of segments to read after a traceback, because they can continue its message
+    #: Number of segments to read after a traceback, because they can continue its message.
     tracebacks_after: int = 16
     templates: int = 400  #: maximum number of templates of lines that report a problem
 
-    #: numbers of segments to read before and after the first line of a template
+    #: Numbers of segments to read before and after the first line of a template.
     template: tuple[int, int] = (2, 6)
     warnings: int = 100  #: maximum number of warnings that are read in a chunk
     samples: int = 2  #: number of lines of each kind of metrics that are read at the start of a chunk
@@ -107,7 +107,7 @@ class ScanState:
     templates: dict[bytes, int] = field(default_factory=dict)
     #: template → number of lines that were read near matches
     neighbours: dict[bytes, int] = field(default_factory=dict)
-    #: pairs of a target and a rank for which there was a hit
+    #: Pairs of a target and a rank for which there was a hit.
     ranks: set[tuple[int, bytes]] = field(default_factory=set)
     kinds: set[int] = field(default_factory=set)  #: kinds of metrics that were found
     carry: int = 0  #: number of segments of the next chunk that belong to a window of this chunk

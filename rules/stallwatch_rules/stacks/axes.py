@@ -1,8 +1,8 @@
 """Derive the parallel axis of a process group from the names that a framework gives to the group.
 
-Sources: Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``), DeepSpeed
-0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch 2.13
-(``torch/distributed/device_mesh.py``: ``mesh_tp``; torchtitan has dimensions such as ``dp_shard``).
+The names are from Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``),
+DeepSpeed 0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch
+2.13 (``torch/distributed/device_mesh.py``: ``mesh_tp``; torchtitan has dimensions such as ``dp_shard``).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
 from stallwatch_rules.stacks.spans import ranks_in, spans_of
 from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, is_pipeline_transfer
 
-#: confidence if the counters and the stacks of the ranks agree, or if the kernel reports the cause
+#: Confidence if the counters and the stacks of the ranks agree, or if the kernel reports the cause.
 AGREED = 0.97
 COUNTED = 0.92  #: confidence if only the counters of the ranks show the cause
 STACKS = 0.8  #: confidence for stacks of a small minority, for completed collectives, or for a cycle of ranks
@@ -131,7 +131,7 @@ def _by_waiting(run: Run) -> Blame:
 
 def _not_waiting(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
     counted = busy & missed
-    # if counters show that some of these ranks are late, only the late ranks are blamed
+    # If counters show that some of these ranks are late, only the late ranks are blamed.
     chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
     unknown = any(run.groups[at].kind == "unknown" for at in owners)
@@ -299,7 +299,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         for id, count in group.collectives.items():
             operation = count.operation.replace("_", "").lower()
             if not operation and count.done is None and id in whole and run.waits(at):
-                # all members wait, and they wait only for each other
+                # All members wait, and they wait only for each other.
                 operation = f"{group.what} {group.place}"
             if operation and group.condition != "ended":
                 called[id, count.joined][operation].update(members[id].intersection(group.ranks) & within)
@@ -331,7 +331,7 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
         few = 2 * len(run.unreported) < len(run.owner)
         return Blame((), "", tuple(sorted(run.unreported)), UNSURE) if few else Blame()
     if behind := _completed_fewer(run):
-        # with gloo, torch can count a completed collective late
+        # With gloo, torch can count a completed collective late.
         return Blame(behind, "unfinished", (), STACKS)
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
@@ -345,7 +345,7 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 def _completed_fewer(run: Run) -> tuple[int, ...]:
     """Return ranks that completed fewer collectives of a group than its other members.
 
-    The result is empty if there are too many such ranks.
+    A group is ignored if such ranks are not a small minority of the run.
     """
     found: set[int] = set()
     for id, ranks in run.members.items():

@@ -82,7 +82,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
 
 
 def advises_stacks(fix: Text) -> bool:
-    """Return whether a fix advises the user to take stacks."""
+    """Return whether a fix advises the user to capture stacks."""
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
@@ -136,7 +136,7 @@ def _all_known(stacks: StallStacks) -> bool:
 
 
 def _with_message(primary: Primary, look: Message) -> Primary:
-    """Return the primary cause with the message about the stacks, instead of the advice to take stacks."""
+    """Return the primary cause with the message about the stacks, instead of the advice to capture stacks."""
     first = replace(look, then=())  # the same message, without the name of the file that contains the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])

@@ -27,11 +27,11 @@ from stallwatch_rules.stacks.rank_activity import (
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-#: number of floors for an evaluation, the first batch of an epoch, the network, or a child process
+#: Number of floors for an evaluation, the first batch of an epoch, the network, or a child process.
 SHORT = 6.0
 LONG = 20.0  #: number of floors for startup, a compilation, or a checkpoint
 
-# number of floors for data loading if it is unknown whether a batch is the first of an epoch
+# Number of floors for data loading if it is unknown whether a batch is the first of an epoch.
 _DATA_UNCOUNTED = 2.5
 _BUSY = 5 / 3  # number of floors for a busy rank; a warning appears within a minute
 FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
@@ -310,7 +310,7 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Return the decision to wait longer.
+    """Return the decision that the run may wait longer.
 
     The limit is `floors` floors if the call site is not known yet. At a known call site, the limit is a
     multiple of the longest duration so far. This limit can be shorter than `floors` floors, unless the

@@ -168,7 +168,7 @@ class StackGroup(msgspec.Struct):
     what: str = ""  #: the operation of the ranks, such as ``all_gather`` or ``DataLoader.__next__``
     place: str = ""  #: place in the user's code, such as ``train.py:42 in step``
 
-    #: number of collectives that the ranks have joined, if this number differs between ranks
+    #: Number of collectives that the ranks have joined, if this number differs between ranks.
     collective: int | None = None
     note: str = ""  #: additional information, such as the holder of a lock
     locked_out: bool = False

@@ -16,7 +16,7 @@ _MOST_SHOWN = 40  # maximum number of characters in a list of ranks such as "0â€
 _MOST_HOST_NAMES = 48  # maximum number of characters in a short list of hostnames
 DATA_LOADING = "data loading"  # label in `kinds` that is not repeated in parentheses
 
-# kinds of activity that have the same message template
+# Kinds of activity that have the same message template.
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 

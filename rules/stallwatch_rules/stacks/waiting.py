@@ -121,7 +121,7 @@ class WaitGraph:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # ranks for which ranks with counters wait
+        self.missed: set[int] = set()  # ranks for which other ranks wait, as counters show
         self.splits: list[Split] = []
         self.visible: set[int] = set()  # ranks that certainly wait in a collective that counters show
         self._nodes = UNKNOWN
