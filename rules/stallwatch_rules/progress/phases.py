@@ -27,8 +27,9 @@ _BEGINS = re.compile(
     rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
 
-# Lines that programs print at their end. A line that mentions an epoch, a step, a file or an evaluation
-# before these words is not accepted, unless the line reports the best or the final result.
+# Lines that programs print at their end, such as "Training finished". A line that mentions an epoch, a step,
+# a file or an evaluation before such words is not accepted, unless the line reports the best or the final
+# result.
 _TRAINING = (
     r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"
     r"|trial|job)"

@@ -176,9 +176,9 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return the maximum duration of a pause, judging by earlier pauses; at most `most` seconds.
+        """Return how long a pause may last, in seconds; at most `most`.
 
-        The duration is based on pauses that ended by themselves.
+        The duration is based on earlier pauses that ended by themselves.
         """
         return min(most, _SURVIVED * self.longest_pause)
 
@@ -243,7 +243,7 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            # The run computed the metrics of the evaluation before the next step.
+            # If so, the run computed the metrics of the evaluation before the next step.
             if after_evaluation and self.steps_known:
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")

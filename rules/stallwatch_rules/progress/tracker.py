@@ -434,8 +434,8 @@ class ProgressTracker:
     def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a line that resembles an end can be the end of the training.
 
-        Steps must precede the line. If the line does not mention the training, all counters must have reached
-        their totals.
+        Steps must precede the line. If the line does not mention the training, no counter may be two or more
+        lines short of its total.
         """
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (

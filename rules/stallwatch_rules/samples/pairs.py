@@ -180,7 +180,10 @@ def metrics_by_field(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the start of a metric's name, before the matched word; ``None`` for a different metric."""
+    """Return the part of a metric's name that precedes the matched word.
+
+    Return ``None`` if the whole name is the name of a different metric.
+    """
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):

@@ -3,7 +3,7 @@
 The template of a line is the line without its numbers (``text.masking.template_key``). One of the numbers can
 be a counter: an integer that increases from line to line, and that has a name or is the first number in the
 line. The lines of a template with a counter form a series. The number of lines that are required to accept a
-series depends on the words in the lines. ``series.json`` lists these words.
+series depends on the words in the lines, which are listed in ``series.json``:
 
 * One line is sufficient if the counter has a known name and the line mentions a loss, a score or a similar
   metric.
@@ -71,7 +71,7 @@ _TREND = 0.5  # minimum difference between falls and rises in a trend, as a shar
 _NEAR = 3  # maximum number of lines between the column titles and the first row
 _SHORT = 80  # maximum number of characters in a line that contains only a counter
 
-# A date, a time, a path, an address or a hash. The digits in these are not numbers.
+# A date, a time, a path, an address or a hash. Digits in such texts do not count as numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
@@ -385,7 +385,10 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 
 
 def _counts_within(kind: _Kind) -> bool:
-    """Return whether the first number counts epochs and the next steps, as in ``[1, 2000] loss: 2.2``."""
+    """Return whether the first number counts epochs, and the second number counts steps.
+
+    An example is ``[1, 2000] loss: 2.2``.
+    """
     at, numbers = kind.at, kind.numbers
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
         return False
@@ -577,7 +580,10 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Return the index of the number that is a counter's total, as in ``3/20``; ``None`` without one."""
+    """Return the index of the number that is a counter's total, as in ``3/20``.
+
+    Return ``None`` if the counter has no total.
+    """
     after = place + 1
     if after == len(spans) or not kind.numbers[after].whole:
         return None

@@ -122,7 +122,7 @@ _LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore prints this after the step
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # format in which MindSpore prints the loss after the step
 _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line in a record of OLMo
 
 # The text "loss 2.0 lr 1e-5 " before "step 3", with only spaces and commas between the numbers.

@@ -14,7 +14,7 @@ from stallwatch_rules.pages.patterns import compile_hyperscan
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
-REACH = 16 * 1024  #: number of bytes at the start of a source in which identifying texts are searched
+REACH = 16 * 1024  #: number of bytes at the start of a source that are searched for identifying texts
 BEFORE, AFTER = 4, 60  #: numbers of segments to read before and after a repeated beginning
 _MOST_TEXTS = 12
 _LEAST = 12  # minimum number of characters in an identifying text
@@ -29,7 +29,7 @@ _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 def head_texts(head: bytes) -> tuple[str, ...]:
     """Return texts that identify the beginning of a source.
 
-    The texts are the longest parts without digits of the first lines.
+    For each of the first lines, the text is the longest part without digits.
     """
     found: list[bytes] = []
     seen: set[bytes] = set()

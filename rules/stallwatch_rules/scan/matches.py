@@ -25,9 +25,9 @@ from stallwatch_rules.text.redact import redact, redact_part
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
 
-CHUNK = 256 * 1024  #: size of a chunk in bytes; such a chunk fits the cache of the processor
-_BACK = 8  # number of preceding segments in which a time is searched if a line has no time
-_BEFORE = 2048  # maximum number of preceding bytes in which a time is searched
+CHUNK = 256 * 1024  #: size of a chunk in bytes; such a chunk fits into the cache of the processor
+_BACK = 8  # number of preceding segments to search for a time if a line has no time
+_BEFORE = 2048  # maximum number of preceding bytes to search for a time
 _AT_ONCE = 128  # number of segments that are read at the same time
 _CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains this pattern
 
@@ -54,7 +54,7 @@ class Match(NamedTuple):
 
 
 class MatchPatterns:
-    """The compiled patterns of all rules, which several scans can share. Hyperscan is required."""
+    """The compiled patterns of all rules. Several scans can share them. Hyperscan is required."""
 
     def __init__(self, matcher: Matcher) -> None:
         pages = matcher.catalogue.pages.values()

@@ -85,7 +85,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 def pick(
     scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
 ) -> MetricOffsets:
-    """Return the metrics of a chunk that are read. The function adds their kinds to ``met``."""
+    """Return the metrics to read in a chunk. The function adds their kinds to ``met``."""
     picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
@@ -153,7 +153,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return, for each rank, the first and last segment in which a rule matches, as pairs with the rank.
+        """Return the first and last segment in which a rule matches for each rank, as pairs (segment, rank).
 
         The rank is from the start of the line. If the first segment of the rank in this section was returned
         by an earlier call, only the last segment is returned.

@@ -29,7 +29,7 @@ _MOST_OF_TRACEBACKS = 400  # maximum number of segments in a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-_CHAIN_LINES = 4  # number of lines after a traceback in which the next traceback of a chain is searched
+_CHAIN_LINES = 4  # number of lines after a traceback to search for the next traceback of a chain
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
 # Lines that can contain their rank, and lines that Stallwatch may have written, must be parsed.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
@@ -135,7 +135,9 @@ class _Selection:
         self._segments = segments = searched.segments
         self._view = segments.view
         self._mask = bytearray(segments.count)  # one byte per segment; 1 if the segment is read
-        self._named: set[int] = set()  # segments of tracebacks whose identifying lines only are read
+
+        # segments of tracebacks; only the identifying lines of these tracebacks are read
+        self._named: set[int] = set()
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._counted: list[tuple[str, list[list[int]]]] = []  # rule, and segments to count, grouped by rank
         self._nearby = MatchSurroundings(segments, self._view, engine.metrics, state, sizes)
@@ -313,7 +315,7 @@ class _Selection:
     def _pieces(self, first: int, behind: int) -> list[Window]:
         """Return the windows that cover a range of segments.
 
-        A line that represents similar lines which were skipped has its own window.
+        A line that represents similar skipped lines has its own window.
         """
         segments = self._segments
         marks = sorted(unit for unit in self._more if first <= unit < behind) if self._more else []

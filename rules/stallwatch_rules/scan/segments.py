@@ -36,7 +36,7 @@ _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 # The head of a record that a container runtime wrote. Only the first segment of a line has this head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 _FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
-_SLICE = 64 * 1024  # number of bytes that fit the cache of the processor together with the results
+_SLICE = 64 * 1024  # number of bytes that fit into the cache of the processor together with the results
 _SHORT = 8 * 1024  # maximum number of bytes for which Python counts faster than numpy
 _PAYS = 32 * 1024 * 1024
 _counted = 0

@@ -29,7 +29,7 @@ MOST_HEALTHY, OF_HEALTHY = 1024, 64
 _TEXTS = 24  # maximum number of the `OF_HEALTHY` sources that are read because their templates are rare
 _EXTREMES = 12  # number of the shortest sources to read, and number of the longest sources to read
 _FAILED = ("traceback", "frame", "crash", "launcher")  # names of the watches that show a failure
-_LAST = 4096  # number of bytes at the end of a source in which the last line is searched
+_LAST = 4096  # number of bytes at the end of a source to search for the last line
 
 # The report of a program about its end. In such a line, only the number distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")

@@ -1,4 +1,4 @@
-"""Read one source of a run. The beginning and the end are read completely; in between, lines are selected."""
+"""Read one source of a run: the beginning and the end completely, and selected lines in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TOGETHER = 8  # number of chunks that are searched at the same time, and then read
-_AT_ONCE = 1024  # number of lines that are passed on at the same time
+_AT_ONCE = 1024  # number of lines that are passed to ``RunReading`` at a time
 _LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of the usual size
 
 
@@ -54,7 +54,7 @@ class SourceReading:
         self._in_head = True
         self._whole = True  # True if the last chunk was read to its end
         self._searched: list[SearchedChunk] = []  # chunks from which parts are not selected yet
-        self._found: list[Line] = []  # lines to pass on at the same time, because each call takes time
+        self._found: list[Line] = []  # lines to pass to ``RunReading`` together, because each call takes time
         self._asides: list[SkippedCount] = []
         self.bytes = 0
 
@@ -125,7 +125,7 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """Convert UTF-16 to UTF-8, because line ends are searched in UTF-8.
+        """Convert UTF-16 to UTF-8, because the search for line ends requires UTF-8.
 
         Other bytes are returned unchanged.
         """

@@ -40,7 +40,7 @@ class ScanSizes:
     rule_lines: int = 200  #: maximum number of lines of a rule that are read; further lines are counted
     contexts: int = 64  #: maximum number of lines to read because a rule requires their patterns
 
-    #: Maximum number of equal tracebacks that are read. Of further ones, only identifying lines are read.
+    #: Maximum number of equal tracebacks to read. Of further tracebacks, only identifying lines are read.
     tracebacks: int = 6
     #: Maximum number of interleaved tracebacks for which many surrounding lines are read.
     torn_tracebacks: int = 20
@@ -53,7 +53,7 @@ class ScanSizes:
     warnings: int = 100  #: maximum number of warnings that are read in a chunk
     samples: int = 2  #: number of lines of each kind of metrics that are read at the start of a chunk
     next_metrics: int = 3  #: number of metrics to read after the first and the last line of a rule in a chunk
-    probe: int = 8 * 1024  #: number of bytes at each end of a chunk in which metrics are searched first
+    probe: int = 8 * 1024  #: number of bytes at each end of a chunk that are first searched for metrics
     turns: bool = False  #: True if the run has too many files to search all of them for all patterns
     row: int = 3  #: number of segments at the start of a dense chunk that are always read
 
@@ -63,8 +63,8 @@ class ScanSizes:
 
         If the run has many sources, less is read of each source.
 
-        In this case, the heads and tails are shorter, so fewer metrics are read. Signs of a failure are still
-        found anywhere in a source.
+        The heads and tails of many sources are shorter, so fewer metrics are read. Signs of a failure are
+        still found anywhere in a source.
         """
         usual = cls()
         usually = usual.head + usual.tail

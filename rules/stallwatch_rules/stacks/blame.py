@@ -39,7 +39,7 @@ _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 class Blame(msgspec.Struct, frozen=True):
     """The ranks that hold up the run, and the reason.
 
-    `ranks` is empty if no rank does, or if it is unknown.
+    `ranks` is empty if no rank holds up the run, or if the ranks that hold up the run are unknown.
     """
 
     ranks: tuple[int, ...] = ()
@@ -204,7 +204,7 @@ def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
     Only ranks that wait in a single process group are compared. Some backends do not report the operation. If
-    a rank waits in one of several groups, the group in which it waits is then unknown.
+    a rank may then wait in one of several groups, the group in which the rank waits is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -367,8 +367,8 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
     """Blame the ranks whose stacks show a different activity than the stacks of most ranks.
 
     If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places, so the
-    stacks are inconclusive. An exception is ranks that are `level`, which means that they joined the same
-    number of collectives in each group.
+    stacks are inconclusive. This does not apply if the ranks are `level`, which means that they joined the
+    same number of collectives in each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for group in run.groups:

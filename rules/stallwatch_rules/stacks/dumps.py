@@ -88,7 +88,8 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
     """Return the activity of the rank.
 
-    The activity is the oldest pending collective. If there is none, only the place of the last call is known.
+    The activity is the oldest pending collective. If no collective is pending, the activity is derived from
+    the last call.
     """
     last = entries[-1] if entries else {}
     if recorded.waiting:

@@ -1,9 +1,9 @@
-"""Map library calls to activities, with a table of functions in packages and the activity that each shows.
+"""Map library calls to activities, with a table of functions in packages and the activity of each function.
 
-Files have the form of paths in an installed package, with ``/``. Functions have no class names. The frames of
-a stack are searched from the innermost frame outward, and the first matching row is used. Rows of a later
-tier are used only if no row of an earlier tier matches. For example, a thread that waits for a queue may
-actually wait for data.
+File names are paths in an installed package, with ``/`` as the separator. Functions have no class names. The
+frames of a stack are searched from the innermost frame outward, and the first matching row is used. Rows of a
+later tier are used only if no row of an earlier tier matches. For example, a thread that waits for a queue
+may actually wait for data.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _JOINS = (
 )
 _TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
 _GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
-# A folder of a user can also have such a name. Therefore, only the subfolders of these packages are accepted
-# outside an installation.
+# A user's folder can also be named verl, openrlhf or swift. Therefore, only the subfolders of these packages
+# are accepted outside an installation.
 _PLAINLY_NAMED = (
     r"-packages/(?:verl|openrlhf|swift)/|/verl/(?:trainer|workers|experimental)/|/openrlhf/(?:trainer|models)/"
     r"|/swift/(?:llm|trainers|rlhf_trainers|plugin|pipelines|infer_engine)/"
 )
-# Callers are excluded, because _generate_and_score_completions of TRL and ms-swift also calls the reward
-# functions.
+# Callers of these functions are excluded. For example, _generate_and_score_completions of TRL and ms-swift
+# also calls the reward functions.
 _GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
 # Files that call reward functions, in TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl
 # (trainer/ppo/reward.py) and OpenRLHF (utils/remote_rm_utils.py).

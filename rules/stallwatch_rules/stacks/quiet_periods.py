@@ -2,8 +2,9 @@
 
 If a run shows no signs of life for longer than the learned threshold, a stall is suspected. Stallwatch then
 inspects the stacks and counters of the ranks. An inspection can confirm the stall immediately, allow more
-time for long activities, or show signs of life. ``docs/stalls.md`` contains the same table for users. All
-durations are multiples of the floor (30 s by default). Therefore, one setting scales all durations.
+time for long activities, or show signs of life. ``docs/stalls.md`` contains a table of these decisions for
+users. All durations are multiples of the floor (30 s by default). Therefore, one setting scales all
+durations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Determine the operation that a rank executes, and the line of user code that called it, from a stack."""
+"""Determine, from the stack of a rank, the operation of the rank and the line of user code that called it."""
 
 from __future__ import annotations
 

@@ -122,7 +122,10 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return the odd ranks and their place: ``rank 1 at train.py:30 in main``; empty without a place."""
+    """Return the odd ranks and their place, such as ``rank 1 at train.py:30 in main``.
+
+    The text is empty if the place is unknown.
+    """
     place = place_of(stacks)
     if not place or not stacks.odd:
         return message("stacks.at", place=place) if place else ""
