@@ -61,10 +61,8 @@ class ScanSizes:
     def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
         """Return the limits for a run whose sources have these sizes in bytes.
 
-        If the run has many sources, less is read of each source.
-
-        The heads and tails of many sources are shorter, so fewer metrics are read. Signs of a failure are
-        still found anywhere in a source.
+        If the run has many sources, the heads and tails to read are shorter, so fewer metrics are read. Signs
+        of a failure are still found anywhere in a source.
         """
         usual = cls()
         usually = usual.head + usual.tail
