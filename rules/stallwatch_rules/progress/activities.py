@@ -1,12 +1,13 @@
-"""Recognize the activity of a rank between steps (loading, compiling, saving) from its last lines.
+"""Recognize the activity of a rank between steps (loading, compiling, saving) from the rank's last lines.
 
-Programs rarely print that such an activity is complete. So the rank's next line ends the activity, unless the
-line is a detail of the activity: an indented line, another bar, a compiler's output.
+Programs rarely print that such an activity is complete. Therefore, the rank's next line ends the activity. An
+exception is a line that is a detail of the activity: an indented line, another bar, or the output of a
+compiler.
 
-``activities.json`` contains words of the lines with which activities begin, and of the bars that are drawn
-during activities (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers
-5: ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch:
-``cpp_extension.py``). ``phases.py`` determines the phase, which is the activity of the run as a whole.
+``activities.json`` lists words from the lines that programs print when an activity begins, and from the bars
+that they draw during an activity (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the
+trainers; transformers 5: ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``;
+torch: ``cpp_extension.py``). ``phases.py`` determines the phase, which is the activity of the run as a whole.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: maximum number of characters of a line that are searched
+MAX_TEXT = 400  #: number of characters at the start of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
-#: Details of an activity: indented lines, also after a logger's prefix, and lines of torch's
-#: ``cpp_extension.py``.
+#: Lines that are details of an activity: lines that are indented (also after the prefix of a logger), and
+#: lines that torch's ``cpp_extension.py`` prints.
 _DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
 
@@ -35,22 +36,22 @@ class _Entry(msgspec.Struct, frozen=True):
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
 _ACTIVITIES = tuple((entry.id, entry.words, lazy(entry.pattern)) for entry in _entries)
-#: Words of which each line that shows an activity contains at least one.
+#: Each line that shows an activity contains at least one of these words.
 ACTIVITY_WORDS = tuple(dict.fromkeys(word for entry in _entries for word in entry.words))
 
 
 class Activity(msgspec.Struct):
-    """The latest activity of one rank in one source of lines."""
+    """The latest activity of one rank in the lines of one source."""
 
     kind: str  #: part of the key of the activity's message: ``activity.<kind>``
-    what: str  #: the data split that the line names; empty if it names none
+    what: str  #: the data split that the line names; empty if the line names no split
     first: Line
     last: Line
     after: Line | None = None  #: the first later line that is not a detail of the activity
 
     @property
     def seconds(self) -> float | None:
-        """The duration in seconds: the longer one of the printed duration and the time between the lines."""
+        """The printed duration or the time between the lines, whichever is longer, in seconds."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None
@@ -59,7 +60,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity of a rank after a line, given its activity `before`; ``None`` if there is none."""
+    """Return the activity of a rank after `line`, given its activity `before`; ``None`` if there is none."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

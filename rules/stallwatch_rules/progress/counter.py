@@ -9,46 +9,55 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current state
-_SURE_DROP = 8  # minimum drop, in multiples of the smallest rise, that alone shows a restart
-_LOW_STEPS = 3  # lower steps in a row that show a restart; fewer can be the lines of a slower rank
+KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current speed
+
+# A drop of more than this multiple of the smallest rise shows a restart without further evidence.
+_SURE_DROP = 8
+_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer can come from a slower rank
 
 
 @dataclass(slots=True, eq=False)
 class Counter:
     """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
-    A counter falls if a new epoch begins, in which case the epochs are added up, or if the run starts again.
+    The number of a counter decreases if a new epoch begins or if the run starts again. After a new epoch, the
+    steps of all epochs are added up.
     """
 
-    counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
+    #: True if the counter counts steps; False if an increase shows only that the run is alive.
+    counts_steps: bool
     attempt: int = 1
-    rounds: bool = False  #: True if it counts epochs, episodes or games (steps if no finer unit is counted)
-    nested: bool = False  #: True if it belongs to an evaluation, such as a bar inside the training's bar
-    evaluates: bool = False  #: True if it belongs to an evaluation that the log announced
-    first: int | None = None  #: first step of this attempt, as printed
+    #: True if the counter counts epochs, episodes or games (used as steps if the log shows no finer unit).
+    rounds: bool = False
+    #: True if the counter belongs to an evaluation, such as a bar inside the training's bar.
+    nested: bool = False
+    evaluates: bool = False  #: True if the counter belongs to an evaluation that the log announced
+    first: int | None = None  #: first step of this attempt, as printed in the log
     last: int | None = None
     total: int | None = None
     bar: bool = False
-    waited: float = 0.0  #: seconds at the last step, by the clock in the trainer's bar
+    waited: float = 0.0  #: seconds spent at the last step, by the clock in the trainer's bar
     rises: int = 0
-    stride: int = 1  #: number of steps in the last rise of this attempt
+    stride: int = 1  #: number of steps by which the counter last rose in this attempt
     gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
-    durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: phase → seconds between rises
+
+    #: phase → seconds between consecutive rises of the counter
+    durations: dict[Phase, deque[float]] = field(default_factory=dict)
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _rose_at: float | None = None  # the trainer's clock at the last step
-    _delta: int | None = None  # the smallest rise so far, in steps
+    _rose_at: float | None = None  # time on the trainer's clock at the last rise of the counter
+    _delta: int | None = None  # the smallest rise of the counter so far, in steps
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
     _ended: bool = False  # True if the counter is at the end of the last epoch
-    _from_epoch: float | None = None  # the first epoch in the log
+    _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
-    _since: tuple[int, float | None, float | None] | None = None  # step, time and clock at the last rise
+    # Step, line time and trainer's clock at the last rise.
+    _since: tuple[int, float | None, float | None] | None = None
 
     @property
     def complete(self) -> bool:
-        """True if the counter reached its total, or one less if it counts from zero.
+        """True if the counter reached its total, or the total minus one if the counter starts at zero.
 
         If the steps of epochs are added up, the total is the number of steps in one epoch.
         """
@@ -61,7 +70,7 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs or the steps of an epoch, and the number of epochs is unknown."""
+        """True if the counter counts epochs or steps within an epoch, with an unknown number of epochs."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
@@ -76,7 +85,7 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Read a sample, and return whether the counter rose.
+        """Read a sample. Return whether the counter rose.
 
         ``phase`` is the phase of the run since the last rise.
         """
@@ -84,7 +93,7 @@ class Counter:
         if sample.total_steps:
             self.total = sample.total_steps
         if sample.from_bar and not sample.step and self.last is not None and epoch == self._epoch is not None:
-            return False  # the bar of a completed epoch is cleared for the next epoch
+            return False  # the program clears the bar of a completed epoch for the next epoch
         step = self.rises + 1 if sample.step is None else sample.step + self._offset
         if self.last is not None and (step < self.last or self._whole_epoch(step, sample.values)):
             if self._next_epoch(step, epoch, sample.values.get("epoch_steps")):
@@ -98,7 +107,7 @@ class Counter:
         if self.last is None:
             self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
         if epoch is not None and (rose or not sample.from_bar):
-            self._epoch = epoch  # a bar can show the next epoch before it is cleared
+            self._epoch = epoch  # a bar can show the next epoch before the program clears the bar
         self._epochs = sample.values.get("epochs", self._epochs)
         self._ended = self._ends(sample)
         elapsed = sample.values.get("elapsed_seconds")
@@ -112,7 +121,7 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample ends an epoch of which the log shows no earlier sample."""
+        """Return whether the sample is at the end of an epoch and is the first sample from this epoch."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
@@ -125,7 +134,7 @@ class Counter:
         return values.get("epoch", 0.0) >= epochs - (self._from_epoch == 0)
 
     def goes_back(self, sample: Sample) -> bool:
-        """Return whether the sample's step is before the counter's last step."""
+        """Return whether the step of the sample is lower than the last step of the counter."""
         if sample.step is None or self.last is None:
             return False
         epoch = sample.values.get("epoch")
@@ -151,7 +160,8 @@ class Counter:
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
         """Return whether a counter fell because a new epoch began.
 
-        The line shows a later epoch, or the counter restarts after the `length` of an epoch (0 if unknown).
+        A new epoch began if the line shows a later epoch, or if the counter restarts at the end of an epoch.
+        `length` is the number of steps in an epoch (0 if unknown).
         """
         assert self.last is not None
         if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
@@ -191,18 +201,20 @@ class Counter:
                 if printed is not None:
                     self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
-                    return  # the clock has not advanced, so durations are measured from its last change
+                    # The clock has not advanced, so the next duration is measured from the last change of the
+                    # clock.
+                    return
         self._since = (step, sample.time, elapsed)
 
 
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the seconds between two increases of the counter, from line times or the trainer's clock.
+    """Return the seconds between two rises of the counter, from line times or the trainer's clock.
 
-    Line times are finer than the trainer's clock, which shows whole seconds. If few lines have times,
-    however, a line can have the time of an earlier line. The difference then exceeds the trainer's, which is
-    used instead.
+    Line times are more precise than the trainer's clock, which shows whole seconds. If only few lines have
+    times, however, a line can have the time of an earlier line. In this case, the difference between the line
+    times exceeds the difference on the trainer's clock, and the trainer's clock is used.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

@@ -1,7 +1,7 @@
-"""Keep the losses, gradient norms and other metrics of each stream, and derive the series for charts.
+"""Store the losses, gradient norms and other metrics of each stream, and derive the data series of charts.
 
-The memory is bounded: all of the latest points are kept, and an evenly spread share of the older points, so
-that a curve keeps its shape in a long run.
+Memory use is bounded. All of the latest points are kept, but only some of the older points. These older
+points are evenly spaced, so a curve keeps its shape in a long run.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from stallwatch_rules.records import Sample, Series
 if TYPE_CHECKING:
     from stallwatch_rules.stream import StreamReading
 
-LATEST = 256  #: number of latest points that are always kept
+LATEST = 256  #: number of the latest points, which are all kept
 OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
-ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training run
-FIRST_EPOCH = 1.0  #: maximum epoch of another training run's first loss (higher after a resume)
-#: Metrics that are kept in tracks of their own; a ``Point`` contains the other metrics.
+ANEW = 2.0  #: a loss above this multiple of the previous loss shows that a new training run began
+
+#: Maximum epoch at the first loss of a new training run (a resumed run starts at a higher epoch).
+FIRST_EPOCH = 1.0
+#: Metrics that are stored in separate tracks. A ``Point`` contains the other metrics.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
-METRICS = TRACKED | {"loss", "grad_norm"}  #: each sample in a curve or track contains at least one of these
+#: Each sample in a curve or track contains at least one of these metrics.
+METRICS = TRACKED | {"loss", "grad_norm"}
 
 _T = TypeVar("_T")
 
 
 class BoundedSeries(Generic[_T]):
-    """A sequence of bounded size. It keeps all of the latest entries, but only every n-th older entry."""
+    """A sequence of bounded size. All of the latest entries are kept, but only every n-th older entry."""
 
     def __init__(self) -> None:
         self._older: list[_T] = []
         self.latest: deque[_T] = deque()
         self._added = 0
-        self._width = 1  # one of this many older entries is kept
+        self._width = 1  # every n-th older entry is kept, where n is this number
 
     def __iter__(self) -> Iterator[_T]:
         yield from self._older
@@ -63,49 +66,49 @@ class BoundedSeries(Generic[_T]):
 
 
 class Point(NamedTuple):
-    """The metrics in one line, with the step or epoch of the line."""
+    """The metrics of one line, with the step or epoch that the line shows."""
 
     step: float | None  #: the step, or the epoch if the line has no step number
     loss: float | None
     grad_norm: float | None
     learning_rate: float | None
     loss_scale: float | None
-    mark: int  #: number of steps that the stream had shown so far
+    mark: int  #: number of steps that the stream had shown when this line was read
     epoch: float | None = None
     margin: float | None = None  #: reward margin of preference learning
 
     @property
     def is_nan(self) -> bool:
-        """True if the loss or the gradient norm is NaN. (An infinite norm can occur in fp16 training.)"""
+        """True if the loss or the gradient norm is NaN. (Infinite norms are normal in fp16 training.)"""
         return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
 class Curve:
-    """The points of one series of lines with training metrics, in order."""
+    """The points from the training metrics in one series of lines, in order."""
 
     def __init__(self, series: str) -> None:
         self.series = series
         self.seen = 0
-        self.rewarded = False  #: True if the lines contain rewards; then losses of zero are normal
+        self.rewarded = False  #: True if the lines contain rewards, because zero losses are then normal
         self._kept = BoundedSeries[Point]()
         self._epoch: float | None = None
 
     @property
     def points(self) -> list[Point]:
-        """The kept points, oldest first."""
+        """The points that are kept, oldest first."""
         return list(self._kept)
 
     @property
     def exact(self) -> bool:
-        """True if the numbers are printed in full. Text lines contain rounded numbers, such as 0 for 1e-5."""
+        """True if the log shows all digits of numbers. Text lines can show rounded numbers (0 for 1e-5)."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
         """Add the values of a sample as a point, unless the sample repeats the step of the last point.
 
-        If the epochs start again and the loss jumps up, another training begins (a fold, a round, a second
-        start in the same file), and the earlier points are cleared. If only the epochs start again, the same
-        weights are trained further.
+        If the epochs start again and the loss jumps up, the lines are from another training (a fold, a round,
+        or a second start in the same file). In this case, the earlier points are deleted. If the epochs start
+        again without such a jump, the training continues with the same weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")
@@ -123,7 +126,7 @@ class Curve:
         self.seen += 1
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
-        """Return whether the epochs go back to the start, with a loss far above the last loss."""
+        """Return whether the epoch is again near the start and the loss is far above the last loss."""
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
@@ -136,7 +139,7 @@ class Reading(NamedTuple):
 
     step: float | None  #: the step, or the epoch if the line has no step number
     value: float
-    mark: int  #: number of steps that the stream had shown so far
+    mark: int  #: number of steps that the stream had shown when this value was read
 
 
 class Track:
@@ -149,13 +152,13 @@ class Track:
 
     @property
     def readings(self) -> list[Reading]:
-        """The kept values, oldest first."""
+        """The values that are kept, oldest first."""
         return list(self._kept)
 
     def see(self, sample: Sample, value: float, mark: int) -> None:
-        """Add a value, unless the sample repeats a step.
+        """Add a value, unless the sample has the same step as the last value.
 
-        If the steps start again, the older values are cleared.
+        If the steps start again, the older values are deleted.
         """
         if sample.series != self._series:
             return
@@ -171,7 +174,7 @@ class Track:
 
 
 class Curves:
-    """The curves (by series) and the other metrics (by name) of one rank in one source."""
+    """The training metrics of one rank in one source: the curves (by series) and the tracks (by metric)."""
 
     def __init__(self) -> None:
         self.by_series: dict[str, Curve] = {}
@@ -180,7 +183,7 @@ class Curves:
     def see(self, sample: Sample, mark: int) -> None:
         """Add the metrics of a sample.
 
-        A curve gets a point only if the sample has a loss or a gradient norm.
+        A point is added to a curve only if the sample has a loss or a gradient norm.
         """
         for name in TRACKED & sample.values.keys():
             track = self.tracks.get(name)
@@ -217,23 +220,23 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
 
 
 def _by_rank(key: tuple[str, int | None]) -> tuple[bool, int, str]:
-    """Return the sort key of a stream: the lowest rank comes first, and streams without a rank last."""
+    """Return the sort key of a stream. Streams are sorted by rank, and streams without a rank come last."""
     source, rank = key
     return rank is None, rank or 0, source
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return the values of a metric from the stream that contains the most values.
+    """Return the values of a metric from the stream that contains the most values of this metric.
 
-    If several streams have the same number of values, the lowest rank is used.
+    If several streams contain the same number of values, the stream of the lowest rank is used.
     """
     found = [(key, track) for key, curves in streams if (track := curves.tracks.get(name)) is not None]
     best = min(found, key=lambda entry: (-entry[1].seen, _by_rank(entry[0])), default=None)
     return best[1].readings if best is not None else ()
 
 
-MOST_POINTS = 400  #: maximum number of points of one series, enough for the width of a chart
-MOST_RANKS = 16  #: maximum number of ranks for which the seconds per step are charted
+MOST_POINTS = 400  #: maximum number of points of one series; more points do not fit the width of a chart
+MOST_RANKS = 16  #: maximum number of ranks whose seconds per step are in the charts
 _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 

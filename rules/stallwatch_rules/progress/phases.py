@@ -1,4 +1,4 @@
-"""Recognize lines that show the phase of a run: evaluating, saving, sampling, serving, ending, restarting."""
+"""Recognize lines that show the phase of a run (evaluation, saving, sampling, serving, end or restart)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Literal
 from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
-#: The sign in a line: a phase, or one of five events. "announced": the bar of an evaluation follows.
-#: "finished": the training reports its end. "ended": a line that programs print at their end; it counts if
-#: steps were completed before it, and none after it. "left": a process ended successfully, as all do at the
-#: end of a run. "restarted": the workers are started again.
+#: What a line shows: a phase, or one of five events. "announced": a bar of an evaluation follows. "finished":
+#: the training reports its end. "ended": the line resembles lines that programs print at their end. The line
+#: is used as evidence only if steps were completed before the line, and none after it. "left": a process
+#: exited successfully, as all processes do at the end of a run. "restarted": the launcher starts the workers
+#: again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: text in all lines that announce an evaluation
 
-# The start of a program's own words, after any prefix of its logger.
+# The place at which a program's message begins, after any prefix of the logger.
 _LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
 _BEGINS = re.compile(
     rf"(?i){_LOGGED}(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
@@ -26,8 +27,9 @@ _BEGINS = re.compile(
     rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
 
-# Lines that programs print at their end. A line that names an epoch, a step, a file or an evaluation before
-# these words does not count, unless it reports the best or the final one.
+# Lines that programs print at their end, such as "Training finished". A line that mentions an epoch, a step,
+# a file or an evaluation before such words is not accepted, unless the line reports the best or the final
+# result.
 _TRAINING = (
     r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"
     r"|trial|job)"
@@ -49,8 +51,8 @@ _FINAL = re.compile(
     r"|valid\w*|test\w*|train\w*|result|metric|score|accuracy|loss|reward|performance|perplexity"
     r"|policy|adapter)s?\b"
 )
-# A part of the training that is named after the words, as in "Finished training epoch 3": such a line does
-# not show the end of the training.
+# A part of the training that a line names after the words for an end, as in "Finished training epoch 3". Such
+# a line does not show the end of the training.
 _OF_PART = re.compile(
     r"[\s:,-]*(?:(?:of|for|in) )?(?:the )?(?:epoch|step|iter\w*|round|fold|stage|phase)\W{0,3}\d"
 )
@@ -74,7 +76,8 @@ _ABROAD = re.compile(
 _RESULTS = re.compile(
     rf"{_LEAD}(?:all |final )?results? (?:are |were |have been )?(?:saved|written|stored) (?:to|in)\b"
 )
-# Words, in lower case, that a line at a program's end must contain, and the pattern that decides.
+# Each entry contains a word in lower case, which a line at a program's end must contain, and a regular
+# expression, which makes the decision.
 _ENDS = (
     *((word, _RAN) for word in ("finished", "complete", "done", "ended", "concluded", "converged", "succe")),
     *((word, _DONE) for word in ("finished", "complete", "done")),
@@ -95,11 +98,11 @@ _END_WORDS = (
     *("arly", "topping", "esults ", "完成", "结束", "完毕", "完了", "終了", "완료", "종료"),
     *("авершен", "ончено", "termin", "inaliz", "abgeschlossen", "beendet"),
 )
-_LONGEST_END = 200  # maximum number of characters of a line that programs print at their end
+_LONGEST_END = 200  # maximum number of characters in a line that programs print at their end
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether a text resembles lines that programs print at their end and sometimes earlier."""
+    """Return whether a text resembles lines that programs print at their end, but sometimes also earlier."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -121,13 +124,14 @@ def is_unnamed_completion(text: str) -> bool:
 def announces_end(text: str) -> bool:
     """Return whether a line at the end of a run shows that the training ended.
 
-    Such a line mentions the training, or an end before the planned total.
+    Such a line mentions the training, or mentions that the training ended before the planned total.
     """
     lower = text.lower()
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
 
-# Each entry has words that must be in the line (a cheap test), and the pattern that decides.
+# Each entry contains text that must be in the line (a fast test), and a regular expression, which makes the
+# decision.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "announced"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
@@ -154,7 +158,8 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # Lightning 2.6.6 (pytorch/loops/fit_loop.py). If it stops because it has no batches, nothing was trained.
+    # Lightning 2.6.6 (pytorch/loops/fit_loop.py). Other reasons to stop are excluded. For example, if
+    # ``Trainer.fit`` stops because there are no batches, it trained nothing.
     (
         "rainer.fit",
         re.compile(
@@ -162,14 +167,14 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # MLPerf's last record (mlperf_logging) of a run that reached its target.
+    # The last record of MLPerf (mlperf_logging) in a run that reached its target.
     (
         ":::MLLOG",
         re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),
         "finished",
     ),
-    # The result of an unannounced evaluation: the lines after it (a better model is kept, samples are drawn)
-    # do not show a step, either.
+    # The result of an evaluation that the log did not announce. The lines after the result do not show a
+    # step, either (a better model is saved, samples are drawn).
     (
         "val_",
         re.compile(r"\be?val_(?:acc(?:uracy)?|loss|ppl|perplexity|score|reward|f1)\b[\"']?\s*[:=]\s*-?\d"),
@@ -184,7 +189,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def phase_sign(text: str) -> Sign | None:
-    """Return the phase, the end or the restart that a line announces; ``None`` for any other line."""
+    """Return the phase or the event that a line shows; ``None`` if the line shows neither."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:
@@ -193,21 +198,21 @@ def phase_sign(text: str) -> Sign | None:
     return "ended" if _seems_over(text) else None
 
 
-WORDS = ("HTTP/", "throughput")  #: each line about a server's work contains at least one of these words
+WORDS = ("HTTP/", "throughput")  #: each line about the work of a server contains at least one of these words
 
-#: The access log's format of uvicorn 0.54.0 (``config.py``). A request that only reads or sets a server's
-#: state does not count: a server whose engine hangs also answers ``GET /health``.
+#: The format of the access log in uvicorn 0.54.0 (``config.py``). Requests that only read or set the state of
+#: a server are excluded, because a server also answers ``GET /health`` while its engine hangs.
 _ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
-#: vLLM 0.11.0 (``v1/metrics/loggers.py``), and SGLang's scheduler in its "Decode batch" lines. An engine that
-#: is idle or hangs reports 0.
+#: The formats of vLLM 0.11.0 (``v1/metrics/loggers.py``) and of SGLang's scheduler (its "Decode batch"
+#: lines). An engine that is idle or hangs reports a throughput of 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 
 def is_answer(text: str) -> bool:
-    """Return whether the line reports that a request was completed or that tokens were generated."""
+    """Return whether a line reports that a request was answered or that tokens were generated."""
     return ("HTTP/" in text and _ANSWERED.search(text) is not None) or (
         "throughput" in text and _GENERATED.search(text) is not None
     )

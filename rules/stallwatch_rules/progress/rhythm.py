@@ -1,4 +1,4 @@
-"""Measure how long a run has been silent, and determine whether the silence is too long."""
+"""Measure how long a run has been silent, and determine whether this is too long."""
 
 from __future__ import annotations
 
@@ -19,32 +19,38 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.display import latest
 
-ALIVE = 5  #: minimum number of lines after a silence which show that the run worked during the silence
-NOTIFIED = 3.0  #: if few waits are known, a wait of up to this multiple of the step time is not a stall
-LONGEST_WAIT = 1200.0  #: maximum seconds that a bar can stay at a step, for example during a save
-FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
-MID_RUN = 10  #: a log whose first step exceeds this multiple of the step distance begins in mid-run
-ZONES = 1800.0  #: smallest difference between time zones, in seconds
-BY_CHANCE = 300.0  #: maximum deviation, in seconds, of two clocks' difference from a multiple of ``ZONES``
+ALIVE = 5  #: if at least this many lines follow a silence, the run worked during the silence
+NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
+LONGEST_WAIT = 1200.0  #: maximum seconds for which a bar can stay at one step, for example during a save
+FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
+
+#: A log begins in mid-run if its first step exceeds this multiple of the steps between two samples.
+MID_RUN = 10
+ZONES = 1800.0  #: smallest difference between two time zones, in seconds
+
+#: If two clocks differ by about a multiple of ``ZONES`` (at most this many seconds off), their time zones can
+#: differ.
+BY_CHANCE = 300.0
 
 
 class ExternalEnd(NamedTuple):
-    """The time at which something outside the run ended its processes."""
+    """The time at which something outside the run, such as a user, ended the processes of the run."""
 
     time: float
-    #: True if the time is from the clock of the process that ended the run, which can be in another time zone
+    #: True if the time is from the clock of the process that ended the run. This clock can be in another time
+    #: zone.
     other_clock: bool
 
 
 class RunClock(msgspec.Struct, frozen=True):
-    """The times of the latest events of a run, and whether the run is silent for too long."""
+    """The times of the latest events of a run, and whether the run has been silent for too long."""
 
-    threshold: float  #: seconds without a step after which the run is stalled
+    threshold: float  #: seconds without a step after which a run counts as stalled
     silence: float | None  #: seconds from the last step to the end of the log, or to the current time
-    silent: bool  #: True if the log is silent after the last step for longer than the threshold
+    silent: bool  #: True if the log was silent after the last step for longer than the threshold
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    ended: bool = False  #: True if the run was stalled, and then was ended from outside
+    ended: bool = False  #: True if the run stalled and was then ended from outside
 
 
 def read_clock(
@@ -57,10 +63,10 @@ def read_clock(
     stopped: float | None = None,
     ended: ExternalEnd | None = None,
 ) -> RunClock:
-    """Return when the run last advanced, and how long it has been silent since.
+    """Return when the run last completed a step, and for how long it has been silent since then.
 
-    Lines after ``ended`` are not signs of life. The time that a rank waits after a user ``stopped`` the run
-    does not count as silence.
+    Lines after ``ended`` do not show that the run is alive. The time that a rank waits after a user
+    ``stopped`` the run does not count as silence.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -100,7 +106,7 @@ def read_clock(
 
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
-    """Return the stall threshold at the end of a complete log. It is learned from the waits in this log."""
+    """Return the stall threshold at the end of a complete log, learned from the waits in the log."""
     thresholds, phase = StallThresholds(), tracker.phase
     thresholds.log_only = True
     thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
@@ -113,7 +119,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
 def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold: float) -> bool:
     """Return whether the log was silent for longer than the threshold before the run was ended from outside.
 
-    A process can print lines after it was ended, before the line about its end is written.
+    A process that was ended can still print lines before the log reports its end.
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
@@ -126,7 +132,7 @@ def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold:
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Return whether the log begins in the middle of a run, which the number of its first step shows."""
+    """Return whether the log begins in the middle of a run. The number of the first step shows this."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False
@@ -134,10 +140,10 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """Return the time span of the log minus the durations of its steps, for logs without times of steps.
+    """Return the time span of a log minus the durations of its steps, if the steps have no times.
 
-    Return ``None`` unless the log begins in the middle of a run and ends with an evaluation, because work
-    before the first step of a run can take hours.
+    Return ``None`` unless the log begins in the middle of a run and ends with an evaluation. Otherwise, the
+    work before the first step of the run, which can take hours, would be included.
     """
     firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
@@ -147,15 +153,19 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 
 
 def _last_sign(stream: StreamReading) -> float | None:
-    """Return the time of the stream's last step, or that of the next line if the step's line has no time."""
+    """Return the time of the stream's last step.
+
+    If the line of the step has no time, the time of the next line is used.
+    """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Return whether one of the log's first lines recurs after a silence.
+    """Return whether one of the first lines of the log occurs again after a silence.
 
-    This shows a restart. A program that hangs does not restart by itself, so the silence is not a stall.
+    Such a line shows that the program was started again. A program that hangs does not restart by itself, so
+    the silence was not a stall.
     """
     entries = stream.templates.entries.values()
     first = (entry for entry in entries if entry.index < FIRST_LINES and entry.count > 1)
@@ -173,8 +183,8 @@ def _falls_silent(
 ) -> bool:
     """Return whether the log has a gap longer than the threshold, with only a few lines after it.
 
-    Many lines follow a silent evaluation or a slow save. Few lines follow a hang, unless a user ended the
-    run.
+    Many lines follow a silent evaluation or a slow save. Only a few lines follow a hang, unless a user ended
+    the run.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

@@ -1,12 +1,12 @@
-"""Learn for each phase how long a run can be quiet before it counts as stalled, from its previous waits.
+"""Learn the stall threshold of each phase from the previous waits of a run.
 
-A wait is the time between two signs of life. Live watching and reading a complete log use the same
+A wait is the time between two signs of life. Live watching and the diagnosis of a complete log both use
 `StallThresholds`, which derives a threshold in seconds from the waits. If all steps take about the same time,
-the threshold is three times the 99th percentile. If the durations vary (because of sequence lengths, samples
-or shared storage), a longer wait eventually occurs in a healthy run. So the tail of the observed waits is
-extrapolated to one step in ten million. While few steps are known, an upper confidence limit of the
-percentile is used instead. Decisions 14 and 19 describe the cost of this method, and `make bench-stall`
-measures it.
+the threshold is three times the 99th percentile of the waits. If the durations vary (because of sequence
+lengths, samples or shared storage), a longer wait eventually occurs in a healthy run. Therefore, the tail of
+the observed waits is extrapolated to one step in ten million. While few steps are known, an upper confidence
+limit of the percentile is used instead. Decisions 14 and 19 describe the cost of this method, and `make
+bench-stall` measures it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 
 from stallwatch_rules.records import Phase
 
-_LIKE = 0.1  # maximum relative difference between the lengths of similar rounds
-_LEAST = 5  # minimum length of a round in steps, so that most steps are not near a pause
+_LIKE = 0.1  # maximum relative difference between the lengths of two similar rounds
+_LEAST = 5  # minimum length of a round in steps; in shorter rounds, most steps would be near a pause
 
 
 class TrainingRounds:
-    """Counter of training progress between pauses. It predicts when the next pause begins.
+    """Count the signs of training progress between pauses, and predict when the next pause begins.
 
-    If two consecutive pauses (such as evaluations) came after about the same number of signs, the next pause
-    is expected after that number. Otherwise, nothing is predicted. The duration of a pause is never
-    predicted, because the last evaluation of a run can use all the data.
+    If the number of signs of progress before the last two pauses (such as evaluations) was about the same,
+    the next pause is expected after the same number. Otherwise, nothing is predicted. The duration of a pause
+    is never predicted, because the last evaluation of a run can use all the data.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class TrainingRounds:
         self._ended: deque[int] = deque(maxlen=2)
 
     def trained(self) -> None:
-        """Count a sign of training."""
+        """Count one sign of training progress."""
         self._signs += 1
 
     def paused(self, *, announced: bool) -> None:
         """Record a pause of the training.
 
-        A pause that the log `announced` at its start is not used for predictions.
+        A pause that the log `announced` when it began is not used for predictions.
         """
         if announced:
             self._ended.clear()
@@ -53,7 +53,7 @@ class TrainingRounds:
 
     @property
     def due(self) -> bool:
-        """True if the next pause is expected about now."""
+        """True if the next pause is expected at about this time."""
         if len(self._ended) < 2:
             return False
         least, most = min(self._ended), max(self._ended)
@@ -61,43 +61,50 @@ class TrainingRounds:
         return alike and least * (1 - _LIKE) <= self._signs <= most * (1 + _LIKE)
 
 
-#: Initial allowance for the waits of a phase, in multiples of `Limits.start`. Large models load for an hour,
-#: most logs do not show a sign of life during evaluations and saves, and rollouts can take 69 minutes. Three
-#: silent hours were observed between a trainer's last line and the end of its launcher.
+#: Initial allowance for the waits in a phase, in multiples of `Limits.start`. Large models can load for an
+#: hour, most logs show no sign of life during evaluations and saves, and rollouts can take 69 minutes. Up to
+#: three silent hours were observed between the last line of a trainer and the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
-ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: phases during which steps pause
+#: Phases in which the run completes no steps.
+ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
-_WARM_UP = 2  # number of steps after the first one that can be slow (compilation, allocation, CUDA graphs)
+_WARM_UP = 2  # number of steps after the first step that can be slow (compilation, allocation, CUDA graphs)
 _MOST_STEPS = 4  # maximum factor of the initial allowance if the log shows only every n-th step
-_UNSEEN_PATIENCE = 4  # factor of the allowance for a log's first interval, which can contain a hidden rollout
-_BRIEF = 2.8  # minimum threshold, in floors, while a log has few steps: stalls are reported within 90 s
-REMEMBERED = 2000  #: maximum number of waits that are kept, so that thresholds adapt to changes
+
+# Factor of the allowance for the first interval of a log, which can contain a rollout that is not shown.
+_UNSEEN_PATIENCE = 4
+# Minimum threshold, in multiples of the floor, while a log has few steps: stalls are reported within 90 s.
+_BRIEF = 2.8
+#: Maximum number of waits that are kept; older waits are dropped, so thresholds adapt to changes.
+REMEMBERED = 2000
 KNOWN_TAIL = 600  #: minimum number of waits from which the durations of rare waits can be extrapolated
-RARE = 1e-7  #: maximum share of steps that are mistaken for a stall
-_SLOW = 0.99  # percentile on which the threshold is based, as a share of the steps
+RARE = 1e-7  #: maximum share of steps whose normal duration is mistaken for a stall
+_SLOW = 0.99  # percentile of the waits on which the threshold is based, as a share
 _SURE = 0.95  # confidence of the estimated percentile while few steps are known
-_QUICK = 0.1  # minimum wait in estimates, as a share of the mean; shorter waits are raised to it
-_SKEWED = 0.7  # maximum skewness of logarithms with a normal distribution; above it, a power law is assumed
-_EVEN = 0.1  # maximum standard deviation of the logarithms of nearly equal durations
+_QUICK = 0.1  # minimum wait in estimates, as a share of the mean; shorter waits are replaced by this minimum
+
+# Maximum skewness at which waits count as log-normally distributed; above it, a power law is assumed.
+_SKEWED = 0.7
+_EVEN = 0.1  # maximum standard deviation of the logarithms of durations that count as nearly equal
 _DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate of the tail
-_SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth is the tail
+_SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth of the waits is the tail
 _LEAST_TAIL = 10
-_ONCE_MORE = 2.0  # factor by which the longest wait so far can be exceeded
-_BENEFIT = 2.0  # additional factor for varying steps, if fewer than KNOWN_TAIL are known
-_SURVIVED = 1.5  # factor by which a pause that ended by itself can be longer the next time
+_ONCE_MORE = 2.0  # a wait can be this many times as long as the longest wait so far
+_BENEFIT = 2.0  # additional factor if the durations of steps vary and fewer than KNOWN_TAIL are known
+_SURVIVED = 1.5  # the next pause can be this many times as long as a pause that ended by itself
 _HABIT = 3  # number of pauses that must end by themselves before such pauses count as normal
 _HABITS_KEPT = 20
 
 
 class QuietTimes(Sequence[float]):
-    """The latest durations without a sign of life, in ascending order."""
+    """The latest periods without a sign of life, in seconds, in ascending order."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._ordered: list[float] = []
 
     def append(self, seconds: float) -> None:
-        """Add a duration. If there are too many, the oldest one is dropped."""
+        """Add a period. If there are more than `REMEMBERED` periods, drop the oldest period."""
         seconds = max(seconds, 1e-3)
         self._latest.append(seconds)
         insort(self._ordered, seconds)
@@ -105,7 +112,7 @@ class QuietTimes(Sequence[float]):
             del self._ordered[bisect_left(self._ordered, self._latest.popleft())]
 
     def extend(self, waits: Iterable[float]) -> None:
-        """Add several quiet times."""
+        """Add several periods without a sign of life."""
         for seconds in waits:
             self.append(seconds)
 
@@ -120,17 +127,18 @@ class QuietTimes(Sequence[float]):
 
 
 class Limits(NamedTuple):
-    """The settings in the section ``[stall]`` of the configuration."""
+    """The settings in the section ``[stall]`` of the configuration file."""
 
     floor: float = 30.0  #: minimum threshold in seconds
-    start: float = 1800.0  #: threshold in seconds while too little is known
-    factor: float = 3.0  #: factor of the 99th percentile
+    start: float = 1800.0  #: threshold in seconds until enough waits are known
+    factor: float = 3.0  #: factor by which the 99th percentile of the waits is multiplied
 
 
 class PhaseWaits:
-    """The durations for which a run was quiet in one phase.
+    """The durations for which a run showed no sign of life in one phase.
 
-    Waits before another sign of life of the phase are separate from waits before the next phase.
+    Waits that ended with another sign of life of the same phase are stored separately from waits that ended
+    when the next phase began.
     """
 
     def __init__(self) -> None:
@@ -140,14 +148,17 @@ class PhaseWaits:
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
 
     def learn(self, seconds: float, *, over: bool) -> None:
-        """Learn a wait that ended with a sign of life. If `over` is true, this sign started another phase."""
+        """Store a wait that ended with a sign of life.
+
+        If `over` is true, this sign began another phase.
+        """
         (self.ends if over else self.within).append(seconds)
         self._since_pause += 1
         if self._since_pause > REMEMBERED:
             self._paused.clear()
 
     def paused(self, seconds: float) -> None:
-        """Record a stall that ended by itself. It counts as normal only if it recurs."""
+        """Record a stall that ended by itself. Such a stall counts as normal only if it recurs."""
         self._since_pause = 0
         self._paused.append(seconds)
         if len(self._paused) >= _HABIT:
@@ -156,24 +167,27 @@ class PhaseWaits:
 
     @property
     def longest(self) -> float:
-        """The longest quiet time of this phase that was not a stall."""
+        """The longest wait in this phase that was not a stall."""
         return max((waits[-1] for waits in (self.within, self.ends) if waits), default=0.0)
 
     @property
     def longest_pause(self) -> float:
-        """The longest stall that ended by itself and is not yet part of a recurring pattern."""
+        """The longest recent stall that ended by itself. Stalls that already count as normal are excluded."""
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return how long a pause may last if earlier pauses ended by themselves, at most `most` seconds."""
+        """Return how long a pause may last, in seconds; at most `most`.
+
+        The duration is based on earlier pauses that ended by themselves.
+        """
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
-        """Return after how many quiet seconds the phase counts as stalled; 0 before the first wait.
+        """Return the number of seconds without a sign of life after which the phase counts as stalled.
 
-        An estimate from the spread of the waits is at most `cap`. For a phase of `steps`, waits before
-        another phase are not used for an estimate: the phase ends for many reasons, so these waits have no
-        common distribution.
+        The result is 0 if no wait is known. An estimate from the spread of the waits is at most `cap`. If the
+        phase consists of `steps`, waits that ended when another phase began are not used for such an
+        estimate. The phase ends for many reasons, so these waits have no common distribution.
         """
         return max(
             threshold_after(self.within, cap=cap, factor=factor, floor=floor),
@@ -186,19 +200,20 @@ _DEFAULTS = Limits()
 
 
 class StallThresholds:
-    """The stall thresholds of each phase, learned from each wait of a run."""
+    """The stall thresholds of each phase, learned from the waits of a run."""
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: True if only a log shows progress, which may omit activities
-        self._stride = 1  # steps between two signs of progress (10 if a log shows every tenth step)
+        self.log_only = False  #: True if only a log shows progress, because a log may omit activities
+        self._stride = 1  # number of steps between two signs of progress (10 if a log shows every tenth step)
         self._warm_up = _WARM_UP
-        self._warmed = 0.0  # the longest wait of the warm-up
-        self._trained = 0.0  # total observed seconds between steps in this run
+        self._warmed = 0.0  # duration of the longest wait in the warm-up
+        self._trained = 0.0  # total duration of the steps that were observed in this run, in seconds
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
-        self._suspected = limits.floor  # threshold of training, from the durations of its steps only
-        self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits yet
+        # Threshold of training that follows only from the durations of its steps.
+        self._suspected = limits.floor
+        self._learning: set[Phase] = set()  # phases for which too few waits are known to learn the threshold
         self._usual: dict[Phase, float] = {}  # phase → threshold without the allowance for earlier pauses
         self._outdated: set[Phase] = {"init", "train"}
         self._rounds = TrainingRounds()
@@ -215,10 +230,10 @@ class StallThresholds:
         after_evaluation: bool = False,
         learn: bool = True,
     ) -> None:
-        """Record that the run was quiet in `phase` for `waited` seconds, and is now in `following`.
+        """Record that the run waited in `phase` for `waited` seconds, and is now in the phase `following`.
 
-        In a wait `after_evaluation`, the run computes the metrics of the evaluation. `learn` is false if the
-        wait is not typical of the phase.
+        If `after_evaluation` is true, the run computed the metrics of an evaluation during the wait. `learn`
+        is false if the wait is not typical of the phase.
         """
         due = self._rounds.due
         if following == "train":
@@ -228,7 +243,8 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            if after_evaluation and self.steps_known:  # the run waited for the metrics before the next step
+            # If so, the run computed the metrics of the evaluation before the next step.
+            if after_evaluation and self.steps_known:
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")
             else:
@@ -237,13 +253,13 @@ class StallThresholds:
             self._outdated.add(following)
 
     def step_by(self, steps: int) -> None:
-        """Set how many steps lie between two signs of progress."""
+        """Set the number of steps between two signs of progress."""
         if steps != self._stride:
             self._stride = steps
             self._outdated.add("train")
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]]) -> None:
-        """Start with the waits of this run that an earlier process recorded."""
+        """Add the waits of this run that an earlier Stallwatch process recorded."""
         for phase, seconds in durations.items():
             waits = self.of(phase)
             (waits.within if phase == "train" else waits.ends).extend(seconds)
@@ -253,11 +269,11 @@ class StallThresholds:
             self._trained = sum(durations["train"])
 
     def replay(self, durations: Mapping[Phase, Sequence[float]], stride: int) -> None:
-        """Observe all waits of a complete log. Each wait that exceeds its threshold counts as a stall."""
+        """Process all waits of a complete log. Each wait that exceeds its threshold counts as a stall."""
         for phase, seconds in durations.items():
             self._outdated.add(phase)
             for waited in seconds:
-                # a lower bound of the threshold, which is faster to compute
+                # This value is a lower bound of the threshold and is faster to compute.
                 least = max(self._limits.floor, self.of(phase).longest)
                 stalled = waited > least and waited > self.alone[phase]
                 self.observe(waited, phase, "train", stalled=stalled)
@@ -273,37 +289,37 @@ class StallThresholds:
 
     @property
     def steps_known(self) -> bool:
-        """True if enough steps were observed to know how long a step takes."""
+        """True if enough steps were observed to estimate the duration of a step."""
         return len(self.of("train").within) >= ENOUGH
 
     @property
     def alone(self) -> Mapping[Phase, float]:
-        """The current threshold of each phase, for use while the ranks cannot be queried."""
+        """The current threshold of each phase, for use when the ranks cannot be queried."""
         self._update()
         return self._known
 
     def at_end(self, phase: Phase) -> float:
         """Return the threshold of a log that ended in this phase.
 
-        A live watch that knows too little waits longer, because a further line can arrive. A complete log has
-        none.
+        While few waits are known, live watching waits longer, because more lines can follow. No lines follow
+        the end of a complete log, so its threshold can be lower.
         """
         self._update()
         return self._threshold(phase, ended=True)
 
     @property
     def suspected(self) -> float:
-        """The stall threshold of training that follows only from the durations of its steps."""
+        """The stall threshold of training that follows only from the durations of steps."""
         self._update()
         return self._suspected
 
     def learning(self, phase: Phase) -> bool:
-        """Return whether the phase still uses the initial threshold, because too few waits were observed."""
+        """Return whether the phase still uses the initial threshold, because too few waits are known."""
         return phase in self._learning
 
     def _update(self) -> None:
-        # The update is deferred until a query, because thousands of steps can arrive together. "train" is
-        # updated first, because the thresholds of other phases depend on it.
+        # Thresholds are computed only when they are queried, because thousands of steps can arrive together.
+        # "train" is updated first, because the thresholds of other phases depend on it.
         for phase in sorted(self._outdated, key=lambda phase: phase != "train"):
             self._known[phase] = self._threshold(phase)
             if phase == "train":
@@ -325,8 +341,8 @@ class StallThresholds:
         elif stalled and not (phase == "train" and following in ANNOUNCED):
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
-            waits.paused(waited)  # the pause was not reported as a stall again, but is not normal either
-        else:  # the phase ended, or an evaluation that the log shows only at its end
+            waits.paused(waited)  # the pause was not reported as another stall, but it is not normal either
+        else:  # the phase ended, or the log showed an evaluation only at its end
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -335,7 +351,8 @@ class StallThresholds:
         if phase == "train":
             start *= min(_MOST_STEPS, self._stride)
             known = len(waits.within) >= ENOUGH
-            # The interval before the first sign counts, because it has as many steps as later intervals.
+            # The interval before the first sign of progress is included, because it has as many steps as
+            # later intervals.
             usual = max(self.of("init").longest, self._warmed, waits.longest)
             if self.log_only:
                 start *= 1 if self._warmed or waits.longest else _UNSEEN_PATIENCE
@@ -343,36 +360,37 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # The waits between signs of life suffice to know a phase. This does not apply to "init", in
-            # which the signs of life are the launches of ranks in several attempts.
+            # Waits between signs of life are sufficient to know a phase. The phase "init" is an exception,
+            # because its signs of life are the launches of ranks in several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended
         if brief:
-            # The first evaluation can be quiet, and its frequency and duration are not known yet.
+            # The first evaluation can show no sign of life, and its frequency and duration are not known yet.
             floor *= _BRIEF
-        # A log rarely reports the end of an evaluation, so the run can already train again.
+        # A log rarely shows the end of an evaluation, so the run can already be in training again.
         steps = 0.0
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
         learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
-        allowed = max(start_seconds if ended else start, factor * usual)  # allowance while little is known
-        own = max(learned, floor if known else allowed)
+        # Allowance while few waits are known.
+        allowed = max(start_seconds if ended else start, factor * usual)
+        base = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
-            # The run is probably in an evaluation, so the threshold of evaluations applies, too.
+            # The run is probably in an evaluation, so the threshold is at least the threshold of evaluations.
             steps = min(start_seconds, self._threshold("eval"))
-        threshold = max(own, steps, waits.survived(start))
+        threshold = max(base, steps, waits.survived(start))
         if ended:
             return threshold
-        self._usual[phase] = max(own, steps)
+        self._usual[phase] = max(base, steps)
         self._learning.discard(phase)
-        if threshold == own and (not known or (brief and own == floor)):
+        if threshold == base and (not known or (brief and base == floor)):
             self._learning.add(phase)
         return threshold
 
 
 def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
-    """Return the stall threshold in seconds that follows from these step durations alone."""
+    """Return the stall threshold, in seconds, that follows from these step durations alone."""
     waits, (floor, start, factor) = PhaseWaits(), limits
     waits.within.extend(durations)
     learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
@@ -380,18 +398,19 @@ def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
 
 
 def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
-    """Return the threshold that these waits lead to. An estimate from their spread is limited to `cap`.
+    """Return the threshold that follows from these waits. An estimate from their spread is at most `cap`.
 
-    With few waits, the estimate is twice the usual multiple of an upper limit of the 99th percentile. A
-    larger one could hide a hang for half an hour.
+    If few waits are known, the estimate is twice the usual multiple of an upper limit of the 99th percentile.
+    With a larger estimate, a hang could remain unnoticed for half an hour.
     """
     if not waits:
         return 0.0
-    waits = sorted(waits)  # fast if the waits are already in order
+    waits = sorted(waits)  # sorting is fast if the waits are already in order
     longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
-    plain = factor * waits[math.ceil(_SLOW * len(waits)) - 1]  # the 99th percentile by nearest rank
+    # The 99th percentile by the nearest-rank method.
+    plain = factor * waits[math.ceil(_SLOW * len(waits)) - 1]
     if len(waits) >= KNOWN_TAIL:
         varied = longest_rare_wait(waits)
     else:
@@ -402,19 +421,20 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95 % confidence) of the 99th percentile of waits; 0 if they are nearly equal.
+    """Return an upper limit (95 % confidence) of the 99th percentile of waits; 0 for nearly equal waits.
 
-    The 99th percentile of 20 steps is the slowest of these steps, but one in 21 further steps is slower. So
-    the percentile is estimated from all steps. Normally distributed logarithms are assumed, and the usual
-    approximation of a one-sided tolerance limit is applied (G. J. Hahn, W. Q. Meeker, Statistical Intervals,
-    1991). If the logarithms are skewed to the slow side, a power law is assumed, with Hill's estimator for
-    the slower half (B. M. Hill, A Simple General Approach to Inference About the Tail of a Distribution,
-    Annals of Statistics 3, 1975).
+    The 99th percentile of 20 steps is the slowest of these steps, but on average, one of 21 further steps is
+    slower. Therefore, the percentile is estimated from all steps. The method assumes that the logarithms of
+    the waits are normally distributed, and uses the usual approximation of a one-sided tolerance limit (G. J.
+    Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are skewed to the slow side, the
+    method assumes a power law and applies Hill's estimator to the slower half (B. M. Hill, A Simple General
+    Approach to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
     """
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    # The quickest steps say nothing about the slowest, for example if a batch was loaded in advance.
+    # The fastest steps provide no information about the slowest steps. For example, a batch may have been
+    # loaded in advance. So short waits are replaced by a minimum.
     least = _QUICK * sum(ordered) / len(ordered)
     logs = [math.log(max(wait, least)) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)
@@ -430,12 +450,12 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
 
 
 def longest_rare_wait(waits: Sequence[float]) -> float:
-    """Estimate the longest wait that rarely occurs, from the slowest waits.
+    """Estimate, from the slowest waits, how long a wait can be that rarely occurs.
 
-    If the waits are nearly equal, nothing is extrapolated. Otherwise, the moment estimator of the tail is
-    used, which suits any distribution (A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for
-    the Index of an Extreme-Value Distribution, Annals of Statistics 17, 1989). Twice the standard error is
-    added, because a false stall is worse than a late report.
+    If the waits are nearly equal, nothing is extrapolated. Otherwise, the function uses the moment estimator
+    of the tail, which suits any distribution (A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment
+    Estimator for the Index of an Extreme-Value Distribution, Annals of Statistics 17, 1989). Twice the
+    standard error is added to the estimate, because a false stall is worse than a late report.
     """
     ordered = sorted(waits)
     if _even(ordered):
@@ -446,7 +466,7 @@ def longest_rare_wait(waits: Sequence[float]) -> float:
     first, second = sum(above) / count, sum(log * log for log in above) / count
     if second <= first * first or first <= 0:  # all waits are nearly equal
         return ordered[-1]
-    bounded = 1 - 0.5 / (1 - first * first / second)  # negative if the tail is bounded
+    bounded = 1 - 0.5 / (1 - first * first / second)  # negative if the tail has an upper bound
     index = max(first + bounded + _DOUBT_OF_TAIL / math.sqrt(count), 1e-6)
     scale = edge * first * (1 - min(0.0, bounded))
     times = count / (len(ordered) * RARE)
@@ -454,10 +474,10 @@ def longest_rare_wait(waits: Sequence[float]) -> float:
 
 
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
-    """Return whether the waits are nearly equal, judging by the ratio of the slowest wait to the median.
+    """Return whether the waits are nearly equal, based on the ratio of the slowest wait to the median.
 
-    With `both_ends`, the ratio of the median to the quickest wait must be small, too, because the slowest of
-    a few waits can be near the median by chance.
+    If `both_ends` is true, the ratio of the median to the fastest wait must also be small, because the
+    slowest of only a few waits can be near the median by chance.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]

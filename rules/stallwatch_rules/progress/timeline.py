@@ -1,4 +1,4 @@
-"""Record the steps, times and restarts of one stream of lines, and the matches of rules between steps.
+"""Record the steps, times and restarts in one stream of lines, and the matches of rules between the steps.
 
 Memory use is bounded: if a stream has many steps, adjacent intervals are joined in pairs.
 """
@@ -16,16 +16,16 @@ from stallwatch_rules.records import EVALUATION, Line, Sample
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """A restart of worker processes, as the lines of one source show it."""
+    """A restart of worker processes, as shown by the lines of one source."""
 
-    line: Line  #: the launcher's last line before the restart
-    local_ranks: tuple[int, ...]  #: local ranks, on their node, of the workers that failed
-    step: int | None  #: the run's last step before the restart
+    line: Line  #: the last line of the launcher before the restart
+    local_ranks: tuple[int, ...]  #: local ranks (numbers on their node) of the workers that failed
+    step: int | None  #: the last step of the run before the restart
     followed: int  #: number of steps after the restart
 
 
 def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
-    """Return the first restart after a line in the same source."""
+    """Return the first restart that follows a line in the same source."""
     later = (each for each in restarts if each.line.source == line.source and each.line.number >= line.number)
     return min(later, key=lambda restart: restart.line.number, default=None)
 
@@ -33,20 +33,22 @@ def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
-CLOCK_STEP = 60.0  #: maximum seconds by which times can decrease although the clock was not set back
-HELD_BACK = 400  #: upper bound of the number of lines in a buffer (8 KiB) that is written at a program's end
+CLOCK_STEP = 60.0  #: times can decrease by up to this number of seconds without a change of the clock
+
+#: Upper bound of the number of lines in an output buffer (8 KiB) that a program writes only when it ends.
+HELD_BACK = 400
 
 
 class Interval(msgspec.Struct):
-    """The interval between two steps that the log shows. Adjacent intervals can be joined to save memory."""
+    """The interval between two steps in the log. Adjacent intervals can be joined to save memory."""
 
-    span: int  #: number of steps that end in the interval
+    span: int  #: number of steps that were completed in the interval
     step: int | None  #: the last step in the interval
-    time: float | None  #: completion time of the last step
+    time: float | None  #: time at which the last step was completed
     seconds: float | None  #: duration of the interval; ``None`` if the log does not show it
     hits: dict[str, int] = {}  #: rule → number of matches in the interval
-    number: int = 0  #: number of the last step's line in its source
-    rate: float | None = None  #: tokens per second of the last step only, if known
+    number: int = 0  #: line number of the last step in its source
+    rate: float | None = None  #: tokens per second in the last step, if known
 
     @property
     def pace(self) -> float | None:
@@ -54,7 +56,7 @@ class Interval(msgspec.Struct):
         return None if self.seconds is None else self.seconds / self.span
 
     def joined(self, later: Interval) -> Interval:
-        """Return one interval that covers this interval and the following one."""
+        """Return one interval that covers this interval and the next interval."""
         seconds = None if self.seconds is None or later.seconds is None else self.seconds + later.seconds
         hits = later.hits
         if self.hits:
@@ -68,29 +70,32 @@ class Timeline:
 
     def __init__(self) -> None:
         self.source = ""  #: source of the last sample
-        self.rank: int | None = None  #: rank that the last sample's line names
-        self.advances = 0  #: number of completed steps, or of logged losses without step numbers
+        self.rank: int | None = None  #: rank in the line of the last sample
+
+        #: Number of completed steps, or number of logged losses if the log has no step numbers.
+        self.advances = 0
         self.total: int | None = None
-        self.nested = False  #: True if the counter belongs to a bar inside the training's bar
+        self.nested = False  #: True if the counter belongs to a bar that is drawn inside the training's bar
         self.intervals: list[Interval] = []
         self.open_hits: dict[str, int] = {}  #: rule → number of matches since the last step
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.last_time: float | None = None  #: completion time of the last step
-        self.backs: list[int] = []  #: numbers of the lines at which the steps went back
-        self.left_out = 0  #: number of skipped samples without a step number before the next sample
-        # time of a line, and the number of advances at that time
+        self.last_time: float | None = None  #: time at which the last step was completed
+        self.backs: list[int] = []  #: numbers of the lines in which the step was lower than before
+        self.left_out = 0  #: number of samples without a step number that were skipped before the next sample
+
+        # Time of a line, and the number of completed steps at that time.
         self._time_anchor: tuple[float, int] | None = None
-        # time of the trainer's clock, and the number of advances at that time
+        # Reading of the trainer's clock, and the number of completed steps at that time.
         self._clock_anchor: tuple[float, int] | None = None
-        self._width = 1  # intervals are joined up to this number of steps
+        self._width = 1  # number of steps up to which intervals are joined
 
     def hit(self, rule: str, count: int = 1) -> None:
-        """Count matches of a rule since the last step."""
+        """Count matches of a rule that occurred since the last step."""
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
-        """Read a sample of this counter, and its line if it is known."""
+        """Process a sample of this counter. `line` is the line of the sample, if known."""
         steps = 1
         if sample.step is None:
             steps += self.left_out
@@ -101,11 +106,11 @@ class Timeline:
                 self.backs.append(line.number)
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
-                    return  # the first drawing of a bar does not show a step
+                    return  # a progress bar at step 0 does not show a completed step
                 self.first_step = sample.step
             elif sample.step > self.last_step:
                 steps = sample.step - self.last_step
-            elif sample.step < self.last_step / 2:  # another epoch or a restart resets the counter
+            elif sample.step < self.last_step / 2:  # a new epoch or a restart resets the counter
                 self._time_anchor = self._clock_anchor = None
             else:
                 return
@@ -118,25 +123,27 @@ class Timeline:
         number = 0
         if line is not None:
             self.source, self.rank, number = line.source, line.rank, line.number
-        # verl divides the tokens of the step by its seconds (``verl/trainer/ppo/metric_utils.py``). In other
-        # programs, the number can be a mean since the start.
+        # verl divides the number of tokens in a step by the seconds of this step
+        # (``verl/trainer/ppo/metric_utils.py``). In other programs, the printed rate can be a mean since the
+        # start.
         of_step = line is not None and "perf/throughput" in line.text
         rate = sample.values.get("tokens_per_second") if of_step else None
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
 
     def _pace(self, sample: Sample) -> float | None:
-        """Return the seconds per step from the times of lines, from the trainer's clock, or as printed.
+        """Return the seconds per step from line times, from the trainer's clock, or as printed in the log.
 
-        Lines without a timestamp have the time of the previous line, and clocks show whole seconds. So the
-        time since the last change is divided by the number of steps since that change.
+        Lines without a timestamp have the time of the previous line, and clocks show only whole seconds, so
+        several steps can have the same time. The time since the last change of the clock is therefore divided
+        by the number of steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
         elapsed = sample.values.get("elapsed_seconds")
         by_clock, self._clock_anchor = _spread(self._clock_anchor, elapsed, self.advances)
         if pace is None:
             pace = by_clock
-        if pace is None and not sample.from_bar:  # a bar's rate is smoothed over previous steps
+        if pace is None and not sample.from_bar:  # a progress bar shows a mean rate of previous steps
             pace = sample.values.get("step_seconds")
         return pace
 
@@ -148,7 +155,7 @@ class Timeline:
         if len(self.intervals) > MAX_INTERVALS:
             pairs = zip(self.intervals[::2], self.intervals[1::2], strict=False)
             odd = self.intervals[len(self.intervals) // 2 * 2 :]
-            self.intervals = [one.joined(other) for one, other in pairs] + odd
+            self.intervals = [earlier.joined(later) for earlier, later in pairs] + odd
             self._width *= 2
 
 
@@ -165,22 +172,26 @@ def _spread(
 
 
 class StreamTimelines:
-    """The timelines of one source and rank, one per counter, because a log can have several step counters."""
+    """The timelines of one rank in one source.
+
+    There is one timeline per counter, because a log can have several step counters.
+    """
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
-        self.positions: Mapping[str, int] = {}  #: number of steps of each counter; a new mapping at each step
+        #: Number of steps of each counter; replaced by a new mapping at each step.
+        self.positions: Mapping[str, int] = {}
         self.hit_times: dict[str, list[float]] = {}
         self._unplaced: dict[str, int] = {}  # rule → number of matches before the first sample of any counter
 
     @property
     def advances(self) -> int:
-        """The number of steps by the main counter."""
+        """The number of steps that the main counter shows."""
         main = self.main
         return main.advances if main is not None else 0
 
     def hit(self, rule: str, line: Line, count: int = 1) -> None:
-        """Count matches of a rule since the last step; `line` is the line of the last match."""
+        """Count matches of a rule that occurred since the last step. `line` is the line of the last match."""
         self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
             timeline.hit(rule, count)
@@ -191,17 +202,17 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the number of steps since the counters had the values ``at``.
+        """Return the number of steps since the time at which the counters had the values in ``at``.
 
-        Counters that appeared later are ignored.
+        Counters that first appeared after that time are ignored.
         """
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((timeline.advances - then for timeline, then in known if then is not None), default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
-        """Read a sample, and its line if known.
+        """Process a sample. `line` is the line of the sample, if known.
 
-        A sample is ``nested`` if it is from a progress bar that is drawn inside another bar.
+        Set ``nested`` to true if the sample is from a progress bar that is drawn inside another bar.
         """
         if sample.series in ("", EVALUATION):
             return
@@ -217,7 +228,7 @@ class StreamTimelines:
             self.positions = {**self.positions, sample.series: timeline.advances}
 
     def leave_out(self, losses: int) -> None:
-        """Record that this many log entries with a loss but without a step number were skipped."""
+        """Record the number of skipped log entries that have a loss but no step number."""
         timeline = self.by_series.get("dict")
         if timeline is not None and timeline.last_step is None:
             timeline.left_out += losses
@@ -226,10 +237,11 @@ class StreamTimelines:
     def main(self) -> Timeline | None:
         """The timeline of the counter with the most steps.
 
-        A progress bar with a smaller total than the longest bar is ignored, because it can be an evaluation.
+        A progress bar with a smaller total than the longest bar is ignored, because it can belong to an
+        evaluation.
         """
         longest = 0
-        # no temporary lists, because this property is read for each loss
+        # This property is read for each loss, so the code creates no temporary lists.
         for timeline in self.by_series.values():
             if timeline.total is not None and timeline.total > longest:
                 longest = timeline.total
@@ -246,7 +258,7 @@ class StreamTimelines:
 def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
     """Return the timeline with the most steps.
 
-    If several ranks completed the same number of steps, the timeline of the lowest rank is returned.
+    If several ranks completed the same number of steps, the function returns the timeline of the lowest rank.
     """
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
@@ -255,7 +267,7 @@ def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) 
 
 
 class StepClock:
-    """Lookup of the steps that were completed before or after a given time or line."""
+    """Find the steps that were completed before or after a time or a line."""
 
     def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
         self._restarts = restarts
@@ -265,8 +277,9 @@ class StepClock:
         self._intervals = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
-            intervals = []  # the clock was set back, so the steps after a given time are unknown
-        # Losses without step numbers show the number of completed steps, but not the numbers of these steps.
+            intervals = []  # the clock was set back, so the steps after a time are unknown
+
+        # Losses without step numbers show the number of completed steps, but no step numbers.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]
@@ -274,7 +287,7 @@ class StepClock:
         self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
-        """Return the number of steps completed after a time; 0 if the time is unknown."""
+        """Return the number of steps that were completed after a time; 0 if the time is unknown."""
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
@@ -282,8 +295,9 @@ class StepClock:
     def below(self, line: Line, time: float) -> int | None:
         """Return the number of steps below a line in its source, if line and steps have different clocks.
 
-        The clocks differ if the last step above the line has a later time. Return ``None`` otherwise, and
-        also if line and steps are from different ranks, because ranks write to a file in any order.
+        The clocks differ if the last step above the line has a later time than the line. Return ``None`` if
+        the clocks do not differ. Also return ``None`` if the line and the steps are from different ranks,
+        because ranks write to a file in any order.
         """
         if not self._source or line.source != self._source:
             return None
@@ -295,11 +309,11 @@ class StepClock:
         return sum(interval.span for interval in self._intervals if interval.number >= line.number)
 
     def all_below(self, line: Line) -> int:
-        """Return the number of steps below a line without a rank, if its file shows no step above the line.
+        """Return the number of steps below a line without a rank, if no step is above the line in its file.
 
-        Such a line is from a launcher or from a command before the training, so it does not concern the end
-        of the steps. Return 0 if the last step is near the line: the launcher can have written the line when
-        it ended.
+        Such a line is from a launcher, or from a command that ran before the training. So the line does not
+        show why the steps ended. Return 0 if the last step is near the line, because the launcher may have
+        written the line when the launcher ended.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
@@ -319,15 +333,15 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step that was completed by a time; ``None`` if there is no known step before it."""
+        """Return the last step that was completed by a time; ``None`` if no such step is known."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 
 
 def counts_in_intervals(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """Count how many of the times are in each interval and after the last one.
+    """Count how many of the times are in each interval, and how many are after the last interval.
 
-    Return ``None`` if the end of an interval has no time.
+    Return ``None`` if any interval has no end time.
     """
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):

@@ -1,7 +1,7 @@
 """Track the steps of a run and their durations from the samples of all its ranks.
 
-Each source and rank is followed separately, and the results are combined on demand, so the order of the
-lines of different ranks does not matter.
+Each rank in each source is followed separately, and the results are combined when they are queried.
+Therefore, the order of the lines from different ranks does not matter.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from stallwatch_rules.text.masking import skeleton
 _MAX_COUNTERS = 65536
 _MAX_PASSED = 64
 _SUREST = ("total", "words", "likely", "left")
-NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run without steps
+NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run that shows no steps
 
 
 class Finish(NamedTuple):
     """The evidence that training is complete."""
 
-    #: Kind of evidence: "total", a counter reached its total; "words", the training reported its end;
-    #: "likely", a line that programs print at their end; "left", a process exited successfully.
+    #: Kind of evidence. "total": a counter reached its total. "words": the training reported its end.
+    #: "likely": a line resembles lines that programs print at their end. "left": a process exited
+    #: successfully.
     how: Literal["total", "words", "likely", "left"]
     source: str = ""
-    number: int = 0  #: number of the line
-    text: str = ""  #: text of the line, truncated
+    number: int = 0  #: number of the line with the evidence
+    text: str = ""  #: truncated text of the line
 
 
 _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
 
 
 class _Stream:
-    """The progress of one rank, as one source of lines shows it."""
+    """The progress of one rank, as shown by one source of lines."""
 
     def __init__(self, line: Line) -> None:
         found = _ATTEMPT_FOLDER.search(line.source)
@@ -47,14 +48,18 @@ class _Stream:
         self.attempt = int(found[1]) + 1 if found else 1
         self.counters: dict[str, Counter] = {}
         self.main_bar: Counter | None = None
-        self.awaited = False  # True if the bar of an announced evaluation comes next
+        self.awaited = False  # True if the next bar belongs to an evaluation that was announced
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.end: Finish | None = None  # evidence that the training is complete
-        self.rounds = 0  # number of rounds at ``end``, because other counters can report the last round later
-        self.left = False  # True if a process of the stream ended successfully
-        self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
-        self.passed: set[str] = set()  # lines that looked like an end, but were followed by steps
+
+        # Number of rounds when ``end`` was set, because other counters can report the last round later.
+        self.rounds = 0
+        self.left = False  # True if a process of the stream exited successfully
+        self.seeming_ends: set[str] = set()  # lines after the last step that resemble an end of the training
+
+        # Lines that resembled an end of the training but were followed by steps.
+        self.passed: set[str] = set()
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
@@ -63,9 +68,10 @@ class _Stream:
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
-        """Return the number of the latest attempt, and the highest step in this attempt.
+        """Return the number of the latest attempt, and the highest step in that attempt.
 
-        If ``rounds`` is true, rounds such as epochs are used instead of steps.
+        If ``rounds`` is true, the second value is the highest round (such as an epoch) instead of the highest
+        step.
         """
         reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
         return max(reached, default=(0, -1))
@@ -74,7 +80,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Record a line that resembles the lines which programs print when they finish."""
+        """Record a line that resembles lines that programs print when they finish."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
@@ -84,7 +90,7 @@ class _Stream:
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def advance(self) -> None:
-        """Record that the training continued, which shows that earlier signs of its end were false."""
+        """Record that the training continued. Earlier signs that the training ended were therefore wrong."""
         self.left, self.end, self.rounds = False, None, 0
         if self.seeming_ends:
             if len(self.passed) < _MAX_PASSED:
@@ -108,9 +114,10 @@ class _Stream:
             if self.awaited:
                 self.awaited, counter.evaluates = False, True
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
-                counter.evaluates = False  # the bar starts again, and no evaluation was announced
-            # The training's bar is drawn first. A bar inside it, or a shorter later bar, belongs to an
-            # evaluation. Lightning 1 draws an additional first bar, "Training: 0it", that never advances.
+                counter.evaluates = False  # the bar starts again without an announced evaluation
+
+            # The training's bar is drawn first. A bar inside this bar, or a shorter bar after it, belongs to
+            # an evaluation. Lightning 1 draws an additional first bar, "Training: 0it", which never advances.
             if not counter.evaluates and (
                 main is None
                 or (main.complete and (sample.total_steps or 0) > (main.total or 0))
@@ -130,7 +137,7 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps of a run, their durations, its phase and its end, from the lines of all ranks."""
+    """The steps and their durations, the phase and the end of a run, from the lines of all ranks."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: time of the latest line that showed progress
@@ -139,12 +146,12 @@ class ProgressTracker:
         self._counters = 0
         self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → number of gaps
         self._furthest = NOWHERE
-        self.first_step: int | None = None  #: the lowest step in the lines
+        self.first_step: int | None = None  #: the lowest step that the log shows
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Read a line, and its sample if there is one. Return whether the line showed progress.
+        """Process a line and its sample, if there is a sample. Return whether the line showed progress.
 
-        Lines without a sample show the phase, if they contain one of ``phases.SIGN_WORDS``.
+        A line without a sample can show the phase of the run if it contains one of ``phases.SIGN_WORDS``.
         """
         if sample is None:
             sign = phase_sign(line.text)
@@ -153,7 +160,7 @@ class ProgressTracker:
         else:  # transformers prints this summary when train() returns
             sign = "finished" if "train_runtime" in sample.values else None
             if "eval_loss" in sample.values and "loss" not in sample.values:
-                sign = "eval"  # the result of an evaluation; the next training step ends that phase
+                sign = "eval"  # the result of an evaluation; the next training step ends the phase "eval"
         stream = self._stream(line)
         if sample is not None and sign == "eval":
             stream.awaited = False
@@ -170,24 +177,25 @@ class ProgressTracker:
         elif sign is not None:
             stream.enter(sign, line.time)
         progressed = sample is not None and self._sampled(stream, sample, line)
-        # A bar's last state ends without a line break, so an announcement can follow on the same line.
+        # The last state of a bar has no line break at its end, so an announcement can follow in the same
+        # line.
         announces = sample is not None and sample.from_bar and ANNOUNCES in line.text
         if announces and phase_sign(line.text) == "announced":
             stream.enter("eval", line.time, announced=True)
         return progressed
 
     def counter(self, sample: Sample, line: Line) -> Counter | None:
-        """Return the counter to which a sample of this line belongs."""
+        """Return the counter to which a sample in this line belongs."""
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the step is below the last step of every rank; ``None`` if no step is known yet."""
+        """Return whether the step is below the last step of every rank; ``None`` if no last step is known."""
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
-        """Record that lines of a source were skipped that contain metrics of these kinds.
+        """Record that lines of a source that contain metrics of these kinds were skipped.
 
         The kinds are keys of ``scan.patterns.METRICS``.
         """
@@ -230,7 +238,8 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        elif not (sample.from_bar and sample.step == 0):  # a bar's first state does not show a completed step
+        # The first state of a bar does not show a completed step.
+        elif not (sample.from_bar and sample.step == 0):
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
                 stream.advance()
@@ -243,7 +252,7 @@ class ProgressTracker:
                 rounds = max(rounds, at)
             else:
                 if steps[1] < 0:
-                    self.first_step = None  # the earlier numbers counted rounds
+                    self.first_step = None  # the earlier numbers are of rounds, not of steps
                 steps = max(steps, at)
             self._furthest = steps, rounds
             if counter.rounds == self.in_rounds and (self.first_step is None or last < self.first_step):
@@ -252,7 +261,7 @@ class ProgressTracker:
             self.last_progress_time = max(sample.time, self.last_progress_time or sample.time)
 
     def merge(self, other: ProgressTracker) -> None:
-        """Add the streams of another tracker that has read other files, possibly in another process.
+        """Add the streams of another tracker that read other files, possibly in another process.
 
         Raise `ValueError` if both trackers followed the same source and rank.
         """
@@ -272,7 +281,10 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """True if a line showed progress of the training, not only of an evaluation or an unknown loop."""
+        """True if a line showed progress of the training.
+
+        Progress of an evaluation or of an unknown loop is not sufficient.
+        """
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -283,7 +295,7 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """True if the log shows only epochs, episodes or games. They then count as the steps of the run."""
+        """True if the log shows only epochs, episodes or games. These rounds then count as the steps."""
         return self._furthest[0][1] < 0
 
     @property
@@ -324,8 +336,8 @@ class ProgressTracker:
     def last_loss(self) -> float | None:
         """The latest loss of the run, which may be NaN.
 
-        Without times, it is the loss of the rank with the highest step. If several ranks are at this step, it
-        is the loss of the lowest rank.
+        If the lines have no times, return the loss of the rank with the highest step. If several ranks
+        reached this step, return the loss of the lowest rank.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -343,25 +355,31 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return the seconds between signs of progress in a phase. The stall threshold is based on them."""
+        """Return the seconds between signs of progress in a phase.
+
+        The stall threshold is learned from these values.
+        """
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
     def waited(self) -> float:
-        """The seconds for which a progress bar stayed at its last step.
+        """The number of seconds for which a progress bar stayed at its last step.
 
-        A bar that is redrawn when its process exits shows this by its own clock.
+        If a bar is drawn again when its process exits, the clock in the bar shows this time.
         """
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return the seconds per step, oldest first. Without times of lines, these are the printed values."""
+        """Return the seconds per step, oldest first.
+
+        If the lines have no times, the printed values are returned.
+        """
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """Return the durations of the counter that has the most of them.
+        """Return the durations from the counter that has the most durations.
 
-        If several counters have the same number, the lowest rank is used.
+        If several counters have the same number of durations, the counter of the lowest rank is used.
         """
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
@@ -372,7 +390,7 @@ class ProgressTracker:
         return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
-        """Clear the seconds per step, because those of the next training phase are not comparable."""
+        """Clear the seconds per step, because the values of the next training phase are not comparable."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()
@@ -383,7 +401,7 @@ class ProgressTracker:
     def phase(self) -> Phase:
         """The current phase of the run.
 
-        A phase that one rank announced lasts until any rank completes another step.
+        A phase that one rank announced continues until any rank completes another step.
         """
         if not self.progressed:
             return "init"
@@ -398,14 +416,14 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                return stream.phase  # without steps or times, the last phase in the stream applies
+                return stream.phase  # without steps or times, the last phase of the stream is used
         return "train"
 
     @property
     def finish(self) -> Finish | None:
         """The strongest evidence that the training is complete.
 
-        Lines that only resemble an end count only if steps were completed before them.
+        A line that only resembles an end is accepted only if steps were completed before the line.
         """
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
@@ -414,9 +432,10 @@ class ProgressTracker:
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
     def _may_be_over(self, seeming_ends: Finish) -> bool:
-        """Return whether a line that resembles an end can be the end.
+        """Return whether a line that resembles an end can be the end of the training.
 
-        Steps must precede it. No counter may be below its total, unless the line mentions the training.
+        Steps must precede the line. If the line does not mention the training, no counter may be two or more
+        lines short of its total.
         """
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
@@ -435,10 +454,10 @@ class ProgressTracker:
 
     @property
     def surely_finished(self) -> bool:
-        """True if the training is certainly complete. A line that only resembles an end does not suffice.
+        """True if the training is certainly complete. A line that only resembles an end is not sufficient.
 
-        A counter at its total is not sufficient either if the counter can start again with another epoch, or
-        if no loss shows that the counter belongs to a training.
+        A counter at its total is not sufficient either if the counter can start again in another epoch, or if
+        the log shows no loss. Without a loss, the counter may not belong to a training.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
@@ -449,7 +468,7 @@ class ProgressTracker:
 
     @property
     def shows_finish(self) -> bool:
-        """True if steps or messages of the training show that it is complete."""
+        """True if the steps or the messages of the training show that the training is complete."""
         finish = self.finish
         return finish is not None and finish.how != "left"
 

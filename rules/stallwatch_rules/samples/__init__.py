@@ -1,6 +1,6 @@
-"""Read the numbers that trainers print. Each line contains at most one sample.
+"""Read the numbers that trainers print. The numbers of a line form at most one sample.
 
-Only metrics lines are read. The formats are anchored at the start of the message, so source code,
+Only metrics lines are read. Each format must match at the start of the message. Therefore, source code,
 configuration dumps and prose that mention a loss or a step are ignored. Each module reads one kind of format.
 """
 

@@ -1,4 +1,4 @@
-"""Read progress bars that show training: tqdm's, Keras', and those that Lightning draws with rich."""
+"""Read progress bars of training loops: the bars of tqdm and Keras, and Lightning's bars drawn with rich."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRAINING_LABEL = lazy(
     r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
-# Labels of other bars with a loss: evaluations, and loops over parts of a step.
+# Labels of other bars that show a loss: bars of evaluations, and of loops over parts of a step.
 _EVALS = r"eval|valid|\bval\b|\btest|\bdev\b"
 _OTHER_LABEL = lazy(_EVALS + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
 _EVALUATES = lazy(_EVALS, re.IGNORECASE)
@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Convert the rate of a bar to seconds per step. ``None`` if the bar does not count steps."""
+    """Convert the rate of a bar to seconds per step; ``None`` if the bar does not count steps."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value
@@ -39,7 +39,7 @@ def _pace(rate: str, unit: str) -> float | None:
 
 
 class Bar:
-    """One printed state of a progress bar; ``label`` is the text before the bar, without the colon."""
+    """One printed state of a progress bar. ``label`` is the text before the bar, without the colon."""
 
     __slots__ = ("done", "elapsed", "label", "open", "postfix", "seconds", "total", "training")
 
@@ -64,13 +64,16 @@ class Bar:
 
     @property
     def epoch(self) -> float | None:
-        """The epoch that the label names, if any. A label names an epoch if each epoch has its own bar."""
+        """The epoch in the label of the bar, or ``None``.
+
+        A label contains an epoch if each epoch has its own bar.
+        """
         found = _EPOCH.search(self.label) if self.label else None
         return float(found[1]) if found else None
 
 
 def read_bar(text: str) -> Bar | None:
-    """Return the progress bar that a line contains, or ``None`` if it contains none."""
+    """Return the progress bar in a line, or ``None`` if the line contains no bar."""
     found = _BAR.match(text)
     return Bar(found) if found else None
 
@@ -79,10 +82,11 @@ _RICH = lazy(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}|--) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
-# torchtune's bar follows its loss: "1|25|Loss: 0.85" (epoch and step of the run).
+# torchtune prints the loss before its bar: "1|25|Loss: 0.85" (epoch and step of the run).
 _TORCHTUNE = lazy(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
-# Keras' bar of an epoch, and similar bars. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51", Keras 3:
-# "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length, no bar is drawn.
+# Keras draws one bar per epoch, and other programs draw similar bars. Keras 2: "20/60 [====>....] - ETA: 3s -
+# loss: 0.51". Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". If the length of the epoch is unknown,
+# Keras draws no bar.
 _COUNTED = lazy(
     r"(?:\[?[Tt]rain(?:ing)?\]?:? )? *(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
     r"(?P<bar> +(?:\[[=>.#\- ]*\]|[━─╸╺]+|[=#\-]*>[ .]*))?(?: (?:- )?(?P<rest>.*))?$"
@@ -91,11 +95,11 @@ _A_STEP = lazy(r"(?<![\w.])(" + NUMBER + r")(s|ms|us)/step\b")
 _PARTS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}  # unit → fraction of a second
 _WRITTEN = lazy(
     r"Progress on:train(?:ing)? ([\d.]+)(k?)it/([\d.]+)(k?)it rate:(" + NUMBER + r")(s/it|it/s)\b(.*)"
-)  # the form in which Levanter writes its bar to a file
+)  # the format in which Levanter writes its bar to a file
 
 
 def from_bar(text: str) -> Found | None:
-    """Return the numbers of one state of a tqdm bar, or ``None`` if the text is no such bar."""
+    """Return the numbers of one state of a tqdm bar, or ``None`` if the text is not a tqdm bar."""
     if "|Loss: " in text:
         return _from_torchtune(text)
     bar = read_bar(text)
@@ -111,7 +115,7 @@ def from_bar(text: str) -> Found | None:
         values.setdefault("step_seconds", bar.seconds)
     if bar.elapsed is not None:
         values["elapsed_seconds"] = bar.elapsed
-    if bar.epoch is not None:  # each epoch has a new bar, so the bar's total is not that of the run
+    if bar.epoch is not None:  # each epoch has a new bar, so the bar's total is not the run's total
         values["epoch"] = bar.epoch
         return Found(bar.done, None, values, "bar epoch")
     if bar.open:
@@ -121,7 +125,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Return the numbers of a bar whose label does not name training, if it is an evaluation with a loss."""
+    """Return the loss of a bar whose label does not mention training, if the label mentions an evaluation."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
@@ -141,14 +145,15 @@ def _from_torchtune(text: str) -> Found | None:
 
 
 def may_be_counted(text: str) -> bool:
-    """Return whether ``from_counted_bar`` may find a bar. This is a fast test that rejects most lines."""
+    """Return whether ``from_counted_bar`` may find a bar. This fast test rejects most lines."""
     return " - " in text and "/" in text[:40] and "loss" in text
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Return the numbers of a bar that shows the steps of one epoch, as Keras prints it for each epoch.
+    """Return the numbers of a bar that shows the steps of one epoch. Keras prints such a bar for each epoch.
 
-    Only bars with a training loss are read, because downloads, evaluations and predictions have similar bars.
+    Bars without a training loss are ignored, because downloads, evaluations and predictions have similar
+    bars.
     """
     found = _COUNTED.match(text)
     if found is None or found["rest"] is None:
@@ -182,11 +187,12 @@ def from_written_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """Return the numbers of one state of Lightning's RichProgressBar, or ``None`` for other text.
+    """Return the numbers of one state of Lightning's RichProgressBar, or ``None`` for any other text.
 
-    In a file, Lightning writes only the last state, 80 columns wide, with the remaining time on the next
-    line. The bar shows the epoch, counted from 0, and the last epoch (lightning 2.6.6,
-    ``pytorch/callbacks/progress/rich_progress.py``), so the steps of the previous epochs can be added.
+    If the output is a file, Lightning writes only the last state of the bar, 80 columns wide, and the
+    remaining time is on the next line. The bar shows the current epoch, counted from 0, and the last epoch
+    (lightning 2.6.6, ``pytorch/callbacks/progress/rich_progress.py``). Therefore, the steps of the previous
+    epochs can be added.
     """
     found = _RICH.match(text)
     if found is None:
@@ -201,7 +207,7 @@ def from_rich_bar(text: str) -> Found | None:
         values["elapsed_seconds"] = elapsed
     epoch, last = int(found["epoch"]), int(found["last"])
     values["epoch"] = float(epoch)
-    if found["total"] == "--":  # the data set has no length
+    if found["total"] == "--":  # the length of the data set is unknown
         return Found(int(found["done"]), None, values, "bar epoch")
     length = int(found["total"])
     total = (last + 1) * length if epoch <= last else None

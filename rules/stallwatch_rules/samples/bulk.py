@@ -1,7 +1,8 @@
-"""Read all samples of a log much faster than ``RowReader``, but into the same rows.
+"""Read all samples of a log. The result is the same as that of ``RowReader``, but reading is much faster.
 
-A log has many lines and few templates. Without its digits, a line usually equals an earlier line, which shows
-that the line contains no sample, or which template reads the line. Other lines are read one at a time.
+A log has many lines but few templates. Without its digits, a line usually equals an earlier line. The earlier
+line then shows that the line contains no sample, or shows which template can read the line. All other lines
+are read one at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from stallwatch_rules.samples.table import RowReader
 from stallwatch_rules.samples.templates import DIGITS
 from stallwatch_rules.text.lazy import lazy
 
-# Words, without digits and in lower case, of which each line from which `extract` reads numbers contains one.
+# Each line from which `extract` can read numbers contains at least one of these words. For the comparison,
+# the line is in lower case and has no digits.
 _WORDS = (
     *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
     *(
@@ -34,26 +36,29 @@ _WORDS = (
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
-_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time; the only possible letter before the hours is "T"
-# Lines without a rank that begin with a full timestamp show the time of their source. The text of a journal
-# entry can contain another timestamp.
+# A time without its digits. The only letter that can precede the hours is "T".
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")
+# Lines without a rank that begin with a full timestamp have the rank of their source and the time of this
+# timestamp. Journal entries are excluded, because their text can contain another timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
-_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text follows the end of a bar
-_WORTH_LEARNING = 6  # number of lines of a kind before a template is learned
+_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text directly after the end of a bar
+_WORTH_LEARNING = 6  # number of similar lines that are read before a template is learned
 _MOST_TEMPLATES = 20_000
 _MOST_KEYS = 100_000
-_LONGEST_KEY = 1000  # maximum number of bytes of a key
+_LONGEST_KEY = 1000  # maximum number of bytes in a stored key
 
 
 @dataclass
 class _Kind:
-    """A kind of lines, which differ only in their digits and in the filled part of a bar."""
+    """A group of lines that differ only in their digits and in the filled part of a bar."""
 
     seen: int = 0
     template: LineTemplate | None = None
 
 
-_NOTHING, _INTERLEAVED = _Kind(), _Kind()  # lines without sample and time; several lines in one
+# ``_NOTHING``: lines that have neither a sample nor a time. ``_INTERLEAVED``: several lines that were joined
+# to one line.
+_NOTHING, _INTERLEAVED = _Kind(), _Kind()
 
 
 @contextmanager
@@ -69,12 +74,12 @@ def _uncollected() -> Iterator[None]:
 
 
 class BulkReader:
-    """Reader of one source in blocks of complete lines. It uses ``LineReader.ordinary`` for each block."""
+    """Reader of one source that processes blocks of complete lines with ``LineReader.ordinary``."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
         self._rows = rows
-        # The lines of the current block, with their numbers.
+        # The lines of the current block, with their line numbers and templates.
         self._waiting: list[tuple[int, bytes, LineTemplate | None]] = []
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
@@ -82,8 +87,9 @@ class BulkReader:
 
     @_uncollected()
     def read(self, data: bytes) -> None:
-        """Read a block of complete lines and add the rows of its samples to the table."""
-        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # nulls and backspaces, as in the line reader
+        """Read a block of complete lines, and add rows for the samples in these lines to the table."""
+        # Nulls and backspaces are handled in the same way as in ``LineReader``.
+        data = data.replace(b"\0", b"").replace(b"\b", b"\r")
         lines, keys = data.split(b"\n"), data.translate(None, DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get
@@ -117,7 +123,7 @@ class BulkReader:
                     self._segment(number, part, part_key, self._keys.get(part_key))
                 if len(parts) > 1:
                     return
-                kind = _Kind()  # the bar's end contains a number, so the line is read separately
+                kind = _Kind()  # the end of the bar contains a number, so the line is read separately
             template = kind.template or self._learnt(kind, raw, key)
         if template is not None and template.fleeting is not None and self._waiting:
             before, _, other = self._waiting[-1]
@@ -143,7 +149,7 @@ class BulkReader:
         reader, rows = self._reader, self._rows
         for number, raw, template in self._waiting:
             entry = next(entries[template]) if template is not None else None
-            if entry is None:  # the line is read separately
+            if entry is None:  # no template can read the line, so it is read separately
                 reader.number = number
                 rows.feed(reader.feed(raw + b"\n"))
             else:

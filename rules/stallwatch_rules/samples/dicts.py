@@ -1,4 +1,4 @@
-"""Read dictionaries and JSON lines: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, MLPerf."""
+"""Read dictionaries and JSON: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF and MLPerf."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stallwatch_rules.text.numbers import NUMBER, duration, number
 MARK = ":::MLLOG {"
 _MLPERF_KEY = lazy(r'"key": "(\w{1,40})", "value": (' + NUMBER + r")?")
 _MLPERF_STEP = lazy(r'"metadata": \{[^}]{0,300}"(?:step|step_num|iteration)": (\d{1,15})')
-_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # a loss in the statistics of an interval
+_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # a loss among the statistics of an interval
 _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval_error": "eval_loss"}
 
 
 def from_mlperf(text: str) -> Found | None:
-    """Return the loss, or the statistics of an interval, from a line of MLPerf's log.
+    """Return the loss or the statistics of an interval from a line in MLPerf's log format.
 
-    A record that counts samples instead of steps has no step.
+    If a record counts samples instead of steps, the result has no step.
     """
     start = text.find(MARK)
     key = _MLPERF_KEY.search(text, start) if start >= 0 else None
@@ -30,7 +30,7 @@ def from_mlperf(text: str) -> Found | None:
         return Found(None, None, {ours: number(key[2])}, EVALUATION)
     at = _MLPERF_STEP.search(text, key.end())
     step = int(at[1]) if at else None
-    # Losses and statistics can have different step numbers, so they have separate counters.
+    # Losses and statistics can have different step numbers, so each kind of record has its own counter.
     if ours is not None:
         return Found(step, None, {ours: number(key[2])}, "loss mlperf")
     if key[1] != "tracked_stats" or step is None:
@@ -55,7 +55,7 @@ _COUNT = lazy(r"\d{1,15}")
 
 
 def from_dict(text: str) -> Found | None:
-    """Return the numbers of a dictionary that a trainer printed; ``None`` if it is a configuration."""
+    """Return the numbers in a dictionary that a trainer printed; ``None`` for a configuration."""
     start = text.find("{")
     if may_hold(text, _CONFIGURATION) or not may_precede(text[:start]):
         return None
@@ -69,7 +69,7 @@ def from_dict(text: str) -> Found | None:
     values: dict[str, float] = {}
     for key, value in numbers.items():
         put(values, key, value)
-    if "train_runtime" in values:  # the summary of the run, in which the loss is a mean over the run
+    if "train_runtime" in values:  # the summary of the run, whose loss is a mean over the whole run
         values.pop("loss", None)
     step, total = _step_of(numbers, words)
     if _METRIC_KEYS.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
@@ -77,7 +77,7 @@ def from_dict(text: str) -> Found | None:
     elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    # tokens per second in LLaMA-Factory
+    # LLaMA-Factory prints the tokens per second under this name.
     if step is not None and "throughput" in numbers:
         values.setdefault("tokens_per_second", numbers["throughput"])
     return Found(step, total, values, "dict" if "loss" in values or step is not None else "")

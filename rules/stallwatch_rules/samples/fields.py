@@ -1,4 +1,4 @@
-"""Map the names in trainers' dictionaries to Stallwatch's fields and units."""
+"""Convert the metric names and units of trainers to the field names and units of Stallwatch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Found(NamedTuple):
-    """The numbers of a line, before its rank and time are added."""
+    """The numbers of a line, without the rank and the time."""
 
     step: int | None
     total: int | None
@@ -19,12 +19,12 @@ class Found(NamedTuple):
 
 GIB = 1024.0**3
 MIB = 1024.0**2
-INVERSE = 0.0  #: marks a name for steps per second, which are converted to seconds per step
+INVERSE = 0.0  #: marks a name whose values are steps per second, which are converted to seconds per step
 
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 
-#: A trainer's name in lower case, without a leading "train/" → the field and the factor. Names that do not
-#: refer to a training step are omitted.
+#: A trainer's metric name in lower case, without a leading "train/" → the field and the factor. Names that do
+#: not refer to a training step are omitted.
 FIELDS: dict[str, tuple[str, float]] = {
     **{name: (field, 1.0) for field, names in _names["names"].items() for name in names},
     **{name: (field, GIB) for field, names in _names["gibibytes"].items() for name in names},
@@ -33,9 +33,10 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Store a number that a trainer printed under the name of Stallwatch's field for it, if there is one.
+    """Store a trainer's number under the name of the corresponding Stallwatch field, if any.
 
-    The first value of each field is kept, except that a value with the field's exact name replaces it.
+    The first value of each field is kept. However, a value whose name is exactly the name of the field
+    replaces an earlier value.
     """
     lower = name.lower()
     field = FIELDS.get(lower) or FIELDS.get(lower.removeprefix("train/"))

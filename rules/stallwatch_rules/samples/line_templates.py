@@ -1,4 +1,4 @@
-"""Read complete lines of a log with templates, into entries of the table of samples."""
+"""Read complete log lines with templates, and convert them to entries of the table of samples."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ _MISSING = repeat(None)
 
 @dataclass(frozen=True, eq=False)
 class LineTemplate:
-    """A template for complete lines that differ only in their digits. It reads many lines at once."""
+    """A template for complete lines that differ only in their digits. Templates read many lines at once."""
 
-    pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
+    #: Regular expression for the whole line, with a group for each required number.
+    pattern: re.Pattern[bytes]
     groups: Groups
     constants: Outcome
     sampled: bool  #: True if the lines contain a sample
-    timed: bool  #: True if the lines contain their time
-    #: if not ``None``, only the last of consecutive lines with the same value of this field is read (states
-    #: of a bar in one line, times of a rank)
+    timed: bool  #: True if the lines contain a time
+
+    #: If this value is not ``None``, only the last of consecutive lines with the same value is read. Such
+    #: lines are states of a bar in one line, or times of a rank.
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Return the entry of each line; ``None`` for a line with a number in a different form."""
+        """Return the entry of each line; ``None`` for a line that contains a number in a different form."""
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)
@@ -63,7 +65,7 @@ class LineTemplate:
 
 
 def clock(rank: int | None) -> LineTemplate:
-    """Return the template for all lines that have a full timestamp but contain no sample."""
+    """Return the template for lines that have a full timestamp but no sample."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return LineTemplate(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
@@ -71,10 +73,10 @@ def clock(rank: int | None) -> LineTemplate:
 
 
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
-    """Learn a template from one line of a source that names this rank; ``None`` if that is impossible."""
+    """Learn a template from one line of a source with this rank; ``None`` if no template can be learned."""
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):
-        return None  # the line's time depends on neighboring lines
+        return None  # the time of the line depends on neighboring lines
     template = learn(raw, lambda line: _outcome(line, rank))
     if template is None:
         return None
@@ -89,7 +91,7 @@ def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome | None:
-    """Return the result of reading a single line; ``None`` if the reader splits it into several lines."""
+    """Return the values that are read from a single line; ``None`` if the reader splits the line."""
     reader = LineReader("", rank).alone(near)
     lines = reader.feed(raw + b"\n") + reader.finish()
     if len(lines) != 1:
@@ -105,6 +107,6 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome
 
 
 def _leading_time(text: bytes) -> float | None:
-    """Return the time at the start of a line. This is fast if the timestamp ends with a fraction."""
+    """Return the time at the start of a line. Timestamps that end with a fraction are processed faster."""
     found = _FRACTIONAL.match(text)
     return stamp_time(found[1]) if found else time_of_line(text.decode("utf-8", "replace"))

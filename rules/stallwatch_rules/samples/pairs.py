@@ -1,4 +1,4 @@
-"""Read ``name: number`` pairs in running text: losses, norms, rates, rewards, times and memory."""
+"""Read pairs of a name and a number in text: losses, norms, rates, rewards, times and memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stallwatch_rules.text.numbers import NUMBER, lowered, number
 _SIGN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?"
 _GIVEN = _SIGN + "(" + NUMBER + ")"
 
-# Python searches faster for an expression that begins with letters. Text that must not precede the letters is
-# therefore tested after the first one.
+# Python searches faster for a regular expression that begins with a letter. Therefore, the test of the
+# preceding text comes after the first letter.
 _TOKENS = lazy(
     r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
     r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _SIGN + "(" + NUMBER + r"(?:[km]\b)?)"
@@ -29,7 +29,7 @@ _REWARD = lazy(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
-_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl's statistics over the responses of a step
+_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # statistics that verl prints about the responses in a step
 _ADVANTAGE_MIN, _ADVANTAGE_MAX = lazy(_ADVANTAGE + "min" + _GIVEN), lazy(_ADVANTAGE + "max" + _GIVEN)
 _ENTROPY = lazy(r"(?<![\w/])(?:actor/|policy/|objective/)?entropy(?:_avg)?" + _GIVEN)
 _EVAL_ACCURACY = lazy(r"(?<![\w/])(?:eval|val|validation)[_/ ]acc(?:uracy)?" + _GIVEN + r"(?![\w%])")
@@ -39,7 +39,8 @@ _EVAL_LOSS = lazy(
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
-# Memory of torchtitan, DETR and mmengine (MiB), verl (GB), and of a bar or a line without a unit.
+# Memory as printed by torchtitan, DETR and mmengine (MiB) and by verl (GB), and memory in a bar or line
+# without a unit.
 _MEMORY = lazy(
     r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"
     r"(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
@@ -47,12 +48,13 @@ _MEMORY = lazy(
 )  # fmt: skip
 _VERL_MEMORY = lazy(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
 _MEGATRON_MEMORY = lazy(r"memory \(mb\) \| allocated: (" + NUMBER + r") \| max allocated: (" + NUMBER + r")")
-_THOUSANDS = {"k": 1e3, "m": 1e6}  # suffixes of numbers: nanotron prints "52.1K"
+_THOUSANDS = {"k": 1e3, "m": 1e6}  # suffixes of numbers; for example, nanotron prints "52.1K"
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
 _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
-    # field, words of which the line must contain one, and patterns for the number (the first match applies)
+    # Each entry has a field and pairs of words and a pattern. A pattern is tried only if the line contains
+    # one of its words. The match that comes first in the line is used.
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
     ("reward", ((("reward", "/score/mean"), _REWARD),)),
@@ -66,14 +68,14 @@ _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...
 )
 
 
-#: The words of each quantity: most lines contain none of them.
+#: All words of each quantity. Most lines contain none of these words.
 _WORDS_OF = tuple(
     (tuple(word for words, _ in finders for word in words), field, finders) for field, finders in _QUANTITIES
 )
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
-    """Add the quantities in a lowercase text to the values. The loss and the learning rate are not added."""
+    """Add the quantities in a lowercase text to `values`, except for the loss and the learning rate."""
     for every, field, finders in _WORDS_OF:
         for word in every:
             if word in lower:
@@ -112,25 +114,26 @@ def _memory(lower: str, values: dict[str, float]) -> None:
 
 _LOSSES = ("loss", "loss_step", "loss train")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name of a metric contains one of these words
-# The following expressions search lowercase text. They begin with letters, because that is fast; the text
-# before these letters is examined only at a match.
+
+# The following expressions search lowercase text. They begin with letters, because such searches are fast.
+# The text before these letters is examined only after a match.
 _KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
     r"(?:(?<=loss)['\"](?=:))?\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
     + NUMBER
     + r")(?![\w])"
 )
-_NAME_BEFORE = lazy(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" in "train/policy_loss"
+_NAME_BEFORE = lazy(r"(?<![\w/.])[\w/]{0,20}\Z")  # for example, "train/policy_" in "train/policy_loss"
 _NORM_BEFORE = lazy(r"g|global_|[\w/]{0,12}grad_?")
 _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|embedding)s? \Z")
-_WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" in "val loss"
+_WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # for example, "val" in "val loss"
 _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
     r"|step[_ ]time|timing_s/step|^, seconds)"  # the last alternative is for MaxText, directly after the step
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
-# Losses other than the training's, such as "val loss" and "aux_loss".
+# Losses other than the training loss, such as "val loss" and "aux_loss".
 _OTHER_LOSS = lazy(
     r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
     r"|entropy|unsupervised|ptx|mtp|ref|init|initial|best|min|max|prev|previous|last)\b",
@@ -140,8 +143,8 @@ _OTHER_LOSS = lazy(
 
 _METRICS = {
     "loss": "loss",
-    "loss_step": "loss",  # Lightning's name
-    "loss train": "loss",  # litgpt's name
+    "loss_step": "loss",  # name in Lightning
+    "loss train": "loss",  # name in litgpt
     "norm": "grad_norm",
     "lr": "learning_rate",
     "learning rate": "learning_rate",
@@ -153,7 +156,7 @@ _METRICS = {
 
 
 def metrics_by_field(text: str) -> dict[str, float]:
-    """Return the metrics in a text by field. If a field occurs several times, its first value is used."""
+    """Return the metrics in a text, by field. If a field occurs several times, the first value is used."""
     values: dict[str, float] = {}
     if not text:
         return values
@@ -166,7 +169,7 @@ def metrics_by_field(text: str) -> dict[str, float]:
             values.setdefault(_METRICS[found[1]], number(found[2]))
     timed = _TIMED.search(lower) if "tim" in lower or lower.startswith(", sec") else None
     if timed:
-        seconds = number(timed[2]) * (1000 if timed[3] else 1)  # nanotron prints "1.2K"
+        seconds = number(timed[2]) * (1000 if timed[3] else 1)  # nanotron prints values such as "1.2K"
         values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[4]) else seconds
     since_start = _SINCE_START.search(text) if "train_time" in text else None
     if since_start:
@@ -177,7 +180,10 @@ def metrics_by_field(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the words of a name before the matched word; ``None`` if the name is that of another metric."""
+    """Return the part of a metric's name that precedes the matched word.
+
+    Return ``None`` if the whole name is the name of a different metric.
+    """
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):
@@ -193,7 +199,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
 
 
 def _is_other(lower: str, start: int, before: str) -> bool:
-    """Return whether a loss is not the training loss, judging by its name or the word before it."""
+    """Return whether a loss is not the training loss. The name and the word before it are examined."""
     start -= len(before)
     word = None
     if start and lower[start - 1] == " ":
@@ -201,12 +207,12 @@ def _is_other(lower: str, start: int, before: str) -> bool:
     return _names_other(word[0] if word else "", before + "loss")
 
 
-@lru_cache(maxsize=1024)  # a log contains few different names
+@lru_cache(maxsize=1024)  # the number of different names in a log is small
 def _names_other(word: str, name: str) -> bool:
     return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
 
 
-# The preceding text is tested after the letters, so that the expressions begin with literals.
+# The preceding text is tested after the letters, because expressions that begin with letters are faster.
 _ALLOCATED = lazy(
     r"MemAllocated=(?<!\wMemAllocated=)(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?"
 )
@@ -214,7 +220,7 @@ _MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + 
 
 
 def memory(text: str) -> dict[str, float]:
-    """Return the allocated and the peak device memory in a line of DeepSpeed. Empty if it has none."""
+    """Return the allocated and peak device memory in a line of DeepSpeed; empty if the line shows neither."""
     found = _ALLOCATED.search(text) if "MemAllocated" in text else None
     if found is None and "Max_MA" in text:
         found = _MEMORY_USAGE.search(text)

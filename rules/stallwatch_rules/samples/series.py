@@ -1,18 +1,22 @@
-"""Learn the step counters of metrics lines with unknown formats.
+"""Learn step counters from metrics lines whose format is unknown.
 
-A line's template is the line without its numbers (``text.masking.template_key``). One of the numbers can be a
-counter: an integer that rises from line to line, and that has a name or is the first number. The lines of a
-template with a counter are a series. The number of lines that are needed to accept a series depends on their
-words, which ``series.json`` lists:
-* one line, if the counter has a known name and the line mentions a loss, a score or a similar metric;
-* two lines, if the counter has a known name and is among decimals, or is alone in its line (as in
-  ``Epoch 3/20``, or in a table of names and values) and lines in between mention losses or scores;
-* two lines, for columns with titles of which the first is the name of a counter;
-* three lines with equal differences, if the first number has no name and losses or scores follow;
-* twelve lines with equal differences, for columns without titles or for unknown words, if another number
-  falls or rises overall, as a loss does.
+The template of a line is the line without its numbers (``text.masking.template_key``). One of the numbers can
+be a counter: an integer that increases from line to line, and that has a name or is the first number in the
+line. The lines of a template with a counter form a series. The number of lines that are required to accept a
+series depends on the words in the lines, which are listed in ``series.json``:
+
+* One line is sufficient if the counter has a known name and the line mentions a loss, a score or a similar
+  metric.
+* Two lines are required if the counter has a known name and the line also contains decimals. Two lines are
+  also required if the counter is alone in its line (as in ``Epoch 3/20``, or in a table of names and values)
+  and the lines in between mention losses or scores.
+* Two lines are required for columns with titles if the first title is the name of a counter.
+* Three lines with equal differences are required if the first number has no name and losses or scores follow.
+* Twelve lines with equal differences are required for columns without titles or for unknown words. In
+  addition, another number must fall or rise overall, as a loss does.
+
 Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and similar
-subjects do not belong to training, except in the first case. A rejected template is not examined again.
+subjects do not belong to training, unless one line is sufficient. A rejected template is not examined again.
 """
 
 from __future__ import annotations
@@ -44,23 +48,30 @@ from stallwatch_rules.text.masking import template_key
 from stallwatch_rules.text.numbers import lowered
 
 SERIES = "series"  #: first word of the names of learned series
-ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
-ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
-#: name of a series without a word for the counted unit, in a log that never mentions training, so that the
-#: series can be unrelated to training
-WEAK = f"{ROWS} alone"
-COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
-MAX_TEXT = 400  #: maximum number of characters of a row of a series
-_MOST_KINDS = 256  # maximum number of templates of one source and rank that are followed or examined
-_MOST_NONE = 1024  # maximum number of stored hashes of rejected templates, and of templates with one line
-_MOST_BELOW = 64  # maximum number of series below headings
-_PATIENCE = 64  # number of lines after which a template that is not a series yet is rejected
-_FEW, _SOME, _MANY = 2, 3, 12  # numbers of lines needed to accept a series, by how conclusive their words are
-_TREND = 0.5  # minimum share of the pairs of values by which falls and rises differ in a trend
-_NEAR = 3  # maximum number of lines between the titles of columns and the first row
-_SHORT = 80  # maximum number of characters of a line that contains only a counter
 
-# A date, a clock, a path, an address or a hash, whose digits are not numbers.
+#: Prefix of the names of series that count epochs, episodes or games instead of steps.
+ROUNDS = "series rounds"
+ROWS = "series rows"  #: prefix of the names of series whose lines have no word for the counted unit
+
+#: Name of a series without a word for the counted unit, in a log that never mentions training. Such a series
+#: may be unrelated to training.
+WEAK = f"{ROWS} alone"
+
+#: Prefixes of the names of series that are used as the steps of the run if no other series counts steps.
+COARSE = (ROUNDS, ROWS)
+MAX_TEXT = 400  #: maximum number of characters in a row of a series
+_MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
+
+# Maximum number of stored hashes: of rejected templates, and of templates that occurred once.
+_MOST_NONE = 1024
+_MOST_BELOW = 64  # maximum number of series below headings
+_PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
+_FEW, _SOME, _MANY = 2, 3, 12  # required number of lines: fewer for more conclusive words
+_TREND = 0.5  # minimum difference between falls and rises in a trend, as a share of all pairs of values
+_NEAR = 3  # maximum number of lines between the column titles and the first row
+_SHORT = 80  # maximum number of characters in a line that contains only a counter
+
+# A date, a time, a path, an address or a hash. Digits in such texts do not count as numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
@@ -74,15 +85,16 @@ _FAILS = lazy(
     r"\b\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
 )
 _DIGIT = lazy(r"\d")
-_FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
+_FINE = lazy(r"\.\d{3}")  # tables of scores for human readers have fewer digits
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # a line with the names of columns
-_FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word after the counter, by itself
+_FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # a single word after the counter
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
-_SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # many other activities have scores, too
+# Many activities other than training have scores, too.
+_SCORES = frozenset(("score", "scores", "psnr", "ssim"))
 _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
-# Words that mention an epoch without beginning it.
+# Words in lines that mention an epoch but do not announce its beginning.
 _NO_HEADING = lazy(
     r"\b(?:resum|restor|load|continu|from|after|until|last|max|num|since|every)", re.IGNORECASE
 )
@@ -90,32 +102,35 @@ _NO_HEADING = lazy(
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """A template of lines, with its counter and with the lines read until it is accepted or rejected."""
+    """A template of lines, with its counter.
+
+    The lines are stored until the template is accepted or rejected.
+    """
 
     lines: int = 0
     numbers: tuple[Number, ...] = ()
     metric: bool = False  #: True if the lines contain a loss, a score or a similar metric
-    at: int = -1  #: index of the possible counter; -1 if there is none
-    total: int | None = None  #: index of the counter's total
-    outer: int | None = None  #: index of the epoch counter, if steps are counted within epochs
+    at: int = -1  #: index of the number that can be a counter; -1 if there is none
+    total: int | None = None  #: index of the number that is the counter's total
+    outer: int | None = None  #: index of the epoch counter, if the lines also count steps within each epoch
     outer_total: int | None = None
-    needed: int = 0  #: number of lines needed to accept the template as a series; 0 if it is rejected
-    plain: bool = False  #: True if the lines do not contain times or paths
-    alone: bool = False  #: True if the lines show only the position of the training
+    needed: int = 0  #: number of lines required to accept the template as a series; 0 after a rejection
+    plain: bool = False  #: True if the lines contain no times and no paths
+    alone: bool = False  #: True if the lines contain only the counter, and its total if there is one
     rounds: bool = False  #: True if the counter counts epochs, episodes or games
     evaluates: bool = False
-    rows: list[list[float]] = field(default_factory=list)  #: rows of numbers, before the decision
-    last: int | None = None  #: the last count of the series
-    falls: int = 0  #: number of lines with a lower count than the line before
-    repeats: int = 0  #: number of lines with the same count as the line before
+    rows: list[list[float]] = field(default_factory=list)  #: numbers of each line before the decision
+    last: int | None = None  #: the last value of the counter
+    falls: int = 0  #: number of lines with a lower count than the previous line
+    repeats: int = 0  #: number of lines with the same count as the previous line
     series: str = ""  #: name of the accepted series
     names: list[str] | None = None  #: names of the columns
-    fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
-    weak: bool = False  #: True if no word in the lines marks them as training output
+    fields: list[tuple[str, int]] | None = None  #: fields of the numbers, each with the index of its number
+    weak: bool = False  #: True if no word in the lines shows that they are training output
 
 
 class _Heading(NamedTuple):
-    """A line that announces an epoch, with the number of the epoch."""
+    """A line that announces an epoch by its number."""
 
     epoch: float
     epochs: float | None
@@ -124,45 +139,54 @@ class _Heading(NamedTuple):
 
 @dataclass(slots=True)
 class _Below:
-    """The last count of a series since the last line that announced an epoch."""
+    """The last count of a series that is printed below lines that announce epochs."""
 
     heading: int
     last: int
-    continues: bool = False  #: True if the counts continue below the next heading
+    continues: bool = False  #: True if the counts continue after the next epoch is announced
 
 
 @dataclass(slots=True, eq=False)
 class _Stream:
     """The state of the reader for one rank in one source."""
 
-    kinds: dict[bytes, _Kind] = field(default_factory=dict)  #: template → its kind, oldest first
-    none: dict[int, bool] = field(default_factory=dict)  #: hash of a rejected template → has a metric
-    once: set[int] = field(default_factory=set)  #: hashes of templates that occurred only once
-    tried: int = 0  #: number of examined templates
-    trains: bool = False  #: True if a line mentions training
-    heading: _Heading | None = None  #: the last heading of the stream
-    below: dict[str, _Below] = field(default_factory=dict)  #: name of a series below headings → its counts
-    head: list[str] | None = None  #: names of columns, the first of which is a counter's
-    head_at: int = 0  #: number of the line with the names in ``head``
+    #: template → its data, in order of first occurrence
+    kinds: dict[bytes, _Kind] = field(default_factory=dict)
+    #: hash of a rejected template → True if its lines contain a metric
+    none: dict[int, bool] = field(default_factory=dict)
+    once: set[int] = field(default_factory=set)  #: hashes of templates that occurred only once so far
+    tried: int = 0  #: number of templates that were examined
+    trains: bool = False  #: True if any line mentions training
+    heading: _Heading | None = None  #: the last line that announced an epoch
+
+    #: name of a series below epoch headings → its counts
+    below: dict[str, _Below] = field(default_factory=dict)
+    head: list[str] | None = None  #: names of columns; the first name is that of a counter
+    head_at: int = 0  #: number of the line with the column names in ``head``
     metric_at: int = 0  #: number of the last line with a loss, a score or a similar metric
-    block: Sample | None = None  #: the latest sample of a counter that is alone in its line
-    based: bool = False  #: True if counters that are alone in their lines begin at zero
-    closed: bool = False  #: True if a metric followed the latest counter
-    metrics: dict[int, int] = field(default_factory=dict)  #: hash of a template → its metrics since ``block``
+    block: Sample | None = None  #: the latest sample from a line that contains only a counter
+    based: bool = False  #: True if counters that are alone in their lines start at zero
+    closed: bool = False  #: True if a line with a metric followed the latest counter
+
+    #: hash of a template → number of its lines with metrics
+    metrics: dict[int, int] = field(default_factory=dict)
 
 
-Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank
+Learning = dict[int | None, _Stream]  #: what was learned about one source, by rank
 
 
 class SeriesReader:
-    """Reader of the samples of one run. It learns series of lines whose format is not known."""
+    """Reader of the samples of one run. It learns the series of lines whose format is unknown."""
 
     def __init__(self) -> None:
-        self.learnt = False  #: True if any line was a row of a learned series
+        self.learnt = False  #: True if any line belonged to a learned series
         self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
-        """Return the sample of a line, if any. The lines of each source and rank must be read in order."""
+        """Return the sample of a line, if any.
+
+        The lines of each source and rank must be passed in order.
+        """
         sample = extract(line)
         learning = self._sources.get(line.source)
         if learning is None:
@@ -224,7 +248,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
-            kind.rows.clear()  # there was no metric between two counts
+            kind.rows.clear()  # no metric was printed between two counts
         kind.rows.append([*numbers, float(line.number)])
         if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
             epochs = numbers[kind.total] if kind.total is not None else None
@@ -247,14 +271,14 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         stream.block, stream.closed = learned, False
         stream.heading = _Heading(numbers[kind.at], learned.total_steps, line.number)
         stream.based = stream.based or learned.step == 0
-        return replace(learned, total_steps=None)  # the counted unit begins at this line
+        return replace(learned, total_steps=None)  # the line shows the start of the counted unit, not its end
     return learned
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
     """Examine a template that occurs for the first time; ``None`` if there are too many templates.
 
-    After many templates, a new one is examined only when it occurs again.
+    If many templates were examined already, a new template is examined only when it occurs a second time.
     """
     if stream.tried >= _MOST_KINDS and hash(key) not in stream.once:
         if len(stream.once) >= _MOST_NONE:
@@ -277,7 +301,7 @@ def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
 
 
 def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
-    """Store that the lines of a template do not form a series."""
+    """Record that the lines of a template do not form a series."""
     if len(stream.none) >= _MOST_NONE:
         stream.none.clear()
         stream.metrics.clear()
@@ -285,7 +309,10 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _end_of_epoch(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Return a sample for the end of the last epoch, if a line with a metric but no counter shows it."""
+    """Return a sample for the end of the last epoch.
+
+    A line with a metric but without a counter can show this end.
+    """
     stream.metric_at = line.number
     block = stream.block
     if block is None:
@@ -297,16 +324,17 @@ def _end_of_epoch(stream: _Stream, key: bytes, line: Line, sample: Sample | None
     if stream.closed or done != block.total_steps:
         return None
     if seen + 1 > done:
-        return None  # lines of this template occur several times per epoch
+        return None  # lines of this template occur several times in an epoch
     stream.closed = True
     values = sample.values if sample is not None else {}
     return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
-    """Return a sample with the epoch that was announced last.
+    """Return a sample with the epoch that the log announced last.
 
-    The sample's total is that of the epoch, unless the counter continues after the next heading.
+    The total of the sample is the number of steps in an epoch, unless the counter continues after the next
+    epoch is announced.
     """
     heading, step = stream.heading, sample.step
     if heading is None or step is None or sample.series == EVALUATION:
@@ -327,7 +355,7 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
 
 
 def _decided(kind: _Kind, *, trains: bool) -> bool:
-    """Return whether the latest line of a template suffices to accept the template as a series."""
+    """Return whether the template can be accepted as a series after its latest line."""
     rows, at = kind.rows, kind.at
     counts = [row[at] for row in rows]
     if len(counts) > 1 and counts[-1] <= counts[-2]:
@@ -357,7 +385,10 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 
 
 def _counts_within(kind: _Kind) -> bool:
-    """Return whether the first number counts epochs and the next one steps, as in ``[1, 2000] loss: 2.2``."""
+    """Return whether the first number counts epochs, and the second number counts steps.
+
+    An example is ``[1, 2000] loss: 2.2``.
+    """
     at, numbers = kind.at, kind.numbers
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
         return False
@@ -380,7 +411,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Return whether a decimal falls or rises overall. It must not rise in each line, as a sum does."""
+    """Return whether a decimal falls or rises overall. A sum, which rises in each line, is excluded."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue
@@ -429,7 +460,7 @@ def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
 
 
 def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, int]]:
-    """Return the fields of the numbers in a line, judging by column titles or by known names in the line."""
+    """Return the fields of the numbers in a line, based on column titles or on known names in the line."""
     if kind.names is not None:
         known = [FIELDS.get(name.lower()) for name in kind.names]
         named = {found[0]: place for place, found in enumerate(known[: len(numbers)]) if found is not None}
@@ -446,7 +477,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
 
 
 def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
-    """Return the sample with its epoch added, and with the number of epochs if that is known."""
+    """Return the sample with its epoch, and with the number of epochs if this number is known."""
     if epoch is None:
         return sample
     more = {"epoch": float(epoch)}
@@ -456,7 +487,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 
 
 def _kind_of(text: str, head: list[str] | None) -> _Kind:
-    """Classify a template by the first line that has it."""
+    """Classify a template by the first line with this template."""
     kind = _Kind()
     if not may_count(text) or _FAILS.search(text) is not None:
         return kind
@@ -498,7 +529,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [n for n in measured if not n.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
-        return kind  # without a metric, the batches need not belong to training
+        return kind  # without a metric, the batches may not belong to training
     if counters:
         if kind.metric and measured:
             kind.needed = 1 if numbers[kind.at].counts and may_precede(before) else _SOME
@@ -527,13 +558,13 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Return whether scores are a line's only metrics. Games print them, too: ``player A score 9``."""
+    """Return whether scores are the only metrics in a line. Games also print scores: ``player A score 9``."""
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
-    """Find the counter's total, and a second counter in the epoch, as in ``[3/5][0/190]``."""
+    """Find the total of the counter, and a second counter within the epoch, as in ``[3/5][0/190]``."""
     at = kind.at
     kind.total = _total_of(kind, text, spans, at)
     last = at if kind.total is None else kind.total
@@ -549,7 +580,10 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Return which number of the line is the total of a counter, as in ``3/20``; ``None`` if none is."""
+    """Return the index of the number that is a counter's total, as in ``3/20``.
+
+    Return ``None`` if the counter has no total.
+    """
     after = place + 1
     if after == len(spans) or not kind.numbers[after].whole:
         return None

@@ -1,6 +1,6 @@
-"""Classify the numbers of a line as counters and metrics by their names.
+"""Classify the numbers in a line as counters or metrics, based on their names.
 
-The words, in several languages, are in ``series.json``.
+``series.json`` contains the names, in several languages.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SCRIPTS = {
 }
 _WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
 _CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
-_EPOCH = lazy(r"\b[eé]po[ckq]")  # start of "epoch" in most languages written in Latin letters
+_EPOCH = lazy(r"\b[eé]po[ckq]")  # start of "epoch" in most languages that use the Latin alphabet
 _MEASURES = WORDS["metrics"] - WORDS["evaluations"] - {"train", "training", "learn"}
 _BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
-# words between a counter's name and its number, as in "epoch number 3"
+# Words between the name of a counter and its number, as in "epoch number 3".
 _NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))
 _NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
 _UNIT = lazy(
@@ -41,13 +41,13 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text in lowercase. Names such as ``AverageEpRet`` are split into words."""
+    """Return the words of a text in lower case. Names such as ``AverageEpRet`` are split into words."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 
 
 def is_of(kind: str, words: Sequence[str]) -> bool:
-    """Return whether one of the words is in this list of ``series.json``."""
+    """Return whether any of the words is in the list of this kind in ``series.json``."""
     known, script = WORDS[kind], _SCRIPTS.get(kind)
     return any(
         word in known or (script is not None and not word.isascii() and script.search(word) is not None)
@@ -56,7 +56,7 @@ def is_of(kind: str, words: Sequence[str]) -> bool:
 
 
 def may_count(text: str) -> bool:
-    """Return whether the words of a line allow it to belong to a series. Only ASCII lines are tested."""
+    """Return whether a line can belong to a series, based on its words. Only ASCII lines are tested."""
     if not text.isascii():
         return True
     raw = text.encode()
@@ -76,7 +76,7 @@ def may_count(text: str) -> bool:
 def counted_by(words: Sequence[str]) -> str:
     """Return the unit that a number with this name counts: ``steps``, ``rounds``, or an empty string."""
     if not _MEASURES.isdisjoint(words) or not WORDS["sizes"].isdisjoint(words):
-        return ""  # the number is an episode's length, or the mean reward of episodes
+        return ""  # the number is the length of an episode, or the mean reward of episodes
     if is_of("steps", words):
         return "steps"
     return "rounds" if is_of("rounds", words) or any(map(_EPOCH.match, words)) else ""
@@ -85,16 +85,16 @@ def counted_by(words: Sequence[str]) -> str:
 class Number(NamedTuple):
     """One number in the first line of a template."""
 
-    words: tuple[str, ...]  #: words of the number's name
-    counts: str  #: the unit that the number counts, according to its name
+    words: tuple[str, ...]  #: words in the name of the number
+    counts: str  #: the unit that the number counts, as indicated by its name
     whole: bool
-    unit: bool  #: True if the number has a unit: a time, a size, a rate
+    unit: bool  #: True if the number has a unit of time, size or rate
     inside: bool  #: True if the number is part of a word
-    start: int  #: offset of the number's name
+    start: int  #: offset at which the name of the number begins
 
 
 def number_at(text: str, spans: Sequence[tuple[int, int]], place: int) -> Number:
-    """Return the number with this index in a line, with its name."""
+    """Return the number at this index in a line, with its name."""
     start, end = spans[place]
     gap = text[spans[place - 1][1] if place else 0 : start].rstrip(_BEHIND_NAME)
     name = gap[gap.rfind(" ") + 1 :]

@@ -1,14 +1,14 @@
-"""Convert samples to rows of a table, in the order of the lines.
+"""Convert samples to rows of a table. The rows are in the order of the lines.
 
-A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row; of
-the states without a loss, only the last one in the line becomes a row. A loss without a step number gets the
-step of the training's progress bar in the same line or just above; if the bar is in the same line, loss and
-bar become one row.
+A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row. If
+states have no loss, only the last of them in the line becomes a row. A loss without a step number gets the
+step of the training's progress bar in the same line or just above. If the bar is in the same line, the loss
+and the bar become one row.
 
-transformers' Trainer prints ``{'loss': …}`` without a step number, between states of a tqdm bar (transformers
-4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the loss shows the step,
-unless the bar belongs to an evaluation. A bar whose total is less than that of an earlier bar belongs to an
-evaluation, unless its total equals that of the bar at the first loss.
+transformers' Trainer prints ``{'loss': …}`` without a step number, between the states of a tqdm bar
+(transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the loss shows
+the step, unless the bar belongs to an evaluation. A bar with a smaller total than an earlier bar belongs to
+an evaluation, unless its total equals the total of the bar at the first loss.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.series import ROUNDS, SeriesReader
 
-NEAR = 2  #: maximum number of lines between the bar and the loss
+NEAR = 2  #: maximum number of lines between a bar and a loss that belong together
 
 
 class DrawnBar(NamedTuple):
-    """The last state of a progress bar in a line."""
+    """The last state of a progress bar that a line shows."""
 
     line: int
     step: int
@@ -34,7 +34,10 @@ class DrawnBar(NamedTuple):
 
 
 class BarSteps:
-    """The progress bars of one source, by rank. They supply the step of a loss that has no step number."""
+    """The progress bars of one source, by rank.
+
+    These bars provide the steps of losses that have no step numbers.
+    """
 
     def __init__(self) -> None:
         self.last: dict[int | None, DrawnBar] = {}
@@ -42,12 +45,12 @@ class BarSteps:
         self.trained: dict[int | None, int] = {}  #: rank → total of the bar at the first loss
 
     def see(self, rank: int | None, bar: DrawnBar) -> None:
-        """Record the last state of a bar in its line."""
+        """Record the last state of a bar in a line."""
         self.last[rank] = bar
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
     def at(self, rank: int | None, line: int) -> DrawnBar | None:
-        """Return the training bar in the same line or just above it, if there is one."""
+        """Return the training bar in this line or just above it, if there is such a bar."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
             return None
@@ -75,18 +78,18 @@ _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
 class Entry(msgspec.Struct, gc=False):
-    """The values that a sample contributes to a row of the table."""
+    """The values that a sample provides for a row of the table."""
 
     rank: int | None
     time: float | None
     step: int | None
     total_steps: int | None
-    bare: bool  #: True for a state of a bar without metrics
+    bare: bool  #: True if the sample is a state of a bar without metrics
     fields: tuple[float | None, ...]  #: the values of FIELDS, in order
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """Convert a sample to the values of a row. ``None`` if the sample does not become a row."""
+    """Convert a sample to the values of a row; ``None`` if the sample does not become a row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -94,7 +97,7 @@ def as_entry(sample: Sample | None) -> Entry | None:
         if name in sample.values:
             values["skipped"] = sample.values[name]
     step, total = sample.step, sample.total_steps
-    if sample.series.startswith(ROUNDS):  # epochs or episodes are not steps
+    if sample.series.startswith(ROUNDS):  # the counter counts epochs or episodes, not steps
         step = total = None
         if values.keys() <= {"epoch"}:
             return None
@@ -116,13 +119,13 @@ class RowReader:
         self._source = source
         self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
-        self._number = 0  # number of the last sample's line
-        self._bar: Entry | None = None  # the last ``bare`` entry of the line with ``_number``
-        self._held: list[Entry] = []  # entries from the first one without a step to the end of its line
+        self._number = 0  # number of the line with the last sample
+        self._bar: Entry | None = None  # the last ``bare`` entry in the line with the number ``_number``
+        self._held: list[Entry] = []  # the first entry without a step in the line, and all entries after it
         self._bars = BarSteps()
 
     def feed(self, lines: Iterable[Line]) -> None:
-        """Read the samples of more lines."""
+        """Read the samples of the next lines."""
         for line in lines:
             entry = as_entry(self._sample_of(line))
             if entry is not None:
@@ -144,7 +147,10 @@ class RowReader:
             self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
-        """Return the completed rows since the last call. The rows of the last line can still change."""
+        """Return the rows that were completed since the last call.
+
+        Rows of the last line are not included, because they can still change.
+        """
         rows, self._rows = self._rows, []
         return rows
 
@@ -163,7 +169,7 @@ class RowReader:
             beside = self._bars.at(entry.rank, self._number) if _lacks_step(entry) else None
             if beside is not None:
                 entry.step, entry.total_steps = beside.step, beside.total
-                if beside.line == self._number and drawn is not None:  # bar and loss become one row
+                if beside.line == self._number and drawn is not None:  # the bar and the loss become one row
                     pairs = zip(entry.fields, drawn.fields, strict=True)
                     entry.fields = tuple([other if value is None else value for value, other in pairs])
                     bar = None

@@ -1,7 +1,10 @@
-"""Read lines that differ only in their digits with templates, which map the numbers of a line to its values.
+"""Read lines with templates, which map the numbers of a line to values.
 
-A template is learned from one line: each of its numbers is changed in turn, and the line is read again. Each
-value must be a number of the line times a factor. Other lines have no template and are read one by one.
+Lines with the same template differ only in their digits.
+
+A template is learned from one line. For this purpose, each number of the line is changed in turn, and the
+changed line is read again. Each value must be a number of the line multiplied by a factor. Otherwise, no
+template is learned, and such lines are read one by one.
 """
 
 from __future__ import annotations
@@ -21,33 +24,38 @@ _TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?
 _NUMERALS = lazy(rb"\d+")
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive quantifier: no backtracking
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer numbers are not counts
-_INVERSE = 0.0  # factor that marks a value as the inverse of the number
+_INVERSE = 0.0  # factor for values that are the inverse of the number
 _FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
 _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60
-_LONGEST = 1000  # maximum number of bytes of a text that is read by a template
-_WORTH_LEARNING = 32  # texts before a template is learned, which takes as long as reading 40 texts
+_LONGEST = 1000  # maximum number of bytes in a text that a template can read
+
+# Number of texts that are read before a template is learned; learning takes as long as reading 40 texts.
+_WORTH_LEARNING = 32
 _MOST_KINDS = 1024
 
-Outcome = dict[str, Any]  #: values of a line by name
-Groups = list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
+Outcome = dict[str, Any]  #: name → value that was read from a line
+Groups = list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion function of each group
 _Tokens = Sequence[re.Match[bytes]]
 
 
 class Template(NamedTuple):
-    """A template for lines that differ only in their digits. It maps the numbers of a line to its values."""
+    """A template for lines that differ only in their digits. It maps the numbers of a line to values."""
 
-    pattern: bytes  #: expression for the whole line, with a group for each needed number
+    pattern: bytes  #: regular expression for the whole line, with a group for each required number
     groups: Groups
-    example: Outcome  #: outcome of the line from which the template was learned
+    example: Outcome  #: values that were read from the line from which the template was learned
 
 
 class TemplateReader:
-    """A faster version of a function that reads texts. It reads texts with a known template by itself."""
+    """Wrapper that makes a function for reading texts faster.
+
+    Texts with a known template are read with this template. The function reads all other texts.
+    """
 
     def __init__(self, read: Callable[[str], Found | None]) -> None:
         self._read = read
-        self._seen: dict[bytes, int] = {}  # text without digits → number of texts with numbers so far
+        self._seen: dict[bytes, int] = {}  # text without digits → number of such texts that contained metrics
         self._known: dict[bytes, tuple[Any, ...]] = {}  # text without digits → parts of its template
 
     def __call__(self, text: str) -> Found | None:
@@ -87,9 +95,10 @@ class TemplateReader:
 
 
 def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
-    """Learn a template from one line with the function `read`. ``None`` if that is impossible.
+    """Learn a template from one line, which `read` reads; ``None`` if no template can be learned.
 
-    A time in the result must be a timestamp in the line; any other number must be derived from one number.
+    If the values of the line include a time, it must be a timestamp in the line. Each other value that varies
+    must depend on exactly one number in the line.
     """
     tokens = list(_TOKEN.finditer(raw))
     base = read(raw) if len(tokens) <= _MOST_TOKENS else None
@@ -97,7 +106,7 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
         return None
     changed: list[Outcome] = []
     for token in tokens:
-        if _number(token[0]) == _moved(raw, token):  # the number is too small or too large to change
+        if _number(token[0]) == _moved(raw, token):  # the number is too small or too large to be changed
             return None
         other = read(_changed_in(raw, token))
         if other is None or other.keys() != base.keys():
@@ -121,7 +130,8 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
             return None
         wanted[first] = name, factor
     template = Template(*_expression(raw, tokens, wanted, stamp), base)
-    return template if re.fullmatch(template.pattern, raw) else None  # fails if a number is too long
+    # The pattern does not match if a number is too long.
+    return template if re.fullmatch(template.pattern, raw) else None
 
 
 def _expression(
@@ -149,7 +159,7 @@ def _expression(
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with the last significant digit of one of its numbers changed."""
+    """Return the line after a change of the last significant digit of one of its numbers."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _NUMERALS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]
@@ -157,7 +167,7 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
 
 
 def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
-    """Return the value of a number in the changed line; ``None`` if its text is no longer a number."""
+    """Return the value of a number in the changed line; ``None`` if the changed text is not a number."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     return None if moved is None else _number(moved[0])
 
@@ -168,7 +178,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """Return the factor between a number and a value; ``None`` if it differs in the changed line."""
+    """Return the factor between a number and a value; ``None`` if the factor differs in the changed line."""
     moved = _moved(raw, token)
     if value is None or other is None or moved is None:
         return None
@@ -191,7 +201,7 @@ def _times(number: float, factor: float) -> float:
 
 
 def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
-    """Return a function that converts numbers with the same form as this one to values."""
+    """Return a function that converts numbers with the same form as `like` to values."""
     if b"," in like:
         plain = _conversion(like.replace(b",", b""), name, factor)
         return lambda text: plain(text.replace(b",", b""))
@@ -209,16 +219,16 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 
 
 def _shape_of(token: bytes) -> bytes:
-    """Return a regular expression for numbers with the same form as this one."""
+    """Return a regular expression for numbers with the same form as this number."""
     first, *others = (re.escape(part) for part in _NUMERALS.split(token))
-    # a number may have any number of digits after the decimal point
+    # A number may have any number of digits after the decimal point.
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
 
 
 def _is_stamp(
     raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[Outcome]
 ) -> bool:
-    """Return whether the line's time is the timestamp that consists of these numbers."""
+    """Return whether the time of the line is the timestamp that consists of these numbers."""
     start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
     if stamp != list(range(stamp[0], stamp[-1] + 1)) or stamp_time(raw[start:end]) != time:
         return False
@@ -233,7 +243,7 @@ def _second(text: bytes) -> float | None:
 
 
 def stamp_time(text: bytes) -> float | None:
-    """Return the time of a timestamp. Whole seconds are cached, because many lines share them."""
+    """Return the time of a timestamp. Whole seconds are cached, because many lines have the same second."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)

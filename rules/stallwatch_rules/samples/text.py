@@ -1,4 +1,7 @@
-"""Read plain text: ``step 3/100 loss 0.63``, DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine, llm.c, …"""
+"""Read numbers in plain text, such as ``step 3/100 loss 0.63``.
+
+Examples of programs that print such text are DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine and llm.c.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,12 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """Return the numbers of a line from DeepSpeed's dynamic loss scalers. Each skipped step counts once.
+    """Return the numbers in a line that DeepSpeed's dynamic loss scalers print.
 
-    ZeRO prints ``OVERFLOW!``. The optimizers without ZeRO print ``Grad overflow on iteration …``, and then a
-    differently worded line about the same overflow.
+    Each skipped step is counted once.
+
+    ZeRO prints ``OVERFLOW!``. The optimizers without ZeRO print ``Grad overflow on iteration …`` and another
+    line about the same overflow, which has different words.
     """
     values: dict[str, float] = {}
     if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
@@ -61,12 +66,13 @@ _ZH_NAMES = {
     "迭代": "iteration",
     "轮次": "epoch",
 }
-# Names that are not part of a longer word (总步数 is the total) and that a value follows.
+# Names of counters and metrics. A name must not be part of a longer word (总步数 is the total), and must be
+# followed by a value.
 _ZH_NAME = lazy(
     r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
     re.IGNORECASE,
 )
-# A loss in a sentence, such as "安装 loss 0.5 版本", is not a metric.
+# A loss in the middle of a sentence, such as "安装 loss 0.5 版本", is not a metric.
 _ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
 
 
@@ -82,8 +88,9 @@ def in_english(text: str) -> str:
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each name of a counter contains one of these words
-_STEP_NAME = 10  # maximum number of characters before that word in a counter's name
-# This expression searches lowercase text. ``_find_step`` rejects parts of longer names.
+_STEP_NAME = 10  # maximum number of characters before such a word in the name of a counter
+
+# This expression searches lowercase text. ``_find_step`` ignores matches that are part of a longer name.
 _STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
@@ -94,10 +101,11 @@ _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # format of mmengine, DETR, LAVIS and DINO
-# format of MiniMind, which counts epochs from 1
+)  # formats of mmengine, DETR, LAVIS and DINO
+
+# Format of MiniMind, which counts epochs from 1.
 _ITEM_OF_EPOCHS = lazy(r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)")
-# Counters within an epoch: batches with their total, and items in PyTorch's MNIST example.
+# Counters within an epoch: batches with their total, and items as in PyTorch's MNIST example.
 _BATCH = lazy(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}"
     r"(?P<done>" + _INTEGER + r")\s{0,4}/\s{0,4}(" + _INTEGER + r")(?![\w%]|[.:]\d)"
@@ -105,21 +113,24 @@ _BATCH = lazy(
 _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
-)  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
-_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # a line of llm.c's log file
+)  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]) and CoreNet
+
+# A line in the log file of llm.c.
+_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")
 _LOSS = lazy(r"loss\s?[:=：]")
 _LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore's format, after its step
-_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of OLMo's record
-# "loss 2.0 lr 1e-5 " before "step 3", with only spaces and commas between the numbers.
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # format in which MindSpore prints the loss after the step
+_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line in a record of OLMo
+
+# The text "loss 2.0 lr 1e-5 " before "step 3", with only spaces and commas between the numbers.
 _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_LOSS_BEFORE = 200  # maximum number of searched characters before the step, for ``_LOSS_THEN_STEP``
+_LOSS_BEFORE = 200  # maximum number of characters before the step that ``_LOSS_THEN_STEP`` searches
 _LOSS_NAME = 30  # maximum number of characters before "loss" in a match of ``_LOSS_FIRST``
 _DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
@@ -135,7 +146,7 @@ _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:
-    """Return the numbers of a line whose message begins with a step or a loss."""
+    """Return the numbers of a line whose message begins with a step or with a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         values = memory(text)
@@ -149,7 +160,7 @@ def from_text(text: str) -> Found | None:
     found = _find_step(lower)
     before = text[: _metrics_start(lower, found.start())] if found is not None else ""
     if found is not None and found[2] and "loss" in lower:
-        before = before.lstrip()  # indented "3/100" is not source code
+        before = before.lstrip()  # an indented "3/100" is not source code
     if found is None or not may_precede(before):
         item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
@@ -160,10 +171,10 @@ def from_text(text: str) -> Found | None:
     stated = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
     if stated is not None:
         values["loss"] = number(stated[1])
-    if "loss" not in values and "loss" in lower[: found.start()]:  # the step can follow the loss
+    if "loss" not in values and "loss" in lower[: found.start()]:  # the loss can precede the step
         values = {**metrics_by_field(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
-        return None  # the line lists arguments, among them the planned number of steps
+        return None  # the line lists settings, such as the planned number of steps
     done = _DONE_IN.match(rest) if total is not None else None
     if done is not None:
         values["step_seconds"] = number(done[1])
@@ -173,7 +184,7 @@ def from_text(text: str) -> Found | None:
     if not is_metrics_line:
         return Found(step, total or None, values, "") if "eval_loss" in values else None
     epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
-    if epoch:  # the step can be counted within the epoch, so its total need not be that of the run
+    if epoch:  # the step can be a step within the epoch, so its total may not be the total of the run
         values.setdefault("epoch", float(epoch[1]))
         total = None
     series = _series(with_zeroed_digits(text[: found.start(1)]))
@@ -181,10 +192,10 @@ def from_text(text: str) -> Found | None:
 
 
 def _as_results(found: Found, before: str) -> Found:
-    """Return the numbers as those of an evaluation, if the text before them mentions one.
+    """Return the numbers as the result of an evaluation if the text before the numbers mentions one.
 
-    The loss of an evaluation is not a training loss, whatever its name. The batches of an evaluation show
-    that the run continues, but they are not steps of the run.
+    The loss of an evaluation is not a training loss, whatever name the program prints. The batches of an
+    evaluation show that the run is alive, but they are not steps of the run.
     """
     if not evaluates(before):
         return found
@@ -194,7 +205,10 @@ def _as_results(found: Found, before: str) -> Found:
 
 
 def _metrics_start(lower: str, step: int) -> int:
-    """Return the offset at which the metrics of a line begin: that of the step, or of a loss before it."""
+    """Return the offset of the metrics in a line.
+
+    The metrics begin with the step, or with a loss before it.
+    """
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
 
@@ -216,7 +230,10 @@ def _series(before: str) -> str:
 
 
 def from_short(text: str) -> Found | None:
-    """Return the numbers of a line in llm.c's log file, in which losses have names of one or two letters."""
+    """Return the numbers of a line in the log file of llm.c.
+
+    Losses have names of one or two letters in this file.
+    """
     found = _SHORT.match(text)
     if found is None:
         return None
@@ -229,8 +246,12 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Return the numbers of a line that counts the batches of an epoch, with the steps of previous epochs."""
-    of_all = "](" in text  # the line also shows the number of epochs, and therefore the run's last step
+    """Return the numbers of a line that counts the batches of an epoch.
+
+    The steps of previous epochs are added to the count.
+    """
+    # The line also shows the number of epochs, which determines the last step of the run.
+    of_all = "](" in text
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not may_precede(text[: found.start()]):
         return None
@@ -250,7 +271,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Return the numbers of a line with a loss and the progress within an epoch, but without a total."""
+    """Return the numbers of a line that shows a loss and the progress within an epoch, without a total."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
@@ -288,7 +309,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return _as_results(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    named = lower[: found.end()]  # other means can be results of a benchmark
+    named = lower[: found.end()]  # a mean of something else can be the result of a benchmark
     return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 

@@ -1,3 +1,3 @@
-"""Read large logs. Only informative parts of a log are parsed; the other lines are only counted."""
+"""Read large logs. Only the informative parts of a log are parsed. The other lines are only counted."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Split the bytes of a source into chunks at fixed offsets, regardless of the portions that arrive.
+"""Split the bytes of a source into chunks at offsets that do not depend on how the bytes arrive.
 
-The lines to read are selected for each chunk, so that the selection depends only on the bytes of the source,
-and not on the portions in which they arrive.
+For each chunk, Stallwatch selects the lines to read. Fixed chunks ensure that the selection depends only on
+the bytes of the source, not on the portions in which the bytes arrive.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ _LINE_END = lazy(rb"[\r\n]")
 
 
 class Chunk(NamedTuple):
-    """Consecutive complete segments, each of which ends with a line feed or a carriage return."""
+    """Consecutive complete segments. A segment ends with a line feed or a carriage return."""
 
     data: bytes
-    start: int  #: offset in the source
-    place: int  #: number of the chunk, from its offset in the source; numbers can be missing
+    start: int  #: offset of the chunk in the source
+    place: int  #: number of the chunk, derived from its offset in the source; some numbers can be missing
     torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
 
 
 class ChunkCutter:
-    """Splitter of a source into chunks. A chunk ends at the first line feed after a multiple of ``size``.
+    """Split a source into chunks. A chunk ends at the first line feed after a multiple of ``size``.
 
-    If the next ``MAX_LINE`` bytes contain no line feed, the chunk ends at a carriage return, or else after
-    these bytes, because the line reader drops the rest of such a line anyway.
+    If the next ``MAX_LINE`` bytes contain no line feed, the chunk ends at a carriage return. If they contain
+    no carriage return either, the chunk ends after these bytes, because the line reader drops the rest of
+    such a line.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held: list[bytes] = []  # portions of the chunk so far, joined once at its end
-        self.held = 0  #: number of bytes of the chunk that is not complete yet
+        self._held: list[bytes] = []  # the portions of the chunk, which are joined when the chunk is complete
+        self.held = 0  #: number of bytes in the chunk that is not complete yet
         self._start = 0
         self._torn = False
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
-        """Yield the chunks that are complete when ``data`` is added."""
+        """Yield the chunks that are complete after ``data`` is added."""
         self._held.append(data)
         self.held += len(data)
         while self.held >= (boundary := self._size - self._start % self._size):
@@ -52,7 +53,10 @@ class ChunkCutter:
             yield self._cut(whole[:end])
 
     def finish(self) -> Iterator[Chunk]:
-        """Yield the bytes after the last chunk as another chunk, because the source has ended."""
+        """Yield the bytes after the last complete chunk as another chunk.
+
+        Call this method at the end of the source.
+        """
         if self.held:
             yield self._cut(b"".join(self._held))
             self._held, self.held = [], 0
@@ -60,19 +64,22 @@ class ChunkCutter:
     def _cut(self, data: bytes) -> Chunk:
         chunk = Chunk(data, self._start, self._start // self._size, self._torn)
         self._start += len(data)
-        # A new line follows a hole of null bytes, as in a truncated log.
+        # If a chunk ends with null bytes, as in a truncated log, the next chunk begins with a new line.
         self._torn = data[-1:] not in (b"\n", b"\r", b"\0")
         return chunk
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Return the end of a chunk of at least ``boundary`` bytes; ``None`` if more bytes are needed."""
+    """Return the end offset of a chunk of at least ``boundary`` bytes; ``None`` if more bytes are needed."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 
 
 def line_end(data: bytes, boundary: int) -> int | None:
-    """Return the end of the first segment at or after ``boundary``; ``None`` if more bytes are needed."""
+    """Return the end offset of the first segment that ends at or after ``boundary``.
+
+    Return ``None`` if more bytes are needed.
+    """
     if len(data) < boundary:
         return None
     found = _LINE_END.search(data, boundary - 1, boundary + MAX_LINE)
@@ -82,7 +89,7 @@ def line_end(data: bytes, boundary: int) -> int | None:
 
 
 def whole_lines(portions: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield a source's bytes in blocks of complete lines, with a line feed after the last line."""
+    """Yield the bytes of a source in blocks of complete lines. A line feed is added after the last line."""
     held: list[bytes] = []
     length = 0
     for portion in portions:

@@ -1,6 +1,6 @@
-"""Find where the beginning of a long log occurs again, which can show that its program was restarted.
+"""Find places in a long log at which the beginning of the log is repeated, for example after a restart.
 
-The module ``starts`` decides whether it was.
+The module ``starts`` decides whether the program was restarted.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from stallwatch_rules.pages.patterns import compile_hyperscan
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
-REACH = 16 * 1024  #: number of bytes at the start of a source from which texts are taken
-BEFORE, AFTER = 4, 60  #: number of segments to read before and after a repeat
+REACH = 16 * 1024  #: number of bytes at the start of a source that are searched for identifying texts
+BEFORE, AFTER = 4, 60  #: numbers of segments to read before and after a repeated beginning
 _MOST_TEXTS = 12
-_LEAST = 12  # minimum length of a text, in characters
-_OFTEN = 8  # maximum number of occurrences of a text in a head (one per rank); frequent texts are ignored
-_MOST_HITS = 256  # number of hits in a chunk from which the texts do not identify a head
-_TOGETHER = 40  # maximum number of segments between two texts of a head
+_LEAST = 12  # minimum number of characters in an identifying text
+
+# Maximum occurrences of a text in the first bytes (once per rank); more frequent texts are ignored.
+_OFTEN = 8
+_MOST_HITS = 256  # number of occurrences in one chunk at which the texts cannot identify a beginning
+_TOGETHER = 40  # maximum number of segments between two texts of the same beginning
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 
 def head_texts(head: bytes) -> tuple[str, ...]:
-    """Return, for each of the first lines of a source, its longest part without digits."""
+    """Return texts that identify the beginning of a source.
+
+    For each of the first lines, the text is the longest part without digits.
+    """
     found: list[bytes] = []
     seen: set[bytes] = set()
     for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:
@@ -40,16 +45,16 @@ def head_texts(head: bytes) -> tuple[str, ...]:
     return tuple(piece.decode() for piece in found)
 
 
-@functools.lru_cache(maxsize=16)  # the logs of different ranks begin in the same way
+@functools.lru_cache(maxsize=16)  # the logs of different ranks have the same beginning
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
-    """Return a scanner that finds the texts; ``None`` if there are too few texts to identify a beginning."""
+    """Return a scanner that finds the texts; ``None`` if the texts are too few to identify a beginning."""
     if len(texts) < 2:
         return None
     return BlockScanner(compile_hyperscan((), tuple((text, False) for text in texts)))
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments in which a text of the head is closely followed by another text of the head."""
+    """Return the segments that contain a text of the beginning and are soon followed by another such text."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

@@ -1,7 +1,7 @@
-"""Find the matches of rules in a log of any size: rule, line, captures and time.
+"""Find the matches of rules in a log of any size. A match has a rule, a line, captures and a time.
 
 ``stallwatch matches`` uses this module to find, count and chart matches in gigabytes of logs. A diagnosis
-reads more lines of the log (see ``sources``).
+uses the module ``sources`` instead, which reads more lines of the log.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from stallwatch_rules.text.redact import redact, redact_part
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
 
-CHUNK = 256 * 1024  #: size of a chunk in bytes, small enough for the processor's cache
-_BACK = 8  # number of preceding segments to search for a time, if the line has none
-_BEFORE = 2048  # maximum number of bytes that are searched for the time
-_AT_ONCE = 128  # number of segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains such a text
+CHUNK = 256 * 1024  #: size of a chunk in bytes; such a chunk fits into the cache of the processor
+_BACK = 8  # number of preceding segments to search for a time if a line has no time
+_BEFORE = 2048  # maximum number of preceding bytes to search for a time
+_AT_ONCE = 128  # number of segments that are read at the same time
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains this pattern
 
 
 class Match(NamedTuple):
     """A match of a rule in one line of a log."""
 
     rule: str
-    line: Line  #: the line, with its time, that of a line shortly before, or the last known time
+    #: The line; if the line has no time, the time of a line shortly before, or the last known time, is added.
+    line: Line
     captures: dict[str, str]
 
     def masked(self) -> Match:
-        """Return the match with the secrets in its line masked."""
+        """Return a copy of the match in which the secrets in the line are masked."""
         clean = redact(self.line.text)
         if clean == self.line.text:
             return self
@@ -48,7 +49,7 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the period of `seconds` that contains the match; ``None`` without a time."""
+        """Return the start of the match's period of `seconds` seconds; ``None`` if the match has no time."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
@@ -64,24 +65,24 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: For each number that the index finds, its patterns, without those of ``requires``, because these
-        #: can match every tenth line.
+        #: For each number that the index can find, the patterns with this number. The patterns of
+        #: ``requires`` are omitted, because they can match every tenth line.
         self.owners = tuple(frozenset(filter(fires.__getitem__, found)) for found in self.index.owners)
 
 
 class _Waiting(NamedTuple):
-    """A segment in which a pattern was found, but which has not been parsed yet."""
+    """A segment in which a pattern was found, and which will be parsed later."""
 
     raw: bytes
-    number: int  #: number of the segment's line
-    before: bytes  #: the bytes before the segment
+    number: int  #: line number of the segment
+    before: bytes  #: the bytes that precede the segment
     patterns: set[int]  #: numbers of the patterns that can match in the segment
 
 
 class MatchScan:
-    """Scan of one source for matches of rules.
+    """Scan one source for matches of rules.
 
-    ``lead`` is the prefix of all lines, and ``rank`` the rank of the lines that do not name one.
+    ``lead`` is the prefix of all lines. ``rank`` is the rank of the lines that do not contain a rank.
     """
 
     def __init__(
@@ -94,23 +95,24 @@ class MatchScan:
         self._patterns = patterns
         self._reader = LineReader(source, rank, lead=lead)
         self._cutter = ChunkCutter(CHUNK)
-        self._before = b""  # the end of the previous chunks
-        self._begun: _Waiting | None = None  # the beginning of a line that has not ended
-        #: Segments that are read together. After the search of a chunk, the processor's caches do not contain
-        #: the data for reading, and reading a single line takes four times as long.
+        self._before = b""  # the last bytes of the previous chunks
+        self._begun: _Waiting | None = None  # the beginning of a line whose end was not received yet
+
+        #: Segments that are read at the same time. After a chunk is searched, the data for reading is no
+        #: longer in the caches of the processor. Therefore, reading a single line takes four times as long.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
-        self.lines = 0  #: number of line ends so far
+        self.lines = 0  #: number of line ends that were found so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """Read more bytes and yield matches. Matches in ``data`` can also be yielded by a later call."""
+        """Read more bytes, and yield matches. A later call can yield some of the matches in ``data``."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
                 yield from self._read_waiting()
 
     def finish(self) -> Iterator[Match]:
-        """Yield the matches that are left, because the source has ended."""
+        """Yield the remaining matches. Call this method at the end of the source."""
         for chunk in self._cutter.finish():
             self._search(chunk, is_last=True)
         if self._begun is not None and self._begun.patterns:
@@ -141,7 +143,7 @@ class MatchScan:
             hit = _Waiting(
                 raw, number + segments.line_ends(0, unit), self._seen_before(data, start), patterns
             )
-            if begun is not None and not unit:  # only the beginning and the end of a too long line are read
+            if begun is not None and not unit:  # only the beginning and the end of an overlong line are read
                 rest = b"" if is_open and unit == last else raw[-TAIL:]
                 hit = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
             if is_open and unit == last:
@@ -152,12 +154,12 @@ class MatchScan:
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
-        """Return the bytes before a segment. They can be part of the previous chunk."""
+        """Return the bytes before a segment. These bytes can be part of the previous chunk."""
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, segments: Segments) -> dict[int, set[int]]:
-        """Return the segments in which patterns can match, with the numbers of these patterns."""
+        """Return the segments in which patterns can match, and the numbers of these patterns."""
         owners, found = self._patterns.owners, dict[int, set[int]]()
         numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]
@@ -182,7 +184,10 @@ class MatchScan:
         return reader.feed(raw + b"\n") + reader.finish()
 
     def _time_in(self, before: bytes) -> float | None:
-        """Return the last time in the bytes before a segment. The bytes can begin in the middle of a line."""
+        """Return the last time in the bytes before a segment.
+
+        These bytes can begin in the middle of a line.
+        """
         stop = len(before)
         for _ in range(_BACK):
             stop -= 1

@@ -1,6 +1,7 @@
-"""Select which lines with metrics are read: the first and last of each kind, and those near matches.
+"""Select the metric lines to read: the first and last lines of each kind, and lines near matches.
 
-The selected lines show the steps, their durations and the last step, although most metric lines are skipped.
+The selected lines are sufficient to determine the steps, their durations and the last step, although most
+metric lines are skipped.
 """
 
 from __future__ import annotations
@@ -14,27 +15,28 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_WHOLE_EVERY = 8  # every chunk with a multiple of this number is searched for more kinds
-_MOST_BETWEEN = 300  # maximum number of metrics found between the two ends of a chunk
-# Prefixes of launchers with the rank of a line. (``lines.ranks`` handles more prefixes, which are rare.) If
-# a line has several prefixes, the last one applies.
+_WHOLE_EVERY = 8  # one in this many chunks is searched completely for more kinds of metrics
+_MOST_BETWEEN = 300  # maximum number of metrics to find between the first and the last part of a chunk
+
+# Launchers add prefixes with the rank of a line. (``lines.ranks`` also handles rare prefixes.) If a line has
+# several prefixes, the last prefix is used.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
-_NEAREST = 4  # the first search covers the probe size divided by this
-_FARTHEST = 8  # the last search covers this multiple of the probe size
-_INDENTED = 5  # factor of the limit per template for indented lines
+_NEAREST = 4  # divisor of the probe size: the first search covers this part of it
+_FARTHEST = 8  # multiple of the probe size that the last search covers
+_INDENTED = 5  # for indented lines, the limit per template is multiplied by this factor
 
 
 @dataclass
 class MetricOffsets:
-    """The positions of the metrics that were found in a chunk."""
+    """The offsets of the metrics that were found in a chunk."""
 
-    #: kind and offset of the first metrics, limited for each kind
+    #: Kind and offset of the first metrics. The number of entries is limited for each kind.
     first: list[tuple[int, int]] = field(default_factory=list)
     last: dict[int, int] = field(default_factory=dict)
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Return the offset after which lines of this kind are skipped; ``None`` if all of them are read."""
+        """Return the offset after which lines of this kind are skipped; ``None`` if all lines are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for other, offset in self.first if other == kind), default=0)
@@ -48,7 +50,7 @@ class MetricOffsets:
         share: int = 0,
         most: int | None = None,
     ) -> None:
-        """Find and count the metrics between two offsets. The search ends after ``most`` of them."""
+        """Find and count the metrics between two offsets. The search ends after ``most`` metrics."""
         for kind, offset in kinds_at(scanner, view, start, end, most):
             self.counts[kind] += 1
             if self.counts[kind] <= share:
@@ -65,9 +67,9 @@ def kinds_at(
 
 
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
-    """Return the last metric of each kind, if all kinds in `met` occur near the end of the chunk.
+    """Return the last metric of each kind if all kinds in `met` occur near the end of the chunk.
 
-    Otherwise return ``None``. `met` contains the kinds that were found in the section so far.
+    Otherwise, return ``None``. `met` contains the kinds of metrics that were found in the section so far.
     """
     if len(view) <= 3 * probe:
         return None
@@ -83,7 +85,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 def pick(
     scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
 ) -> MetricOffsets:
-    """Return which metrics of a chunk are read. Their kinds are added to ``met``."""
+    """Return the metrics to read in a chunk. The function adds their kinds to ``met``."""
     picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
@@ -107,7 +109,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search in the bytes around a match for informative lines, and for metrics that show its step."""
+    """Search the bytes around a match for informative lines, and for metrics that show its step."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -121,9 +123,10 @@ class MatchSurroundings:
         self._ranges = sizes.probe // _NEAREST, sizes.probe, _FARTHEST * sizes.probe
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
-        """Yield the segments around a match that have to be read, at most a few per template in a section.
+        """Yield the segments to read around a match.
 
-        More of the indented lines are yielded, because they can continue a message.
+        In each section, only a few segments per template of lines are yielded. The limit is higher for
+        indented lines, because they can continue a message.
         """
         view, start = self._view, self._segments.start(unit)
         end = start
@@ -150,9 +153,10 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """For each rank at the start of lines, return the rank and the first and last segment of a rule.
+        """Return the first and last segment in which a rule matches for each rank, as pairs (segment, rank).
 
-        If the rank's first segment in this section was returned earlier, only its last segment is returned.
+        The rank is from the start of the line. If the first segment of the rank in this section was returned
+        by an earlier call, only the last segment is returned.
         """
         if len(units) > 2 * self._sizes.ends:
             units = units[: self._sizes.ends] + units[-self._sizes.ends :]
@@ -171,9 +175,9 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the segments with a rank's last metrics before a segment, which show its step.
+        """Return the segments with the last metrics of a rank before a segment. These metrics show its step.
 
-        With ``ahead``, segments with some metrics after the segment are included.
+        If ``ahead`` is true, segments with the next metrics after the segment are included.
         """
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
@@ -183,7 +187,7 @@ class MatchSurroundings:
         ]
 
     def _before(self, start: int, rank: bytes) -> list[int]:
-        """Return the offset of a rank's last metric before `start`, for each kind that shows steps."""
+        """Return the offsets of a rank's last metrics before `start`: one for each kind that shows steps."""
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
@@ -196,7 +200,7 @@ class MatchSurroundings:
         return [offset for kind, offset in last.items() if kind in COUNTING]
 
     def _behind(self, start: int, rank: bytes) -> list[int]:
-        """Return the offsets of a rank's first metrics after `start`."""
+        """Return the offsets of the first metrics of a rank after `start`."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
         for size in self._ranges:
@@ -218,7 +222,7 @@ class MatchSurroundings:
         return ((kind, at) for kind, at in found if self._rank(self._line_start(at)) == rank)
 
     def _rank(self, at: int) -> bytes:
-        """Return the rank that the line names at its start, or empty bytes if it names none."""
+        """Return the rank in the prefix of a line, or empty bytes if the line has no such prefix."""
         found = _RANK_PREFIX.match(self._view, at)
         return found[1] if found else b""
 
@@ -228,7 +232,7 @@ class MatchSurroundings:
         return ends + self._view.count(b"\r", begin, end) if self._redrawn else ends
 
     def _line_start(self, at: int) -> int:
-        """Return the start of the segment that contains this offset or ends at it."""
+        """Return the start of the segment that contains this offset or ends there."""
         start = self._view.rfind(b"\n", 0, at)
         return (max(start, self._view.rfind(b"\r", start + 1, at)) if self._redrawn else start) + 1
 

@@ -1,12 +1,12 @@
-"""Compile the patterns that a scan searches for: those of the catalogue in raw form, and other patterns.
+"""Compile the patterns for which a scan searches: the patterns of the rules in raw form, and others.
 
-``signs.json`` contains the other patterns, which select lines to read in a log that is too long to be read in
-full. More patterns take more time; with fewer patterns, information is lost. In ``watches``, ``before`` and
-``after`` are the numbers of lines around a hit that are also read, and ``budget`` is the number of hits that
-are read in a section; ``rare`` watches are not searched for in all chunks. Of lines with a ``severe`` word,
-one line of each template is read. A ``warning`` is on many lines of a healthy log, so it is searched for only
-in some of the chunks. A few lines of each kind of ``metrics`` are read in a chunk; they can belong to the
-``series`` of that kind.
+``signs.json`` contains the other patterns. They select the lines to read in a log that is too long to be read
+completely. More patterns would take more time, and fewer patterns would lose information. In ``watches``,
+``before`` and ``after`` are the numbers of lines around a hit that are also read. ``budget`` is the number of
+hits that are read in a section. Only some of the chunks are searched for ``rare`` watches. If lines contain a
+``severe`` word, one line of each template is read. Many lines in the log of a healthy run contain a
+``warning``, so only some of the chunks are searched for warnings. In each chunk, a few lines of each kind of
+``metrics`` are read. These lines can belong to the ``series`` of their kind.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
 
-_DENSE = 4  #: if more than one in this many segments contains a literal, the whole chunk is searched
+_DENSE = 4  #: the whole chunk is searched if more than one in this many segments contains a literal
 
 
 class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of line, other than a match of a rule, that is read wherever it occurs."""
+    """A kind of line that is read wherever it occurs. Matches of rules are handled separately."""
 
     name: str
     patterns: tuple[str, ...]
@@ -62,49 +62,58 @@ _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes()
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(kind.kind for kind in METRICS)
-#: The number of the kind for each pattern of a metric.
+#: The number of the kind, for each pattern of the metrics.
 KIND_OF = tuple(number for number, kind in enumerate(METRICS) for _ in kind.patterns)
-#: The kinds of metrics that count steps.
+#: The kinds of metrics that show steps.
 COUNTING = frozenset(number for number, kind in enumerate(METRICS) if kind.series)
 
 
 class Target(NamedTuple):
-    """The patterns of a rule, or those of its ``requires``, whose hits are counted together."""
+    """The patterns of a rule or of its ``requires``.
+
+    Hits of the patterns in a target are counted together.
+    """
 
     page: RulePage
-    is_context: bool  #: True for the patterns of ``requires``
+    is_context: bool  #: True if the patterns are those of ``requires``
     matcher: Matcher
 
     @property
     def patterns(self) -> Sequence[str]:
-        """The patterns to search for."""
+        """The patterns for which a scan searches."""
         return self.page.requires if self.is_context else self.page.patterns
 
     @property
     def sure(self) -> bool:
-        """True if every hit of the patterns is a match of the rule."""
+        """True if every hit of the patterns is certainly a match of the rule."""
         return not self.page.unless and all(map(is_certain, self.patterns))
 
     @property
     def free(self) -> bool:
-        """True if the prefixes of a line have no effect on whether the line matches."""
+        """True if the prefix of a line does not affect whether the line matches."""
         return not self.page.unless and not any(map(is_anchored, self.patterns))
 
     def fires(self, line: Line) -> bool:
-        """Return whether the parsed line matches the rule or, for a context, one of its patterns."""
+        """Return whether the parsed line matches the rule.
+
+        If the target is a context, return whether the line matches one of its patterns.
+        """
         scan = self.matcher.scan([line])
         return any(entry[1] == self.page.id for entry in (scan.contexts if self.is_context else scan.matches))
 
 
 class Hits(NamedTuple):
-    """Where the patterns of a scan were found in a chunk."""
+    """The segments of a chunk in which patterns or severe words were found."""
 
     found: list[tuple[int, int]]  #: pattern and segment of each hit; can contain duplicates
-    worded: set[int]  #: segments with a severe word
+    worded: set[int]  #: segments that contain a severe word
 
 
 class PatternScanner:
-    """Scanner of chunks for patterns. It searches for literals first, and then only where they occur."""
+    """Search chunks for patterns.
+
+    The scanner first searches for literals, and then searches for patterns only in segments with literals.
+    """
 
     def __init__(
         self,
@@ -115,7 +124,7 @@ class PatternScanner:
     ) -> None:
         """Prepare the search for patterns and ``words``.
 
-        ``rare`` contains the numbers of patterns for which not every chunk is searched.
+        ``rare`` contains the numbers of patterns for which only some of the chunks are searched.
         """
         self._all = LiteralIndex(patterns, store, words)
         self._given = patterns, store, words, rare
@@ -124,7 +133,10 @@ class PatternScanner:
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """The index of literals without those of ``rare`` patterns. The first chunks use the full index."""
+        """The index of literals without the literals of ``rare`` patterns.
+
+        The first chunks are searched with the full index.
+        """
         return LiteralIndex(*self._given) if self._given[-1] else self._all
 
     @functools.cached_property
@@ -134,11 +146,14 @@ class PatternScanner:
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def compile(self) -> None:
-        """Compile everything now that is otherwise compiled when it is first needed."""
+        """Compile all patterns now, instead of when they are first used."""
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk, with those of ``rare`` patterns only if ``everything`` is true."""
+        """Return the hits in a chunk.
+
+        Hits of ``rare`` patterns are included only if ``everything`` is true.
+        """
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -164,17 +179,18 @@ class PatternScanner:
 
 
 class ScanEngine(NamedTuple):
-    """The compiled patterns that a scan searches for. Several scans can share them."""
+    """The compiled patterns for which a scan searches. Several scans can share an engine."""
 
     targets: tuple[Target, ...]
-    target_of: tuple[int, ...]  #: index in ``targets`` for each pattern; higher numbers stand for ``WATCHES``
-    patterns: PatternScanner  #: the rules' patterns, followed by those of ``WATCHES``
+    #: Index in ``targets`` for each pattern; higher indexes are indexes in ``WATCHES``.
+    target_of: tuple[int, ...]
+    patterns: PatternScanner  #: the patterns of the rules, followed by the patterns of ``WATCHES``
     warning: BlockScanner
     metrics: BlockScanner
 
 
 def scan_engine(matcher: Matcher) -> ScanEngine | None:
-    """Compile the patterns for a matcher's rules. ``None`` if hyperscan cannot be used."""
+    """Compile the patterns of all rules of a matcher; ``None`` if hyperscan is not available."""
     if matcher.engine != "hyperscan":
         return None
     patterns: list[str] = []
@@ -191,8 +207,8 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     for page in scanned_rules(matcher.catalogue.pages.values()):
         for target in (Target(page, False, matcher), Target(page, True, matcher)):
             if target.patterns:
-                # The patterns of ``requires`` are rare, because they usually match near the rule's match,
-                # where more lines are read, or at the start of the log.
+                # The patterns of ``requires`` are treated as rare. They usually match near a match of the
+                # rule, where more lines are read, or at the start of the log.
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):
@@ -200,7 +216,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     store = matcher.catalogue.store
     try:
         scanner = PatternScanner(patterns, store, _signs.severe, rare)
-    except hyperscan.error:  # patterns of users can exceed hyperscan's limits
+    except hyperscan.error:  # the patterns of users can exceed the limits of hyperscan
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))
     metrics = BlockScanner(store.compiled(tuple(pattern for kind in METRICS for pattern in kind.patterns)))

@@ -1,10 +1,10 @@
-"""Select which parts of a long log are read, from the bytes of each chunk. The other lines are counted.
+"""Select the parts of a long log to read, based on the bytes of each chunk. Other lines are only counted.
 
-Reading a line takes thousands of times as long as searching it for patterns. So only informative lines are
-read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of the run, a
-line of each template that reports a problem, and an even share of the metrics. These lines are read in the
-same way as those of a short log. The number of a rule's matches is exact, because frequent matches are
-counted without being read.
+Reading a line takes thousands of times as long as searching it for patterns. Therefore, only informative
+lines are read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of
+the run, one line of each template that reports a problem, and an evenly spread part of the metrics. These
+lines are read in the same way as the lines of a short log. The number of matches of each rule is exact,
+because frequent matches are counted without being read.
 """
 
 from __future__ import annotations
@@ -25,54 +25,56 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_MOST_OF_TRACEBACKS = 400  # maximum number of segments of a chain of tracebacks
+_MOST_OF_TRACEBACKS = 400  # maximum number of segments in a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-_CHAIN_LINES = 4  # number of lines after a traceback to search for the next one in its chain
+_CHAIN_LINES = 4  # number of lines after a traceback to search for the next traceback of a chain
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
-# Lines that can name their rank, or that Stallwatch can have written, are parsed.
+# Lines that can contain their rank, and lines that Stallwatch may have written, must be parsed.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
-# The usual prefixes of launchers. If a line has several, the last one applies.
+# The usual prefixes of launchers. If a line has several prefixes, the last prefix is used.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that do not always contain a step
+_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not contain a step
 
 
 class Skipped(NamedTuple):
-    """The content of a log that is skipped between two parts that are read."""
+    """The part of a log between two parts that are read. This part is skipped."""
 
     segments: int
-    ends: int  #: number of skipped line feeds
-    kinds: frozenset[str] = frozenset()  #: kinds of series with skipped samples
-    losses: int = 0  #: number of skipped lines with a loss and without a step
+    ends: int  #: number of line feeds in the skipped part
+    kinds: frozenset[str] = frozenset()  #: kinds of series whose samples were skipped
+    losses: int = 0  #: number of skipped lines that contain a loss but no step
 
 
 class Window(NamedTuple):
-    """Consecutive segments to read."""
+    """Consecutive segments that are read."""
 
     data: bytes
-    head: bytes = b""  #: head of the container record, if that is skipped
-    more: tuple[tuple[str, int], ...] = ()  #: rule and number of similar lines that were counted and skipped
+    head: bytes = b""  #: beginning of the container record, if the record begins before the window
+
+    #: Rule, and number of similar lines that were counted but not read.
+    more: tuple[tuple[str, int], ...] = ()
 
 
 class SearchedChunk(NamedTuple):
-    """The result of searching a chunk for patterns."""
+    """The result of a search for patterns in a chunk."""
 
     place: int  #: number of the chunk in the source
     counts_as: int  #: number that determines how thoroughly the chunk is searched
     torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
     segments: Segments
     hits: Hits
-    heads: Sequence[int] = ()  #: segments that repeat the source's beginning
+    heads: Sequence[int] = ()  #: segments that repeat the beginning of the source
 
 
 class SampledScan:
-    """Scan of the chunks of one source in order. The amounts to read are limited for each section.
+    """Scan the chunks of one source in order. Each section has limits for what is read.
 
-    ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are texts from the
-    start of the source.
+    ``lead`` is the prefix of the source's lines (``lines.line_prefix``). ``heads`` are texts from the start
+    of the source.
     """
 
     def __init__(
@@ -92,10 +94,10 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """Search a chunk for patterns and return the result; ``None`` for an empty chunk.
+        """Search a chunk for patterns, and return the result; ``None`` for an empty chunk.
 
-        The search of a chunk replaces Python's data in the processor's caches. So it is faster to search
-        several chunks before selecting segments from them.
+        The search of a chunk replaces Python's data in the caches of the processor. Therefore, searching
+        several chunks before selecting segments from them is faster.
         """
         segments = Segments(chunk.data)
         if not segments.data:
@@ -107,7 +109,7 @@ class SampledScan:
         return SearchedChunk(chunk.place, counts_as, chunk.torn, segments, hits, heads)
 
     def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
-        """Return the parts of a chunk in order: parts to read, and skipped parts between them."""
+        """Return the parts of a chunk in order: the parts to read, and the skipped parts between them."""
         section = searched.place // self._sizes.section
         if section != self._section:
             self._section, self._state = section, ScanState()
@@ -115,7 +117,7 @@ class SampledScan:
 
 
 class _Selection:
-    """The choice of the segments of one chunk that are read."""
+    """The selection of the segments to read in one chunk."""
 
     def __init__(
         self,
@@ -132,12 +134,14 @@ class _Selection:
         self._searched = searched
         self._segments = segments = searched.segments
         self._view = segments.view
-        self._mask = bytearray(segments.count)  # 1 for each segment to read
-        self._named: set[int] = set()  # segments of tracebacks of which only the identifying lines are read
+        self._mask = bytearray(segments.count)  # one byte per segment; 1 if the segment is read
+
+        # segments of tracebacks; only the identifying lines of these tracebacks are read
+        self._named: set[int] = set()
         self._more: dict[int, list[tuple[str, int]]] = {}
-        self._counted: list[tuple[str, list[list[int]]]] = []  # rule, and segments to count, by rank
+        self._counted: list[tuple[str, list[list[int]]]] = []  # rule, and segments to count, grouped by rank
         self._nearby = MatchSurroundings(segments, self._view, engine.metrics, state, sizes)
-        self._behind = segments.count  # the first segment after this chunk's windows
+        self._behind = segments.count  # the first segment after the windows of this chunk
 
     def run(self) -> list[Skipped | Window]:
         torn = self._searched.torn
@@ -149,7 +153,7 @@ class _Selection:
         watches = len(self._engine.targets)
         self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
         matched: set[int] = set()
-        for target, units in by_target.items():  # rules come before watches
+        for target, units in by_target.items():  # targets of rules come before watches
             if target < watches:
                 self._rule(target, units)
                 matched.update(units)
@@ -167,7 +171,7 @@ class _Selection:
         return self._with_rest(parts) if torn else parts
 
     def _with_rest(self, parts: list[Skipped | Window]) -> list[Skipped | Window]:
-        """Return the parts, preceded by the end of a line that is too long and began in an earlier chunk."""
+        """Prepend the end of an overlong line that began in an earlier chunk, and return all parts."""
         rest, left = self._segments.raw(0, 1), parts[0]
         if not rest.endswith((b"\n", b"\r")) or not isinstance(left, Skipped):
             return parts
@@ -178,7 +182,7 @@ class _Selection:
         return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
 
     def _mark(self, first: int, behind: int) -> None:
-        """Select a range of segments for reading, as far as they are in this chunk."""
+        """Select the segments of a range for reading. Segments outside this chunk are ignored."""
         first, behind = max(0, first), min(behind, len(self._mask))
         self._mask[first:behind] = b"\1" * (behind - first)
 
@@ -187,7 +191,7 @@ class _Selection:
             self._mask[unit] = 1
 
     def _is_new(self, unit: int) -> bool:
-        """Return whether a segment is neither selected already nor part of a repeated traceback."""
+        """Return whether a segment is not selected yet and is not part of a repeated traceback."""
         return not self._mask[unit] and unit not in self._named
 
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
@@ -195,7 +199,7 @@ class _Selection:
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
-        """Select the line of a rule for reading, and the lines around it that have new content."""
+        """Select a matching line for reading, and also the lines around it that have new content."""
         self._mask[unit] = 1
         if before or after:
             self._mark_each(self._nearby.informative(unit, before, after))
@@ -214,7 +218,7 @@ class _Selection:
                 continue
             block = _traceback_at(self._segments, head)
             behind = block.behind
-            if not block.whole:  # other output interrupts it, or the chunk ends inside it
+            if not block.whole:  # other output interrupts the traceback, or the chunk ends inside it
                 after = self._state.allowed(-1, self._sizes.torn_tracebacks, 1) * 6 + 2
                 after *= self._sizes.tracebacks_after
                 self._read(head, TRACEBACK.before, block.behind - head + after)
@@ -230,7 +234,7 @@ class _Selection:
 
     def _rule(self, number: int, units: list[int]) -> None:
         target = self._engine.targets[number]
-        if target.is_context:  # a context only has to occur, so few of its lines are read
+        if target.is_context:  # a context only has to occur, so only a few of its lines are read
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
             self._mark_each(units[:allowed])
             return
@@ -245,7 +249,7 @@ class _Selection:
             self._counted.append((target.page.id, _by_rank(target, self._segments, unread, self._lead)))
 
     def _count(self) -> None:
-        """Select the first and the last matches of frequent rules for reading, and count the others."""
+        """Select the first and last matches of frequent rules for reading, and count the other matches."""
         for _, groups in self._counted:
             for group in groups:
                 self._mask[group[0]] = self._mask[group[-1]] = 1
@@ -262,7 +266,7 @@ class _Selection:
             self._read(unit, watch.before, watch.after)
 
     def _severity(self, matched: set[int], dense: bool) -> None:
-        """Select one line for each template of lines that report a problem, except lines that rules match."""
+        """Select one line of each template that reports a problem. Lines that rules match are excluded."""
         worded = self._searched.hits.worded
         if dense:
             _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
@@ -274,7 +278,8 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                if not met & (met - 1):  # 2nd, 4th, 8th line …, to know roughly where the last line is
+                # The 2nd, 4th, 8th … line is read, which shows approximately where the last line is.
+                if not met & (met - 1):
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:
@@ -308,9 +313,9 @@ class _Selection:
         return parts
 
     def _pieces(self, first: int, behind: int) -> list[Window]:
-        """Return the windows for a range of segments.
+        """Return the windows that cover a range of segments.
 
-        A line that represents similar skipped lines has a window of its own.
+        A line that represents similar skipped lines has its own window.
         """
         segments = self._segments
         marks = sorted(unit for unit in self._more if first <= unit < behind) if self._more else []
@@ -326,9 +331,9 @@ class _Selection:
         return pieces
 
     def _hidden(self, picked: MetricOffsets) -> list[tuple[int, frozenset[str]]]:
-        """Return where metrics are skipped: the segment before them, and the names of their series.
+        """Return the places at which metrics are skipped: the preceding segment, and the names of the series.
 
-        The last such segment comes first.
+        The entries are in reverse order of the segments.
         """
         offsets = {
             kind: offset
@@ -346,7 +351,7 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
-        """Return a pattern that finds skipped lines with a loss but without a step; ``None`` if not needed.
+        """Return a pattern for skipped lines that contain a loss but no step; ``None`` if it is not needed.
 
         Such lines are counted only if the source contains no progress bar, because a bar shows the steps.
         """
@@ -358,16 +363,16 @@ class _Selection:
         text = self._segments.text(unit)
         if b"step" in text:
             return None
-        # Regular expressions are a third faster than bytes.count.
+        # A search with a regular expression is a third faster than bytes.count.
         return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
 
 
 def _by_rank(
     target: Target, segments: Segments, units: list[int], lead: LinePrefix | None
 ) -> list[list[int]]:
-    """Return the segments that a rule matches, grouped by the rank that their lines name.
+    """Return the segments in which a rule matches, grouped by the rank of the lines.
 
-    With a ``lead``, each segment is parsed, because only parsing shows where the prefix ends.
+    If the source has a ``lead``, each segment is parsed, because only parsing shows where the prefix ends.
     """
     plain = lead is None and not segments.recorded
     sure = target.sure and plain
@@ -376,7 +381,10 @@ def _by_rank(
     free = sure or target.free
 
     def ranks(unit: int) -> Iterable[int | None]:
-        """Return the ranks for which the rule matches in a segment. Usually there is one or none."""
+        """Return the ranks for which the rule matches in a segment.
+
+        Usually, there is at most one such rank.
+        """
         text = segments.text(unit)[:MAX_LINE]
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
@@ -402,10 +410,12 @@ def _by_rank(
 class _Traceback(NamedTuple):
     """A traceback, or several tracebacks that Python printed as a chain."""
 
-    behind: int  #: the first segment after the final line
+    behind: int  #: the first segment after the final line of the traceback
     final: bytes  #: the final line of the traceback
-    naming: tuple[int, ...]  #: the lines that identify the traceback: head, innermost user frame, final line
-    whole: bool  #: True if the traceback is complete, without other lines in it
+
+    #: Segments that identify the traceback: the head, the innermost user frame, and the final line.
+    naming: tuple[int, ...]
+    whole: bool  #: True if the traceback is complete and no other lines are inside it
 
 
 def _traceback_at(segments: Segments, head: int) -> _Traceback:
@@ -422,7 +432,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
             text = segments.text(at)
             if not text.startswith(prefix):
                 if at == head + 1 and text.startswith(b"  File "):
-                    prefix = b""  # a logger adds its prefix only to the first line of a message
+                    prefix = b""  # the logger adds its prefix only to the first line of a message
                 else:
                     return _Traceback(at, b"", (), False)
             if text[len(prefix) : len(prefix) + 1] not in (b" ", b"\t", b""):
@@ -445,7 +455,10 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the line that links a traceback to the next one, and the head of that one, if one follows."""
+    """Return the line that links a traceback to the next traceback, and the head of the next traceback.
+
+    Return ``None`` if no traceback follows.
+    """
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

@@ -1,7 +1,8 @@
-"""Prepare the bytes of a chunk for patterns, and find the ends of segments: line feeds and carriage returns.
+"""Prepare the bytes of a chunk for the search for patterns, and find the ends of segments.
 
-The view of a chunk is its text in UTF-8, without colors, container escapes and foreign encodings. All line
-feeds and carriage returns are kept, so the n-th segment of the view is the n-th segment of the chunk.
+A segment ends with a line feed or a carriage return. The view of a chunk is its text in UTF-8, without
+colors, container escapes and foreign encodings. The view contains all line feeds and carriage returns.
+Therefore, the n-th segment of the view is the n-th segment of the chunk.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES_IN_BYTES
 from stallwatch_rules.text.encodings import decode_foreign
 from stallwatch_rules.text.lazy import lazy
 
-# Records of docker's json-file driver, and of collectors whose first record has its text near the start.
+# Records of Docker's json-file driver, and of collectors whose first record has its text near the start.
 _JSON_LINES = lazy(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
@@ -28,24 +29,26 @@ _JSON_ESCAPES = (
     (b"\\u001b", b"\x1b"),
     (b"\\\\", b"\\"),
 )
-# Typographic quotes and spaces of web pages, replaced as the line reader does (``lines.unescape``).
+# Typographic quotes and spaces from web pages. They are replaced in the same way as in the line reader
+# (``lines.unescape``).
 _TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TYPESET.items())
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
-# A container runtime's record: only the first segment of its line has the head.
+# The head of a record that a container runtime wrote. Only the first segment of a line has this head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 _FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
-_SLICE = 64 * 1024  # number of bytes that fit into the processor's cache together with the results
-_SHORT = 8 * 1024  # number of bytes below which Python counts faster than numpy
+_SLICE = 64 * 1024  # number of bytes that fit into the cache of the processor together with the results
+_SHORT = 8 * 1024  # maximum number of bytes for which Python counts faster than numpy
 _PAYS = 32 * 1024 * 1024
 _counted = 0
 
 
 def _count(data: bytes, value: bytes, start: int, end: int) -> int:
-    """Count the occurrences of a byte between two offsets.
+    """Count the occurrences of a byte value between two offsets.
 
-    numpy counts seven times as fast as Python, but loading numpy takes as long as counting ``_PAYS`` bytes.
+    numpy counts seven times as fast as Python. However, loading numpy takes as long as counting in ``_PAYS``
+    bytes.
     """
-    global _counted  # number of bytes counted in this process
+    global _counted  # number of bytes that were counted in this process
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)
@@ -55,7 +58,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return the positions of line feeds in a slice. With ``redrawn``, carriage returns are included."""
+    """Return the positions of the line feeds in a slice, and of carriage returns if ``redrawn`` is true."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]
@@ -68,36 +71,36 @@ def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
 
 
 class LineEnds:
-    """The positions of all line feeds and carriage returns in a block, which are called its ends.
+    """The positions of all line feeds and carriage returns in a block. These bytes are called ends.
 
-    The ends in each slice of the block are counted. Their positions are computed only in slices that are
-    queried, which are usually few.
+    The ends in all slices of the block are counted. The positions of the ends are computed only for slices
+    that are queried. Usually, only a few slices are queried.
     """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.redrawn = b"\r" in data  #: True if there are carriage returns
+        self.redrawn = b"\r" in data  #: True if the block contains carriage returns
         self._feeds_before = self._counted(b"\n")
-        self._before = self._feeds_before  # number of ends before each slice
+        self._before = self._feeds_before  # number of ends before each slice, and in the whole block
         if self.redrawn:
             self._before = list(map(operator.add, self._feeds_before, self._counted(b"\r")))
         self._found: dict[int, list[int]] = {}
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """Return how often a byte occurs before each slice and, at the end, in the whole block."""
+        """Return how often a byte occurs before each slice. The last number is for the whole block."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
         return list(itertools.accumulate(counts, initial=0))
 
     def at(self, number: int) -> int:
-        """Return the position of the end with this number."""
+        """Return the position of the end with this index."""
         order = bisect_right(self._before, number) - 1
         return self._in(order)[number - self._before[order]]
 
     def before(self, offset: int) -> int:
-        """Return the number of ends before this offset."""
+        """Return the number of ends before an offset."""
         order = offset // _SLICE
         return self._before[order] + (bisect_left(self._in(order), offset) if offset % _SLICE else 0)
 
@@ -112,7 +115,7 @@ class LineEnds:
         return self._feeds_before[order] + self._data.count(b"\n", start, self.at(number))
 
     def _in(self, order: int) -> list[int]:
-        """Return the positions of the ends in a slice."""
+        """Return the positions of the ends in the slice with this index."""
         found = self._found.get(order)
         if found is None:
             found = self._found[order] = _ends_in(self._data, order * _SLICE, redrawn=self.redrawn)
@@ -120,7 +123,7 @@ class LineEnds:
 
 
 class Segments:
-    """The segments of a chunk, in its bytes and in its ``view``. Both have the same number of segments."""
+    """The segments of a chunk, in its bytes and in its ``view``. Both contain the same number of segments."""
 
     def __init__(self, data: bytes) -> None:
         solid = data.isascii() and b"\0" not in data and b"\x1b" not in data
@@ -138,15 +141,18 @@ class Segments:
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int]) -> list[int]:
-        """Return the segments of matches, given the offsets in the view at which the matches end.
+        """Return the segments of matches.
 
-        Ascending offsets are the fastest, because most are in the same segment as the previous offset.
+        The offsets are the positions in the view at which the matches end.
+
+        The function is fastest for ascending offsets, because most matches are in the same segment as the
+        previous match.
         """
         units: list[int] = []
-        unit, start, end = 0, 1, 0  # last offset's segment, and the range of match ends in it
+        unit, start, end = 0, 1, 0  # segment of the last offset, and the range of offsets in this segment
         for offset in offsets:
             if not start <= offset <= end:
-                # A match that ends at offset 0 is an empty match, and is in the first segment.
+                # A match that ends at offset 0 is empty and is in the first segment.
                 unit = self._ends.before(max(offset - 1, 0))
                 start = self.start(unit) + 1
                 end = self._ends.at(unit) + 1 if unit < self._ends.count else len(self.view)
@@ -163,13 +169,13 @@ class Segments:
         return self.view[self.start(segment) : end]
 
     def raw(self, first: int, behind: int) -> bytes:
-        """Return the bytes of a range of segments as they are in the source."""
+        """Return the bytes of a range of segments, as in the source."""
         ends = self._data_ends
         end = ends.at(behind - 1) + 1 if behind <= ends.count else None
         return self.data[self._raw_start(first) : end]
 
     def place(self, segment: int) -> tuple[int, int]:
-        """Return the offsets in ``data`` at which a segment begins and ends, without its line end."""
+        """Return the offsets in ``data`` at which a segment begins and ends. The line end is not included."""
         ends = self._data_ends
         return self._raw_start(segment), ends.at(segment) if segment < ends.count else len(self.data)
 
@@ -178,7 +184,10 @@ class Segments:
         return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
-        """Return the beginning of the segment's container record; empty for the first segment of a line."""
+        """Return the head of the container record that contains a segment.
+
+        For the first segment of a line, return empty bytes, because the segment itself contains the head.
+        """
         if not segment or not self._ends.redrawn:
             return b""
         data, start = self.data, self._raw_start(segment)
@@ -192,9 +201,9 @@ class Segments:
 
 
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
-    """Return the text of a chunk in UTF-8, in a form in which the patterns of rules find their lines.
+    """Convert a chunk to UTF-8 text in the form that the patterns of rules expect.
 
-    ``solid`` means that the data is ASCII without escape characters; JSON strings can still contain escapes.
+    If ``solid`` is true, the data is ASCII without escape characters. JSON strings can still contain escapes.
     """
     if not solid and not data.isascii():
         data = _utf8(data)
@@ -204,14 +213,14 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
-        solid = False  # the text can contain escape characters now
+        solid = False  # after the replacement, the text can contain escape characters
     if not solid and b"\x1b" in data:
         data = TERMINAL_CODES_IN_BYTES.sub(b"", data)
     return data
 
 
 def _utf8(data: bytes, ends: Sequence[bytes] = (b"\n", b"\r")) -> bytes:
-    """Convert the segments that are not UTF-8, in the same way as the line reader."""
+    """Convert segments that are not UTF-8 in the same way as the line reader."""
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Group small sources with the same lines, so that only some sources of each group are read line by line.
+"""Group small sources that contain the same lines, and read only some sources of each group.
 
-Reading a small source takes fifty times as long as searching it. For this reason, many small sources are
-joined and searched together, with the same patterns as a long log (``patterns``). Sources with the same hits
-and the same end are of one kind. Sources with signs of a failure are read before the others.
+Reading a small source takes fifty times as long as searching it. Therefore, many small sources are joined and
+searched together, with the same patterns as a long log (see ``patterns``). Sources with the same hits and the
+same last line are of one kind. Sources with signs of a failure are read before the other sources.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: minimum number of small sources for grouping; fewer sources are all read
-#: maximum number of sources with signs of a failure that are read, in total and of one kind
+MANY = 512  #: minimum number of small sources for grouping; if there are fewer, all are read
+
+#: Maximum number of sources with signs of a failure that are read: in total, and of one kind.
 MOST_FAILED, OF_FAILED = 3072, 1024
-#: maximum number of sources without signs of a failure that are read: in total, and of one kind
+#: Maximum number of sources without signs of a failure that are read: in total, and of one kind.
 MOST_HEALTHY, OF_HEALTHY = 1024, 64
-_TEXTS = 24  # maximum number, within `OF_HEALTHY`, of sources that are read because their templates are rare
-_EXTREMES = 12  # number of the shortest sources, and of the longest, that are read
-_FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
-_LAST = 4096  # number of bytes at the end of a source that contain the last line
-# A program's report of its end, in which only the number distinguishes success from failure.
+_TEXTS = 24  # maximum number of the `OF_HEALTHY` sources that are read because their templates are rare
+_EXTREMES = 12  # number of the shortest sources to read, and number of the longest sources to read
+_FAILED = ("traceback", "frame", "crash", "launcher")  # names of the watches that show a failure
+_LAST = 4096  # number of bytes at the end of a source to search for the last line
+
+# The report of a program about its end. In such a line, only the number distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
-Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines with a severe word
+Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines that contain a severe word
 
 
 class SourceOutline(NamedTuple):
-    """The outline of a small source: the hits in its text, and its end."""
+    """The outline of a small source: a digest of its hits, and its end."""
 
-    kind: bytes  #: digest of the signs and of the last line
-    texts: bytes  #: digest of the templates
+    kind: bytes  #: digest of the hits and of the last line
+    texts: bytes  #: digest of the templates of all lines
     lines: int
     failed: bool  #: True if a sign of a failure was found
-    ended: float  #: time of the end of a failed source; infinite if no line shows it
+    ended: float  #: time of the last line if the source failed; infinite if the line has no time
 
 
 def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
@@ -64,7 +66,7 @@ def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of the source, the pattern and the segment of each hit."""
+    """Yield the index of the source, the pattern and the segment of each hit."""
     order = 0
     for unit, pattern in sorted(found):
         while unit >= behind[order]:
@@ -95,21 +97,21 @@ def _time_of(line: bytes) -> float:
 
 
 def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure: those of `rules`, and those of crashes."""
+    """Return the numbers of the targets that show a failure: the targets of `rules` and of crashes."""
     found = {number for number, target in enumerate(engine.targets) if target.page.id in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
 
 class Chosen(NamedTuple):
-    """The sources to read, and the sources that are not read because the same lines are in another one."""
+    """The sources to read, and the unread sources that contain the same lines as a source to read."""
 
     numbers: set[int]
-    alike: dict[int, list[int]]  #: a source that was read → unread sources of its kind
+    alike: dict[int, list[int]]  #: a source to read → the sources of its kind that are not read
 
 
 def choose(found: Sequence[SourceOutline | None]) -> Chosen:
-    """Choose which sources are read, judging by the outlines of all sources."""
+    """Choose the sources to read, based on the outlines of all sources."""
     outlines = {number: outline for number, outline in enumerate(found) if outline is not None}
     kinds: dict[bytes, list[int]] = {}
     for number, outline in outlines.items():
@@ -140,7 +142,10 @@ def choose(found: Sequence[SourceOutline | None]) -> Chosen:
 def _healthy(
     numbers: Sequence[int], outlines: Mapping[int, SourceOutline], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources of one kind to read: some with rare templates, short ones, long ones, and others."""
+    """Return the sources of one kind to read.
+
+    These are sources with rare templates, short sources, long sources, and some other sources.
+    """
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}

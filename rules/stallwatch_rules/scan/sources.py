@@ -1,4 +1,4 @@
-"""Read one source of a run. Its beginning and end are read completely, and selected lines in between."""
+"""Read one source of a run: the beginning and the end completely, and selected lines in between."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, W
 from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TOGETHER = 8  # number of chunks that are searched together, and then read together
-_AT_ONCE = 1024  # number of lines that are fed together
-_LONG_HEAD = 8  # maximum length of a head with few lines, as a multiple of the usual size
+_TOGETHER = 8  # number of chunks that are searched at the same time, and then read
+_AT_ONCE = 1024  # number of lines that are passed to ``RunReading`` at a time
+_LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of the usual size
 
 
 class SourceReading:
-    """Reader of one source. It receives the bytes of the source in portions.
+    """Reader of one source, which receives the bytes of the source in portions.
 
-    ``engine`` is called when the source is longer than its head and tail. If it returns ``None``, all lines
-    are read.
+    ``engine`` is called if the source is longer than its head and tail together. If ``engine`` returns
+    ``None``, all lines are read.
     """
 
     def __init__(
@@ -46,30 +46,30 @@ class SourceReading:
         self._cutter = ChunkCutter(self._sizes.chunk)
         self._waiting: deque[Chunk] = deque()
         self._begun = b""
-        self._first = b""  # the beginning of the source
+        self._first = b""  # the first bytes of the source
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._decided = False  # True if the byte order mark has been checked
-        self._head = 0  # number of bytes of the head so far
+        self._decided = False  # True if the reader has checked for a byte order mark
+        self._head = 0  # number of bytes of the head that were read
         self._head_segments = 0
         self._in_head = True
         self._whole = True  # True if the last chunk was read to its end
-        self._searched: list[SearchedChunk] = []  # chunks that wait for selection
-        self._found: list[Line] = []  # lines to feed together, because each call takes time
+        self._searched: list[SearchedChunk] = []  # chunks from which parts are not selected yet
+        self._found: list[Line] = []  # lines to pass to ``RunReading`` together, because each call takes time
         self._asides: list[SkippedCount] = []
         self.bytes = 0
 
     @property
     def lines(self) -> int:
-        """The number of complete lines in the bytes received."""
+        """The number of complete lines in the bytes that were received."""
         return self._lines.lines
 
     @property
     def cut(self) -> int:
-        """The number of lines that were shortened because they were too long."""
+        """The number of lines that were shortened because they exceeded the maximum length."""
         return self._lines.cut
 
     def feed(self, data: bytes) -> None:
-        """Read the next portion of the source's bytes."""
+        """Read the next portion of the bytes of the source."""
         self.bytes += len(data)
         data = self._decoded(data)
         if (missing := min(REACH, self._sizes.chunk) - len(self._first)) > 0:
@@ -82,7 +82,7 @@ class SourceReading:
             self._take(self._waiting.popleft())
 
     def finish(self) -> None:
-        """Read the bytes that are still waiting, because the source has ended."""
+        """Read the bytes that are still waiting. Call this method at the end of the source."""
         rest = self._decoded(b"", final=True)
         self._waiting.extend([*self._cutter.feed(rest), *self._cutter.finish()])
         left = sum(len(chunk.data) for chunk in self._waiting)
@@ -103,7 +103,10 @@ class SourceReading:
         self._feed()
 
     def apply(self, parts: Iterable[Skipped | Window]) -> None:
-        """Read the parts of this source that a scan selected, in this process or in another one."""
+        """Read the parts of this source that a scan selected.
+
+        The scan can be in this process or in another process.
+        """
         lines, asides, source = self._found, self._asides, self._lines.source
         for part in parts:
             if isinstance(part, Skipped):
@@ -122,7 +125,10 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """Convert UTF-16 to UTF-8, so that line ends can be found. Other bytes are returned unchanged."""
+        """Convert UTF-16 to UTF-8, because the search for line ends requires UTF-8.
+
+        Other bytes are returned unchanged.
+        """
         if not self._decided:
             data = self._begun + data
             if len(data) < 3 and not final:
@@ -161,13 +167,16 @@ class SourceReading:
         self._whole = False
 
     def _select(self) -> None:
-        """Select parts of the chunks that are waiting, and read them."""
+        """Select parts of the waiting chunks, and read these parts."""
         if self._searched and self._scan is not None:
             searched, self._searched = self._searched, []
             self.apply(itertools.chain.from_iterable([self._scan.select(chunk) for chunk in searched]))
 
     def _read_head(self, chunk: Chunk) -> Chunk | None:
-        """Read the part of a chunk that belongs to the head of the source; return the rest, if any."""
+        """Read the part of a chunk that belongs to the head of the source.
+
+        Return the rest, if there is any.
+        """
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):
             self._head += len(chunk.data)
@@ -180,7 +189,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Return where the head ends in these bytes; ``None`` if it continues after them."""
+        """Return the end offset of the head in these bytes; ``None`` if the head continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head
@@ -194,7 +203,7 @@ class SourceReading:
     def _read(self, chunk: Chunk) -> None:
         self._select()
         data = chunk.data
-        if chunk.torn and not self._whole:  # the rest of a line, the beginning of which was skipped
+        if chunk.torn and not self._whole:  # the end of a line whose beginning was skipped
             end = next((i + 1 for i, byte in enumerate(data) if byte in b"\r\n"), len(data))
             self.apply([Skipped(1, 0)])
             ended = data[end - 1 : end] in (b"\n", b"\r")

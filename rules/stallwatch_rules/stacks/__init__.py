@@ -1,1 +1,1 @@
-"""Locate the cause of a stall: read the stacks of ranks, group them, and find the ranks to blame."""
+"""Locate the cause of a stall: read the stacks of the ranks, group the ranks, and find the ranks to blame."""

@@ -1,8 +1,8 @@
-"""Derive the parallel axis of a process group from the names that frameworks give the group.
+"""Derive the parallel axis of a process group from the names that a framework gives to the group.
 
-Sources: Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``), DeepSpeed
-0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch 2.13
-(``torch/distributed/device_mesh.py``: ``mesh_tp``; torchtitan has dimensions such as ``dp_shard``).
+The names are from Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``),
+DeepSpeed 0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch
+2.13 (``torch/distributed/device_mesh.py``: ``mesh_tp``; torchtitan has dimensions such as ``dp_shard``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AXES: dict[str, Axis] = {
     **dict.fromkeys(("cp", "sp", "context", "sequence", "ulysses"), "cp"),
     "world": "world",
 }
-# Gradients are also reduced over the context-parallel ranks; experts have their own groups.
+# Gradients are also reduced over the context-parallel ranks. Experts have their own groups.
 _TOGETHER: dict[frozenset[Axis], Axis] = {
     frozenset(("dp", "cp")): "dp",
     frozenset(("dp", "ep")): "dp",
@@ -33,9 +33,9 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 
 
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
-    """Return the parallel axis that the first conclusive name shows.
+    """Return the parallel axis of the first name that shows an axis.
 
-    If no name is conclusive, the axis is "world" for a group that contains the `whole` job.
+    If no name shows an axis, return "world" for a group that contains the `whole` job, or else "".
     """
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)

@@ -1,10 +1,13 @@
-"""Determine which ranks of a run hold up the other ranks, and why, for rank states from any source.
+"""Determine which ranks of a run hold up the other ranks, and why.
 
-The ranks and the collectives of their process groups form a wait-for graph. A rank in a collective of a group
-waits for the members that have joined fewer collectives of that group. In a pipeline, a rank waits for the
-adjacent stages. If no rank counts collectives, a rank waits for the ranks that do not wait. Most ranks of a
-stall are victims; the ranks at the ends of all paths, which wait for no other rank, hold up the run. If paths
-end in a cycle, ranks took different code paths, and the suspects are the ranks that contradict most others.
+The states of the ranks can come from any source.
+
+The ranks and the collectives of their process groups form a wait-for graph. A rank in a collective waits for
+the members of the process group that joined fewer collectives of this group. In a pipeline, a rank waits for
+the adjacent stages. If no rank counts collectives, a waiting rank waits for the ranks that do not wait. In a
+stall, most ranks are victims. The ranks at the ends of all paths wait for no other rank, so they hold up the
+run. If the paths end in a cycle, ranks took different code paths. In this case, the suspects are the ranks
+that contradict the largest number of other ranks.
 """
 
 from __future__ import annotations
@@ -20,24 +23,28 @@ from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
 from stallwatch_rules.stacks.spans import ranks_in, spans_of
 from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, is_pipeline_transfer
 
-AGREED = 0.97  #: confidence if the ranks' counters and stacks agree, or the kernel reports the cause
-COUNTED = 0.92  #: confidence if only the ranks' counters show the cause
-STACKS = 0.8  #: confidence for stacks of a small minority, completed collectives, or a cycle of ranks
-SILENT = 0.85  #: maximum confidence if a host is silent
-UNSURE = 0.6  #: maximum confidence if two sides have equally many ranks, or if ranks are unknown
+#: Confidence if the counters and the stacks of the ranks agree, or if the kernel reports the cause.
+AGREED = 0.97
+COUNTED = 0.92  #: confidence if only the counters of the ranks show the cause
+STACKS = 0.8  #: confidence for stacks of a small minority, for completed collectives, or for a cycle of ranks
+SILENT = 0.85  #: maximum confidence if a host does not respond
+UNSURE = 0.6  #: maximum confidence if two sides have the same number of ranks, or if some ranks are unknown
 _ONE_HOST = 16  # maximum number of ranks that usually form a single parallel group
 
-# Kinds of activity that depend on something other than a rank.
+# Kinds of activity in which a rank waits for something other than a rank.
 _OUTSIDE = ("joining", "load", "save", "lock", "network", "data")
 _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """Which ranks hold up the run, and why. `ranks` is empty if no rank does, or if it is unknown which."""
+    """The ranks that hold up the run, and the reason.
+
+    `ranks` is empty if no rank holds up the run, or if the ranks that hold up the run are unknown.
+    """
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
-    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks among which the culprit is
+    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks that may include the culprit
     confidence: float = 0.0
 
 
@@ -51,8 +58,8 @@ def blame(
 ) -> Blame:
     """Determine which ranks hold up the run, and why.
 
-    `world` is the number of ranks of the run, or 0 if it is unknown. `hosts` contains the ranks of each host,
-    in the form of ``spans_of``, and `silent` the hosts that do not respond.
+    `world` is the number of ranks in the run, or 0 if this number is unknown. `hosts` maps each host to its
+    ranks, in the form of ``spans_of``. `silent` contains the hosts that do not respond.
     """
     run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
@@ -65,7 +72,7 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Blame ranks whose processes ended or are stopped, according to the kernel.
+    """Blame ranks whose processes ended or were stopped, as reported by the kernel.
 
     Return ``None`` if the states of the processes do not explain the stall.
     """
@@ -81,17 +88,17 @@ def _by_condition(run: Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = [rank for group in run.groups if group.condition == why for rank in group.ranks]
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                # The launcher ended these ranks because it lost the connection to the host.
+                # The launcher ended these ranks because it lost the connection to the silent host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(tuple(sorted(found)), why, (), AGREED)
     return None
 
 
 def _contradiction(run: Run, layout: Sequence[RankGroup]) -> Blame | None:
-    """Blame ranks that took a different path than other ranks, judged without the ranks of silent hosts.
+    """Blame ranks that took a different path than other ranks. Ranks on silent hosts are ignored.
 
-    Waiting for a silent host leads to no contradiction between the ranks that responded. Ranks that wait for
-    an adjacent stage of a pipeline are not blamed, because this stage can be on a silent host.
+    A silent host can make ranks wait, but cannot make the responding ranks contradict each other. Ranks that
+    wait for an adjacent pipeline stage are not blamed, because this stage can be on a silent host.
     """
     known = run.owner.keys()
     reduced = (replace(group, ranks=spans_of(sorted(known & ranks_in(group.ranks)))) for group in layout)
@@ -124,7 +131,8 @@ def _by_waiting(run: Run) -> Blame:
 
 def _not_waiting(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
     counted = busy & missed
-    chosen = counted or busy  # if counters show that some of these ranks are late, only those are blamed
+    # If counters show that some of these ranks are late, only the late ranks are blamed.
+    chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
     unknown = any(run.groups[at].kind == "unknown" for at in owners)
     if not run.is_minority(chosen, 0.5):
@@ -138,7 +146,7 @@ def _not_waiting(run: Run, busy: set[int], missed: set[int], *, others_wait: boo
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Blame ranks that wait in a collective for no other rank, while other ranks wait for them."""
+    """Blame ranks in a collective that wait for no other rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -151,9 +159,9 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
 
 
 def _is_due(run: Run, late: set[int]) -> bool:
-    """Return whether the late ranks wait in a collective that is due to complete.
+    """Return whether the late ranks wait in a collective that is ready to complete.
 
-    All of its members joined it, or it is complete on other ranks.
+    Either all members joined the collective, or the collective is complete on other ranks.
     """
     for at in {run.owner[rank] for rank in late}:
         group = run.groups[at]
@@ -176,7 +184,7 @@ def _is_due(run: Run, late: set[int]) -> bool:
 
 
 def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
-    """Blame those ranks of cycles that contradict the most other ranks."""
+    """Blame the ranks of cycles that contradict the largest number of other ranks."""
     if odd := _called_differently(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]
@@ -195,8 +203,8 @@ def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
 def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
-    Only ranks that wait in a single group are compared, because some backends do not name the operation. The
-    group in which a rank waits is then unknown if there are several.
+    Only ranks that wait in a single process group are compared. Some backends do not report the operation. If
+    a rank may then wait in one of several groups, the group in which the rank waits is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -212,11 +220,11 @@ def _called_differently(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks that are at the same place as others, but joined a different number of collectives.
+    """Return ranks that are at the same place as other ranks but joined a different number of collectives.
 
-    Only collectives of the same kind of group are compared. At first, only ranks of the same pipeline stage
-    are compared, because they run the same program. Then ranks of all stages are compared, and the result
-    counts only if it covers all ranks in `among`.
+    Only collectives in groups of the same kind are compared. First, ranks of the same pipeline stage are
+    compared, because these ranks run the same program. Then, ranks of all stages are compared. The second
+    result is used only if the comparison covers all ranks in `among`.
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
@@ -243,10 +251,10 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
 
 
 def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, how many members of its groups contradict it.
+    """Count, for each rank, the members of its groups that contradict the rank.
 
-    Two ranks contradict each other if one is ahead in one kind of group and behind in another. Ranks of one
-    group run the same program, so this cannot happen if they take the same path.
+    Two ranks contradict each other if one of them is ahead in one kind of group and behind in another kind.
+    The ranks of a group run the same program, so a contradiction is impossible if they take the same path.
     """
     votes: Counter[int] = Counter()
     for split in splits:
@@ -266,7 +274,10 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count the split groups with a rank in the smaller part, minus those with it in the larger part."""
+    """Count, for each rank, in how many of the split groups it is in the smaller part.
+
+    Split groups in which the rank is in the larger part are subtracted.
+    """
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -277,7 +288,7 @@ def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
 
 
 def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
-    """Blame ranks that called a different operation in a collective than most other ranks."""
+    """Blame ranks that called a different operation than most other ranks in the same collective."""
     within = set(among)
     called: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     members = {id: frozenset(ranks) for id, ranks in run.members.items()}
@@ -288,7 +299,8 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         for id, count in group.collectives.items():
             operation = count.operation.replace("_", "").lower()
             if not operation and count.done is None and id in whole and run.waits(at):
-                operation = f"{group.what} {group.place}"  # all members wait, and only for each other
+                # All members wait, and they wait only for each other.
+                operation = f"{group.what} {group.place}"
             if operation and group.condition != "ended":
                 called[id, count.joined][operation].update(members[id].intersection(group.ranks) & within)
     odd: set[int] = set()
@@ -312,14 +324,15 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Evaluate a stall in which all ranks wait, although no counter shows that one of them is late."""
+    """Determine the blame if all ranks wait and no counter shows that one of the ranks is late."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
         few = 2 * len(run.unreported) < len(run.owner)
         return Blame((), "", tuple(sorted(run.unreported)), UNSURE) if few else Blame()
     if behind := _completed_fewer(run):
-        return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch can count completed work late
+        # With gloo, torch can count a completed collective late.
+        return Blame(behind, "unfinished", (), STACKS)
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
     apart = _different_places(run, level=level)
@@ -330,7 +343,10 @@ def _all_wait(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _completed_fewer(run: Run) -> tuple[int, ...]:
-    """Return ranks that completed fewer collectives of a group than its other members, if they are few."""
+    """Return ranks that completed fewer collectives of a group than its other members.
+
+    A group is ignored if such ranks are not a small minority of the run.
+    """
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
@@ -348,10 +364,11 @@ def _activity(group: StackGroup) -> tuple[str, str, str, int | None]:
 
 
 def _different_places(run: Run, *, level: bool = False) -> Blame:
-    """Blame the ranks whose stacks show a different activity than those of most ranks.
+    """Blame the ranks whose stacks show a different activity than the stacks of most ranks.
 
-    If ranks communicate in groups of several kinds, or in a pipeline, victims wait at many places and stacks
-    are inconclusive, unless the ranks are `level`: they have joined equally many collectives of each group.
+    If ranks communicate in several kinds of groups or in a pipeline, victims wait at many places, so the
+    stacks are inconclusive. This does not apply if the ranks are `level`, which means that they joined the
+    same number of collectives in each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for group in run.groups:
@@ -375,11 +392,13 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
 
 
 def _by_group(run: Run, ranks: set[int]) -> Blame:
-    """Blame ranks by the group of `ranks`, which wait at one place while all other ranks wait at another.
+    """Blame ranks based on the process group of `ranks`.
 
-    If they are a whole group, their collective cannot complete. If they are most of a group, its other
-    members took a different path. If no groups are known, the smallest power of two of adjacent ranks is
-    taken for a group, as in tensor and expert parallelism.
+    `ranks` wait at one place, while all other ranks wait at another place.
+
+    If `ranks` are a whole group, the collective of this group cannot complete. If `ranks` are most of a
+    group, the other members of the group took a different path. If no groups are known, the smallest power of
+    two of adjacent ranks is assumed to be a group, as in tensor and expert parallelism.
     """
     size = 1 << (max(ranks) ^ min(ranks)).bit_length()
     first = min(ranks) // size * size

@@ -1,4 +1,4 @@
-"""Add the evidence of the stacks to a diagnosis: the rank to inspect, and its activity."""
+"""Add the evidence from the stacks to a diagnosis: the rank to inspect, and the activity of this rank."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import odd_groups, sentence, with_title_prefix
 from stallwatch_rules.stacks.spans import host_of
 
-Advice = tuple[str, ...]  #: IDs of the messages with advice: the reason, then the fixes
-#: Advice for a run of one process without a known stack; it does not mention other ranks.
+Advice = tuple[str, ...]  #: IDs of the messages that contain advice: first the reason, then the fixes
+
+#: Advice for a run of one process whose stack is unknown. This advice does not mention other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
-#: Advice for a launcher that has not started a rank yet.
+#: Advice if the launcher has not started a rank yet.
 NO_RANK: Advice = ("diagnosis.launcher-why", "diagnosis.joining-fix", "diagnosis.single-fix")
 _ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
 _ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
@@ -30,10 +31,11 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
-    """Return the diagnosis with the evidence of the stacks: a sentence, and the odd rank as the primary rank.
+    """Return the diagnosis with a sentence about the stacks, and with the odd rank as the rank to inspect.
 
-    A standstill without a known cause gets the odd rank and advice that fits the stacks. A cause that was
-    read from a log keeps its rank, because the odd rank can hang as a consequence of that cause.
+    If the run stands still for an unknown reason, the diagnosis gets the odd rank and advice that fits the
+    stacks. If a log shows the cause, the rank of the cause remains, because the odd rank may hang as a
+    consequence of this cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):
@@ -80,12 +82,12 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
 
 
 def advises_stacks(fix: Text) -> bool:
-    """Return whether a fix advises the user to take stacks."""
+    """Return whether a fix advises the user to capture stacks."""
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
 def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause, a timeout of waiting ranks, with the rank that holds up the run."""
+    """Return the primary cause (a timeout of waiting ranks) with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -94,7 +96,7 @@ def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """Return the diagnosis of a run that hangs without a message, with its advice replaced."""
+    """Return the diagnosis with different advice if the run hangs without a message."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -102,26 +104,26 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _with_advice(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice, after the message about the stacks if there is one."""
+    """Return the primary cause with this advice. A message about the stacks comes first, if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
 def _is_alone(stacks: StallStacks) -> bool:
-    """Return whether the run has only one rank, which is on this host and does not wait for another rank."""
+    """Return whether the run has a single rank, which is on this host and does not wait for another rank."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
     return single and first.condition == "alive" and first.kind not in _TOGETHER
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that occur together with a stall of `rule` without explaining why a rank hangs."""
+    """Return the rules that match together with a stall of `rule` but do not explain why a rank hangs."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks that other ranks wait for, if all of these are known to be outside of collectives."""
+    """Return the ranks for which other ranks wait, if all of these are certainly outside collectives."""
     odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
@@ -129,19 +131,19 @@ def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
 
 
 def _all_known(stacks: StallStacks) -> bool:
-    """Return whether the activity of every living rank on this host is known."""
+    """Return whether the activity of each running rank on this host is known."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
 def _with_message(primary: Primary, look: Message) -> Primary:
-    """Return the primary cause with the message about the stacks. It replaces the advice to take stacks."""
-    first = replace(look, then=())  # the same message, without the name of the file with the stacks
+    """Return the primary cause with the message about the stacks, instead of the advice to capture stacks."""
+    first = replace(look, then=())  # the same message, without the name of the file that contains the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])
 
 
 def _without_unknown_cause(finding: Finding) -> Finding:
-    """Remove the note that no line of the log shows the cause, because the stacks show it."""
+    """Remove the note that no log line shows the cause. The stacks show the cause."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

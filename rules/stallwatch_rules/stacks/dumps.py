@@ -1,9 +1,11 @@
-"""Read a dump of torch's flight recorder: a rank's position in its process groups and pending collective.
+"""Read a dump of torch's flight recorder.
 
-torch writes a file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
-``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp): a pickle, or JSON without frames. A
-rank that hangs in its own code has a dump, too, which shows the last collective that it joined, but not its
-position.
+A dump shows the position of a rank in its process groups, and the pending collective.
+
+torch writes a dump file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
+``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). The file is a pickle, or JSON without
+frames. A rank that hangs in its own code also has a dump. This dump shows the last collective that the rank
+joined, but not the place at which the rank hangs.
 """
 
 from __future__ import annotations
@@ -20,18 +22,18 @@ from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
 from stallwatch_rules.text.lazy import lazy
 
 _NUMBERS = lazy(r"\b[0-9]{1,6}\b")
-_LONGEST = 1_000_000  # maximum length of the text that lists the ranks of a group
+_LONGEST = 1_000_000  # maximum number of characters in the text that lists the ranks of a group
 _MOST_ENTRIES = 100_000
 _MOST_FRAMES = 200
 _LISTS = (list, tuple)
 
 
 class Dumped(NamedTuple):
-    """The content of a rank's dump of the flight recorder."""
+    """The content of one rank's flight recorder dump."""
 
     answer: RankAnswer
     doing: RankActivity
-    time: float  #: Unix seconds of the newest entry; 0 without entries
+    time: float  #: Unix time of the newest entry, in seconds; 0 if there are no entries
 
 
 def is_dump(value: Any) -> bool:
@@ -67,9 +69,9 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 
 
 def _at_oldest(recorded: Recorded) -> Recorded:
-    """Return the recorder's data with each group's counters set back to its oldest pending collective.
+    """Return the recorder's data with the counter of each group set back to the oldest pending collective.
 
-    A program can submit collectives long before its device executes them. The device has not gone beyond the
+    A program can submit collectives long before its device executes them. The device has not passed the
     oldest pending collective.
     """
     oldest: dict[int, Waiting] = {}
@@ -84,7 +86,11 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 
 
 def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
-    """Return the activity of the rank: its oldest pending collective, or else the place of its last call."""
+    """Return the activity of the rank.
+
+    The activity is the oldest pending collective. If no collective is pending, the activity is derived from
+    the last call.
+    """
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
@@ -96,7 +102,8 @@ def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankA
         frames = next(filter(None, calls), ())
         return RankActivity("collective", first.operation, place_of(frames), frames)
     frames = _frames(last)
-    # Only the last point-to-point message is certain, because batched messages are never marked as completed.
+    # Only the last point-to-point message is conclusive, because batched messages are never marked as
+    # completed.
     if last.get("is_p2p") and last.get("state") != "completed":
         operation = operation_of(last).partition(" ")[0]
         return RankActivity("collective", operation or "p2p", place_of(frames), frames)
@@ -104,7 +111,7 @@ def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankA
 
 
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Return the name, description and ranks of each process group. The name can be empty with gloo."""
+    """Return the name, description and ranks of each process group. With gloo, the name can be empty."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)
@@ -116,7 +123,7 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """Return the stack frames of the call that created an entry, outermost first."""
+    """Return the stack frames of the call that created an entry, outermost frame first."""
     given = entry.get("frames")
     found = []
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():

@@ -1,9 +1,9 @@
 """Read torch's report about the process groups of one rank.
 
-The collectives of a process group are numbered in the order in which a rank joins them. So a rank with a
-smaller number has not reached the collective in which the other ranks wait. All backends count the
-collectives that a rank has joined; torch's flight recorder also counts completed collectives. torch 2.13
-writes these numbers as text.
+The collectives of a process group are numbered in the order in which a rank joins them. Therefore, a rank
+with a smaller number has not reached the collective in which the other ranks wait. All backends count the
+collectives that a rank joined. torch's flight recorder also counts completed collectives. torch 2.13 writes
+these numbers as text.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ def read_recorder(answer: Any) -> Recorded:
 def _not_above(joined: int, done: int | None) -> int | None:
     """Return the number of completed collectives; ``None`` if it exceeds the number of joined collectives.
 
-    In this case, it also counts NCCL's sends (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch
-    2.13, ``seqP2P_``).
+    If it does, the number also includes sends of NCCL (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of
+    torch 2.13, ``seqP2P_``).
     """
     return max(done, 0) if done is not None and done <= joined else None
 
 
 class _Group(NamedTuple):
-    """A process group as one of its members reports it."""
+    """A process group, as one of its members reports the group."""
 
     name: str
     ranks: tuple[int, ...]
     axis: Axis = ""
     joined: int | None = None
-    recorded: int | None = None  # number of the group in the recorder; ``None`` if it is uncertain
+    recorded: int | None = None  # number of the group in the recorder; ``None`` if this number is uncertain
 
 
 def _groups(answer: Any, world: int) -> list[_Group]:
-    """Return the process groups in a probe's or recorder's response, in the order of their creation."""
+    """Return the process groups in the response of a probe or recorder, in the order of their creation."""
     found = []
     for group in _list(answer)[:_MOST_GROUPS]:
         if isinstance(group, dict) and (names := [str(name) for name in _list(group.get("names"))]):
@@ -95,7 +95,7 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Return the names of the groups by their numbers in the recorder, as far as they are certain."""
+    """Return a mapping from group numbers in the recorder to group names. Uncertain names are omitted."""
     numbered = ((_whole(entry.get("pg_id")), entry) for entry in entries if isinstance(entry, dict))
     sure = {
         number: _name(entry, number) for number, entry in numbered if number is not None and number in counts
@@ -104,8 +104,8 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
         group.recorded: group for group in groups if group.recorded in counts and group.recorded is not None
     }
     for number, group in likely.items():
-        # The rank can have joined more collectives between the two queries. The group of a pipeline also
-        # counts messages.
+        # The rank can join more collectives between the two queries. For pipelines, the counter of the group
+        # also includes messages.
         behind = (group.joined or 0) - counts[number].joined
         if sure.get(number, group.name) != group.name or (
             group.axis != "pp" and not 0 <= behind <= _MOST_BEHIND
@@ -115,7 +115,7 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
-    """Return the collective that an entry describes; ``None`` if it is completed or malformed."""
+    """Return the collective that an entry describes; ``None`` for completed or malformed entries."""
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
@@ -126,13 +126,13 @@ def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
 
 
 def operation_of(entry: Mapping[str, Any]) -> str:
-    """Return the operation of an entry: ``_all_gather_base`` for the name ``nccl:_all_gather_base``."""
+    """Return the operation of an entry: ``_all_gather_base`` if the name is ``nccl:_all_gather_base``."""
     named = entry.get("profiling_name")
     return named.rpartition(":")[2] if isinstance(named, str) else ""
 
 
 def _name(entry: dict[str, Any], number: int) -> str:
-    """Return the name of an entry's process group, or its number if it has no name."""
+    """Return the name of an entry's process group, or the number of the group if it has no name."""
     named = entry.get("process_group")
     if isinstance(named, list | tuple) and named and isinstance(named[0], str):
         return named[0]
@@ -140,7 +140,10 @@ def _name(entry: dict[str, Any], number: int) -> str:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Convert a number or its digits to an integer; ``None`` for other values and numbers below `least`."""
+    """Convert a number or its digits to an integer.
+
+    Return ``None`` for other values, and for numbers below `least`.
+    """
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

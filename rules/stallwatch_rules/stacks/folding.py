@@ -1,4 +1,4 @@
-"""Group all ranks of a stalled run by state, and mark the ranks whose state deviates (the odd ranks)."""
+"""Group the ranks of a stalled run by state, and mark the ranks with a deviating state (the odd ranks)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ def fold(
     seconds: float = 0.0,
     doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
-    """Group the records of `ranks` by state. They were read at `time`, which took `seconds`.
+    """Group the records of `ranks` by state.
 
-    The activity of each rank is derived from its stack, unless `doing` contains it.
+    The records were read at `time`. Reading them took `seconds`.
+
+    The activity of a rank is derived from its stack, unless `doing` contains the activity.
     """
     known = doing or {}
     layout = _layout(ranks)
@@ -57,11 +59,11 @@ def over_hosts(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> StallStacks:
-    """Combine the stacks of all hosts of a run into one record.
+    """Combine the stacks from all hosts of a run into one record.
 
-    `silent` contains the hosts that do not respond. `ranks` contains the ranks of each known host, in the
-    form of ``spans_of``, also for hosts without stacks. A rank that two hosts report becomes a candidate and
-    is omitted from the groups.
+    `silent` contains the hosts that do not respond. `ranks` maps each known host to its ranks, in the form of
+    ``spans_of``. Hosts without stacks are included. If two hosts report the same rank, the rank becomes a
+    candidate and is omitted from the groups.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -90,7 +92,10 @@ def over_hosts(
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
-    """Return one `StallStacks` per host. Several agents of a host can have inspected parts of its ranks."""
+    """Return one `StallStacks` per host.
+
+    Several agents on a host can each inspect some of its ranks.
+    """
     found: dict[str, list[StallStacks]] = defaultdict(list)
     for host, stacks in looks:
         found[host].append(stacks)
@@ -101,7 +106,7 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
 
 
 def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
-    """Return the stacks with the odd ranks marked. The groups of odd ranks come last."""
+    """Mark the odd ranks, and return the stacks with the groups of the odd ranks last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
@@ -119,15 +124,15 @@ def _with_odd_ranks(stacks: StallStacks, world: int, ranks: Mapping[str, str] | 
 
 
 def _split_odd(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """Split a group in two if only some of its ranks are odd."""
+    """Split a group into two groups if only some of its ranks are odd."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
 
 def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
-    """Return the process groups whose members are known, by name and rank.
+    """Return the process groups with known members. The keys are pairs of a group name and a rank.
 
-    The key contains the rank, because names are not unique.
+    A key contains the rank, because several groups can have the same name.
     """
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
@@ -144,7 +149,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return a rank's position in each of its process groups, and the pending operation."""
+    """Return the position of a rank in each of its process groups, and the pending operation."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
@@ -155,7 +160,7 @@ def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) 
         joined = counts.joined if counts is not None else wait.number if wait is not None else 0
         done = counts.done if counts is not None else None
         if done is not None and done < 0:
-            # the rank has not joined a collective yet, or does not count completed collectives
+            # The rank has not joined a collective yet, or does not count completed collectives.
             done = 0 if wait is not None else None
         operation = wait.operation if wait is not None else ""
         found[group.id if group is not None else name] = Collectives(joined, done, operation)
@@ -181,16 +186,16 @@ def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collect
 
 
 def line(frame: Frame) -> str:
-    """Return a frame in the form ``file:line in function``, for display on a separate line."""
+    """Return a frame in the form ``file:line in function``, which is displayed on its own line."""
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
 def _joined_by_activity(
     groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]
 ) -> list[StackGroup]:
-    """Join groups with the same activity if their counts agree in every process group that they share.
+    """Join groups with the same activity if their counts are equal in every process group that they share.
 
-    The result does not depend on how the ranks were grouped before.
+    The result does not depend on the previous grouping of the ranks.
     """
     alike: dict[tuple[object, ...], list[StackGroup]] = defaultdict(list)
     for group in groups:
@@ -205,7 +210,7 @@ def _joined_by_activity(
 
 
 def _joined_by_counts(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups with the same activity, unless their counts differ in one of the process groups."""
+    """Join groups with the same activity, except for groups whose counts differ in a process group."""
     far: dict[str, Collectives] = {}
     split = {
         id
@@ -227,7 +232,7 @@ def _joined_by_counts(groups: Sequence[StackGroup], members: Mapping[str, Sequen
     }
     parts: dict[frozenset[tuple[str, Collectives]], list[StackGroup]] = defaultdict(list)
     for group in groups:
-        # Ranks with the usual count of a process group stay with ranks outside that process group.
+        # Ranks with the usual count in a process group remain together with ranks outside this process group.
         special = [(id, count) for id, count in group.collectives.items() if usual.get(id, count) != count]
         if not special or len(group.ranks) == 1:
             parts[frozenset(special)].append(group)
@@ -252,7 +257,7 @@ def _part_of(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence
 
 
 def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
-    """Join groups into one, which shows the activity of the lowest rank."""
+    """Join groups into one group, which shows the activity of the lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}
     for group in groups:
@@ -262,7 +267,7 @@ def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
 
 
 def _group_with_most_spread(groups: Sequence[StackGroup]) -> str:
-    """Return the process group in which the counts of the ranks differ most; "" if no counts differ."""
+    """Return the process group in which the counts of the ranks differ most; "" if the counts are equal."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         for id, count in group.collectives.items():

@@ -1,8 +1,9 @@
-"""Map library calls to their meaning: a table of places in packages, with the activity of a rank there.
+"""Map library calls to activities, with a table of functions in packages and the activity of each function.
 
-Files have the form of paths in an installed package, with ``/``, and functions have no class names. Frames
-are searched from the innermost outward, and the first row that matches applies. Rows of a later tier apply
-only if no row of an earlier tier matches, because a thread that waits for a queue can actually wait for data.
+File names are paths in an installed package, with ``/`` as the separator. Functions have no class names. The
+frames of a stack are searched from the innermost frame outward, and the first matching row is used. Rows of a
+later tier are used only if no row of an earlier tier matches. For example, a thread that waits for a queue
+may actually wait for data.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of the table: a pattern for stack frames, and the activity that they show."""
+    """A row of the table: a pattern for stack frames, and the activity that these frames show."""
 
     kind: Kind
-    file: str  #: regular expression that part of the path must match
-    function: str = ""  #: regular expression for the whole function name; empty for any function
-    label: str = ""  #: name to show; empty for the function's name
+    file: str  #: regular expression that must match a part of the path
+    function: str = ""  #: regular expression that must match the whole function name; empty for any function
+    label: str = ""  #: name to display; if empty, the name of the function is displayed
     tier: int = 0
     innermost: bool = False  #: True if the row matches only the innermost frame
 
@@ -32,15 +33,17 @@ _JOINS = (
 )
 _TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
 _GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
-# A user's folder may have such a name, so in a checkout only the packages' own subfolders count.
+# A user's folder can also be named verl, openrlhf or swift. Therefore, only the subfolders of these packages
+# are accepted outside an installation.
 _PLAINLY_NAMED = (
     r"-packages/(?:verl|openrlhf|swift)/|/verl/(?:trainer|workers|experimental)/|/openrlhf/(?:trainer|models)/"
     r"|/swift/(?:llm|trainers|rlhf_trainers|plugin|pipelines|infer_engine)/"
 )
-# Callers are excluded: TRL's and ms-swift's _generate_and_score_completions also calls the reward functions.
+# Callers of these functions are excluded. For example, _generate_and_score_completions of TRL and ms-swift
+# also calls the reward functions.
 _GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
-# Files of TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl (trainer/ppo/reward.py) and
-# OpenRLHF (utils/remote_rm_utils.py) that call reward functions.
+# Files that call reward functions, in TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl
+# (trainer/ppo/reward.py) and OpenRLHF (utils/remote_rm_utils.py).
 _REWARDED = (
     r"/(?:trl/(?:trainer|experimental)|verl/(?:trainer|workers|experimental)|openrlhf/(?:trainer|utils/remote_rm)"
     r"|swift/(?:llm|trainers|rlhf_trainers))[\w./-]*\.py$"
@@ -54,15 +57,16 @@ _CLIENTS = r"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|grpc|huggingfa
 _THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors)\.py$|/multiprocessing/"
 _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
 
-#: Names of functions that evaluate: ``evaluate``, ``run_validation``, ``compute_metrics``,
-#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), ``evaluate_and_print_results`` (Megatron).
+#: Names of functions that evaluate a model, such as ``evaluate``, ``run_validation``, ``compute_metrics``,
+#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT) and ``evaluate_and_print_results`` (Megatron).
 EVALUATES = lazy(
     r"(?:^|_)(?:eval|evals|evaluat\w*|valid|validat\w*|val|compute_metrics?|metrics?_fn|predict\w*|testing"
     r"|benchmark\w*)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
 )
 
-#: Names of functions that save, which may be long after their last call of a library: ``save_checkpoint``,
-#: ``_maybe_save_model``, ``on_save``, ``upload_checkpoint``, ``SaveModel``.
+#: Names of functions that save a model, such as ``save_checkpoint``, ``_maybe_save_model``, ``on_save``,
+#: ``upload_checkpoint`` and ``SaveModel``. Such a function can continue long after its last call to a
+#: library.
 SAVES = lazy(
     r"^_*(?:(?:maybe|async|do|on)_)?save(?:_|$)|^[sS]ave[A-Z]"
     r"|^_*(?:write|dump|store|export|upload|push|copy|sync)_(?:\w+_)?(?:checkpoints?|ckpts?)(?:_|$)"
@@ -82,7 +86,8 @@ ROWS: tuple[Row, ...] = (
     Row("collective", r"torch/distributed/(?:_functional_collectives|_symmetric_memory|nn/functional)"),
     Row("collective", r"deepspeed/(?:comm|runtime/comm)/", r"(?!_|log_wrapper|wrapper).*"),
     Row("collective", r"/(?:deepspeed|megatron|torch/distributed|torch_npu)/.*\.py$", r"wait"),
-    # Messages between pipeline stages: Megatron-core (pipeline_parallel/p2p_communication.py), torch 2.13.
+    # Transfers between pipeline stages: Megatron-core (pipeline_parallel/p2p_communication.py) and torch
+    # 2.13.
     Row("collective", r"/megatron/.*/p2p_communication\.py$", r"(?:send|recv)_\w+"),
     Row("collective", r"torch/distributed/pipelining/schedules\.py$", r"_wait_batch_p2p", "recv"),
     Row("lock", r"/filelock/|/fasteners/|/portalocker/", r".*(?:acquire|lock|__enter__).*", "file lock"),
@@ -111,21 +116,22 @@ ROWS: tuple[Row, ...] = (
         "compilation",
     ),
     Row("compile", r"torch/utils/cpp_extension\.py$|deepspeed/ops/op_builder/", label="compilation"),
-    # A notebook kernel runs a cell or waits for one.
+    # A notebook kernel either runs a cell or waits for a cell.
     Row("code", r"/IPython/core/interactiveshell\.py$", r"run_code", tier=1),
     Row("debugger", r"/ipykernel/kernelapp\.py$", label="idle notebook kernel", tier=1),
     Row("network", _CLIENTS, tier=1),
     Row("network", r"/python3[^/]*/(?:socket|ssl|http/client|urllib/request)\.py$", tier=1),
     Row("process", r"/python3[^/]*/subprocess\.py$|/multiprocessing/popen_", tier=1),
-    # The caller of Ray actors waits for them (Ray 2.60, _private/worker.py); its call can be more specific.
+    # A process that calls Ray actors waits for them (Ray 2.60, _private/worker.py). Its own call can show a
+    # more specific activity.
     Row("collective", r"/ray/_private/worker\.py$", r"get", "ray.get", tier=2),
     Row("collective", r"/ray/_private/worker\.py$", r"wait", "ray.wait", tier=2),
-    # An idle actor waits in its main loop.
+    # An idle Ray actor waits in its main loop.
     Row("collective", r"/ray/_private/worker\.py$", r"main_loop", "ray.main_loop", tier=2, innermost=True),
     Row("thread", _THREADS, tier=2),
 )
 
-# Frames that are on every stack, or only forward a call.
+# Frames that are on every stack, or that only forward a call.
 _PASSING = lazy(r"torch/(?:utils/_contextlib|distributed/c10d_logger|utils/_device)\.py$")
 _LIBRARY = lazy(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stallwatch_exporter/|^…")
 
@@ -136,7 +142,7 @@ def is_library(frame: Frame) -> bool:
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """Return which kind of activity a frame shows, and its label; ``None`` if no row of the table matches."""
+    """Return the kind of activity that a frame shows, and its label; ``None`` if no row matches."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

@@ -1,9 +1,10 @@
-"""Decide how long a run can stay quiet, without signs of life, from the activity of its ranks.
+"""Decide how long a run may show no signs of life, depending on the activity of its ranks.
 
-A quiet time above the learned threshold is a suspicion. Inspections of the ranks' stacks and counters confirm
-the stall immediately, allow more time for long activities, or show signs of life. ``docs/stalls.md`` shows
-the same table to users. All durations are multiples of the floor (30 s by default), so one setting scales
-all durations.
+If a run shows no signs of life for longer than the learned threshold, a stall is suspected. Stallwatch then
+inspects the stacks and counters of the ranks. An inspection can confirm the stall immediately, allow more
+time for long activities, or show signs of life. ``docs/stalls.md`` contains a table of these decisions for
+users. All durations are multiples of the floor (30 s by default). Therefore, one setting scales all
+durations.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from stallwatch_rules.stacks.rank_activity import (
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-SHORT = 6.0  #: floors for an evaluation, an epoch's first batch, the network, a child process
-LONG = 20.0  #: floors for startup, compilation, a checkpoint
-_DATA_UNCOUNTED = 2.5  # floors for data, if it is unknown whether a batch is an epoch's first
-_BUSY = 5 / 3  # floors for a busy rank, so that a warning appears within a minute
-FOREVER = 1e12  #: limit of a pause, in seconds; a finite number, because hosts exchange it as JSON
-CRITICAL = LONG  #: number of floors after which "busy without progress" is critical
-_WORKS = 0.3  # minimum share of a processor at which a thread or a child process counts as working
-_FLOWS = 1024  # minimum bytes per second of a save, a load or a download: more than messages cause
-_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that works on files: more than printing
+#: Number of floors for an evaluation, the first batch of an epoch, the network, or a child process.
+SHORT = 6.0
+LONG = 20.0  #: number of floors for startup, a compilation, or a checkpoint
+
+# Number of floors for data loading if it is unknown whether a batch is the first of an epoch.
+_DATA_UNCOUNTED = 2.5
+_BUSY = 5 / 3  # number of floors for a busy rank; a warning appears within a minute
+FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
+CRITICAL = LONG  #: number of floors after which "busy without progress" becomes critical
+_WORKS = 0.3  # minimum share of one processor at which a thread or a child process counts as working
+_FLOWS = 1024  # minimum bytes per second of a save, a load or a download; messages cause fewer
+_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that works on files; printing causes fewer
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
-_OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be a part of a save
+_OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
 Status = Literal["stalled", "waiting", "busy", "alive", "paused"]
@@ -66,21 +70,21 @@ Reason = Literal[
 
 
 class HostSnapshot(msgspec.Struct, frozen=True):
-    """The facts about all ranks on this host at one moment."""
+    """The state of all ranks on one host at one time."""
 
-    time: float  #: seconds, by the clock of the agent
+    time: float  #: time in seconds, by the clock of the agent
     ranks: Sequence[RankAnswer]
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """The decision about a quiet period, based on inspections of the ranks."""
+    """The decision about a quiet period (a time without signs of life), based on inspections of the ranks."""
 
     status: Status
-    limit: float  #: seconds of quiet after which the stall is reported; `FOREVER` for a pause
+    limit: float  #: seconds without a sign of life after which the stall is reported; `FOREVER` for a pause
     reason: Reason = ""
-    rank: int | None = None  #: the rank that the run waits for
-    place: str = ""  #: place in the code, such as ``train.py:42 in step``
-    site: str = ""  #: key under which the duration of the wait is stored; empty if it is not stored
+    rank: int | None = None  #: the rank for which the run waits
+    place: str = ""  #: place in the user's code, such as ``train.py:42 in step``
+    site: str = ""  #: key under which the duration of the wait is stored; empty if the duration is not stored
 
     def usual(self, period: QuietPeriod) -> float:
         """Return the longest wait, in seconds, that counts as a normal step if the wait ends by itself."""
@@ -90,33 +94,35 @@ class Ruling(msgspec.Struct, frozen=True):
 
 
 class QuietPeriod(msgspec.Struct, frozen=True):
-    """Facts about a quiet period that are not in the snapshots. Durations are in seconds."""
+    """Information about a quiet period that is not in the snapshots. Durations are in seconds."""
 
     phase: Phase
     floor: float
-    suspicion: float  #: the learned threshold of the phase, in seconds, after which a stall can be reported
+    suspicion: float  #: the learned threshold of the phase, after which a stall can be reported
     factor: float = 3.0
-    rollout: float = 7200.0  #: allowed seconds for the first generation
-    rhythm_known: bool = True  #: True if enough steps were observed to know how long a step takes
-    longest: float | None = None  #: longest quiet time of this phase that ended by itself
-    sites: Mapping[str, float] = {}  #: call site → longest quiet time that ended by itself
-    repeating: bool = False  #: True if a message repeats that did not repeat while steps advanced
+    rollout: float = 7200.0  #: allowed duration of the first generation
+    rhythm_known: bool = True  #: True if enough steps were observed to estimate the duration of a step
+    longest: float | None = None  #: longest period without a sign of life in this phase that ended by itself
+    sites: Mapping[str, float] = {}  #: call site → longest period without a sign of life that ended by itself
+    repeating: bool = False  #: True if the log repeats a message that it did not repeat while steps advanced
     suspended: bool = False  #: True if the whole command is stopped or frozen
-    run: Ruling | None = None  #: decision about the run, from the snapshots of all hosts
+    run: Ruling | None = None  #: decision about the whole run, from the snapshots of all hosts
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The decision about a quiet period that one host made, or one of the agents on the host."""
+    """The decision about a quiet period from one host or from one of several agents on the host."""
 
     host: str
     ruling: Ruling | None
-    quiet: float  #: seconds since the host's last sign of life
-    threshold: float | None  #: the learned threshold of the host's phase, in seconds
-    stacks: StallStacks | None  #: stacks of the host's newest inspection
+    quiet: float  #: seconds since the last sign of life from the host
+    threshold: float | None  #: the learned threshold, in seconds, of the phase of the host
+    stacks: StallStacks | None  #: stacks from the latest inspection on the host
 
 
 def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | None:
-    """Decide about a quiet period of one host from the snapshots since it began, the newest last.
+    """Decide about a quiet period of one host.
+
+    `snapshots` contains the snapshots since the period began. The newest snapshot is the last.
 
     Return ``None`` if the snapshots are inconclusive.
     """
@@ -134,7 +140,7 @@ def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | N
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", period.suspicion, condition, found[0].rank)
     if period.phase == "idle" and not all(activity.waits for activity in doing.values()):
-        return None  # work after training can take hours
+        return None  # work after the training can take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
@@ -158,17 +164,17 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Decide about a quiet period of a run from the decisions of its hosts; ``None`` if it is undecided.
+    """Decide about a quiet period of a run, based on the decisions of its hosts; ``None`` if undecided.
 
-    A host on which all ranks wait cannot decide alone, because it does not know what the ranks of other hosts
-    do. `ranks` contains the ranks of each known host, in the form of ``spans_of``.
+    If all ranks of a host wait, the host cannot decide alone, because it does not know the activities of
+    ranks on other hosts. `ranks` maps each known host to its ranks, in the form of ``spans_of``.
     """
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
     if not views or len(rulings) < len(views) or any(ruling.status == "alive" for ruling in rulings):
         return None
     inspected = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
     stacks = over_hosts(inspected, silent=silent, world=world, ranks=ranks)
-    # A host on which all ranks wait can regard its ranks as the whole run.
+    # A host whose ranks all wait may regard its ranks as the whole run.
     undecided = ("others", None), ("behind", None)
     decided = [ruling for ruling in rulings if (ruling.reason, ruling.rank) not in undecided]
     if decided:
@@ -183,7 +189,7 @@ def run_ruling(
 
 
 def _same_process(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer | None:
-    """Return the record of the same process in another snapshot; ``None`` if the process is missing there."""
+    """Return the record of the same process in another snapshot; ``None`` if there is no such record."""
     ranks = snapshot.ranks if snapshot is not None else ()
     return next((other for other in ranks if (other.rank, other.pid) == (rank.rank, rank.pid)), None)
 
@@ -191,7 +197,7 @@ def _same_process(rank: RankAnswer, snapshot: HostSnapshot | None) -> RankAnswer
 def _alive(
     before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], period: QuietPeriod
 ) -> bool:
-    """Return whether a rank's counters advanced or it transferred data between two snapshots."""
+    """Return whether, between two snapshots, a counter of any rank advanced or any rank transferred data."""
     for rank in now.ranks:
         earlier = _same_process(rank, before)
         if earlier is None:
@@ -206,7 +212,7 @@ def _alive(
             return True
         transfers = kind in _TRANSFERS or period.phase in ("init", "save")
         if period.repeating and kind not in ("save", "load"):
-            continue  # the bytes can be those of the repeated message
+            continue  # the transferred bytes can be from the repeated message
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
             return True
@@ -224,7 +230,7 @@ def _saving(doing: RankActivity, period: QuietPeriod) -> bool:
 def _all_wait(
     ranks: Sequence[RankAnswer], doing: Mapping[int, RankActivity], period: QuietPeriod
 ) -> Ruling | None:
-    """Decide about a host on which all ranks wait, for each other or for ranks on other hosts."""
+    """Decide about a host on which all ranks wait, either for each other or for ranks on other hosts."""
     first = doing[ranks[0].rank]
     world = max(rank.recorded.world_size for rank in ranks)
     if period.run is not None and world > len(ranks):
@@ -247,7 +253,10 @@ def _all_wait(
 def _of_rank(
     rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, period: QuietPeriod, seconds: float
 ) -> Ruling:
-    """Decide about a rank that does not wait for other ranks. Its state `seconds` ago was `before`."""
+    """Decide about a rank that does not wait for other ranks.
+
+    `before` is the state of the rank `seconds` ago.
+    """
     kind, number = doing.kind, rank.rank
     evaluating = period.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
@@ -302,10 +311,11 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Return the decision to wait longer.
+    """Return the decision that the run may wait longer.
 
-    The limit is `floors` floors at a call site that is not known yet. At a known call site, it is a multiple
-    of the longest duration so far, and it can be shorter unless the duration `varies` between calls.
+    The limit is `floors` floors if the call site is not known yet. At a known call site, the limit is a
+    multiple of the longest duration so far. This limit can be shorter than `floors` floors, unless the
+    duration `varies` between calls.
     """
     site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
     seen = [length for length in (period.sites.get(site), known) if length is not None]
@@ -315,7 +325,7 @@ def _patience(
 
 
 def _site(doing: RankActivity) -> str:
-    """Return a key for the place of a call: the activity, and the user's function that called it."""
+    """Return a key for a call site. It consists of the activity and the user's function with the call."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
@@ -331,9 +341,9 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
 
 
 def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
-    """Return whether child processes that existed in the earlier snapshot transfer data.
+    """Return whether child processes that were in the earlier snapshot transferred data.
 
-    New child processes do not count, because they can be retries.
+    New child processes are ignored, because they can be retries.
     """
     then = before.children_transferred
     moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)
@@ -341,7 +351,7 @@ def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bo
 
 
 def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seconds: float) -> bool:
-    """Return whether a rank computes: its stack changes, and its thread uses a processor."""
+    """Return whether a rank computes, which means that its stack changes and its thread uses a processor."""
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(activity_of_rank(before).frames)

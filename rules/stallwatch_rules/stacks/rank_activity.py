@@ -1,4 +1,4 @@
-"""Determine from a rank's stack which operation it executes, and which line of user code called it."""
+"""Determine, from the stack of a rank, the operation of the rank and the line of user code that called it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from stallwatch_rules.text.lazy import lazy
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
 _LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
-# Kinds of activity whose frames may hide a collective.
+# Kinds of activity in which the frames may not show that the rank waits in a collective.
 _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "load")
 
 
 class RankActivity(msgspec.Struct, frozen=True):
-    """What a rank does, and where. `frames` are those of the thread that shows the activity."""
+    """The activity of a rank, and its place in the code.
+
+    `frames` are the frames of the thread that shows the activity.
+    """
 
     kind: Kind
     what: str = ""
@@ -35,17 +38,17 @@ class RankActivity(msgspec.Struct, frozen=True):
 
 
 def activity_of_rank(rank: RankAnswer) -> RankActivity:
-    """Return the activity of a rank, from the stack of its main thread.
+    """Return the activity of a rank, based on the stack of its main thread.
 
-    If the main thread waits for autograd, the stack of the autograd thread is used. If it waits in an event
-    loop, the stacks of the awaited tasks are used.
+    If the main thread waits for autograd, the stack of the autograd thread is used. If the main thread waits
+    in an event loop, the stacks of the awaited tasks are used.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
         return _recorded(rank, RankActivity("unknown"))
     found = _by_frames(main)
     awaited = _awaited(rank.threads, main)
-    # A thread that waits for events in an event loop; the internal calls of uvloop have no frames.
+    # The thread waits for events in an event loop. The internal calls of uvloop have no frames.
     if awaited and _LOOP.search(main.frames[-1].file.replace("\\", "/")):
         found = _by_frames(ThreadStack(awaited))
         frames = (*main.frames, *awaited)
@@ -74,7 +77,7 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """Return the user's function that a library called; an empty string if there is none."""
+    """Return the name of the user's function that a library called, or an empty string if there is none."""
     names = (frame.function.rpartition(".")[2] for frame in inner if not is_library(frame))
     return next(names, "")
 
@@ -85,7 +88,10 @@ def _imports(frames: Sequence[Frame]) -> bool:
 
 
 def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
-    """Return `found`, or the wait that torch recorded if the frames are inconclusive, as in compiled code."""
+    """Return `found`, or the wait that torch recorded if the frames are inconclusive.
+
+    Frames are inconclusive in compiled code, for example.
+    """
     waiting = rank.recorded.waiting
     in_library = not found.frames or is_library(found.frames[-1])
     hidden = found.kind in _MAY_WAIT and in_library
@@ -95,13 +101,13 @@ def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """Return the stack frames of the tasks that the main thread awaits, one task after the other."""
+    """Return the stack frames of the tasks that the main thread awaits, task by task."""
     tasks = takewhile(lambda thread: thread.task == "awaited", threads[threads.index(main) + 1 :])
     return tuple(frame for task in tasks for frame in task.frames)
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """Return the user's innermost frame, or else the innermost one, in the form ``train.py:42 in step``."""
+    """Return the innermost frame of user code, or else of any code, in the form ``train.py:42 in step``."""
     known = list(frames)
     if not known:
         return ""
@@ -110,7 +116,7 @@ def place_of(frames: Iterable[Frame]) -> str:
 
 
 def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
-    """Return file and line of each frame of the user's code, outermost first."""
+    """Return the file and line of each frame in the user's code, outermost frame first."""
     return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
 
 
@@ -124,10 +130,10 @@ def caller(doing: RankActivity) -> str:
 
 
 def evaluates(frames: Iterable[Frame]) -> bool:
-    """Return whether the name of a function on the stack shows an evaluation."""
+    """Return whether the name of any function on the stack indicates an evaluation."""
     return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)
 
 
 def saves(frames: Iterable[Frame]) -> bool:
-    """Return whether the name of a user's function on the stack shows a save."""
+    """Return whether the name of any of the user's functions on the stack indicates a save."""
     return any(SAVES.search(frame.function.rpartition(".")[2]) for frame in frames if not is_library(frame))

@@ -1,4 +1,4 @@
-"""Read the stacks of a process from the probe, faulthandler or py-spy into one form."""
+"""Convert the stacks of a process from the probe, faulthandler or py-spy to a common form."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from stallwatch_rules.text.foreign_json import read_json
 from stallwatch_rules.text.lazy import lazy
 
 _MOST_FRAMES = 200
-_OURS = "/probe/stacks.py"  # the file of the probe, in the exporter package
-# "Thread 0x00007f1c (most recent call first):"; Python 3.14 adds the thread's name after the number.
+_OURS = "/probe/stacks.py"  # source file of the probe, in the exporter package
+
+# For example, "Thread 0x00007f1c (most recent call first):". Python 3.14 adds the name of the thread after
+# the number.
 _THREAD = lazy(
     r"^(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
@@ -19,7 +21,7 @@ _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<fun
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
-    """Return the threads from the response of a rank's probe. Malformed threads are dropped."""
+    """Return the threads in the response of a rank's probe. Malformed threads are dropped."""
     threads = answer.get("threads") if isinstance(answer, dict) else None
     found = []
     for thread in threads if isinstance(threads, list) else ():
@@ -45,10 +47,12 @@ def _frame(value: Any) -> Frame | None:
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
-    """Return the threads of a faulthandler dump. The last one is the oldest, which is the main thread.
+    """Return the threads of a faulthandler dump.
 
-    The text contains two dumps if two processes requested them at the same time. Each thread is then returned
-    as in the later dump.
+    The last thread is the oldest thread, which is the main thread.
+
+    If two processes requested a dump at the same time, the text contains two dumps. In this case, the state
+    of each thread is taken from the later dump.
     """
     threads: dict[str, tuple[str, list[Frame]]] = {}
     frames: list[Frame] | None = None
@@ -70,7 +74,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
 
 
 def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
-    """Return the threads in the output of ``py-spy dump --json``; nothing for any other text."""
+    """Return the threads in the output of ``py-spy dump --json``, or an empty tuple for any other text."""
     try:
         dump = read_json(text)
     except ValueError:
@@ -90,7 +94,7 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return the threads without the one in which the probe itself waits for queries."""
+    """Return the threads without the thread in which the probe waits for queries."""
     return tuple(
         thread
         for thread in threads
@@ -99,7 +103,7 @@ def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, .
 
 
 def main_thread(threads: Iterable[ThreadStack]) -> ThreadStack | None:
-    """Return the main thread. If no thread is marked as the main thread, return the only thread."""
+    """Return the main thread. If no thread is marked as the main thread, return the only thread, if any."""
     known = [thread for thread in threads if not thread.task]
     marked = [thread for thread in known if thread.main]
     return marked[0] if marked else known[0] if len(known) == 1 else None

@@ -1,4 +1,4 @@
-"""Define records of the state of one rank at a stall, and of all ranks together."""
+"""Define records for the state of one rank during a stall, and for the state of all ranks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Literal
 
 import msgspec
 
-#: The origin of a stack. "probe": reported by a thread of the rank. "signal": by faulthandler, because the
-#: interpreter lock was held. "py-spy": read from outside. Empty: no origin was available.
+#: The origin of a stack. "probe": a thread of the rank reported the stack. "signal": faulthandler printed the
+#: stack, because the interpreter lock was held. "py-spy": py-spy read the stack from outside the process.
+#: Empty: no origin was available.
 Origin = Literal["", "probe", "signal", "py-spy"]
 
-#: The activity of a rank. "code" is the user's own code; "unknown": no stack.
+#: The activity of a rank. "code": the rank runs the user's own code. "unknown": there is no stack.
 Kind = Literal[
     "collective",
     "joining",
@@ -30,16 +31,16 @@ Kind = Literal[
     "unknown",
 ]
 
-#: The state of a process. "stopped": by SIGSTOP or Ctrl-Z. "blocked": in the kernel, ignoring signals (disk,
-#: network file system, driver). "ended": the process has ended.
+#: The state of a process. "stopped": SIGSTOP or Ctrl-Z stopped the process. "blocked": the process is in the
+#: kernel and ignores signals (disk, network file system, driver). "ended": the process has ended.
 Condition = Literal["alive", "stopped", "blocked", "ended"]
 
-#: Why ranks are odd. "ended", "stopped": their process has ended, or was stopped. "behind": they have not
-#: joined the collective in which the other ranks wait. "elsewhere": they wait for no rank. "diverged": they
-#: wait in a collective other than that of the other ranks. "unfinished": all ranks have joined it, but the
-#: odd ranks have not completed it. "unreachable": their host does not answer. Without a rank to blame:
-#: "outside", all wait for something other than a rank (a store, a file system); "frozen", all were stopped
-#: together.
+#: The reason why ranks are odd. "ended", "stopped": their processes have ended or were stopped. "behind":
+#: they have not joined the collective in which the other ranks wait. "elsewhere": they wait for no rank.
+#: "diverged": they wait in a different collective than the other ranks. "unfinished": all ranks have joined
+#: the collective, but the odd ranks have not completed it. "unreachable": their host does not respond. The
+#: last two reasons do not blame any rank. "outside": all ranks wait for something other than a rank (a store,
+#: a file system). "frozen": all ranks were stopped together.
 Why = Literal[
     "",
     "ended",
@@ -53,7 +54,7 @@ Why = Literal[
     "frozen",
 ]
 
-#: The relation of the ranks of a group: data, tensor, pipeline, expert or context parallel; all ranks
+#: The parallelism of the ranks in a group: data, tensor, pipeline, expert or context parallel, or all ranks
 #: ("world").
 Axis = Literal["", "world", "dp", "tp", "pp", "ep", "cp"]
 
@@ -63,49 +64,58 @@ class Frame(msgspec.Struct, frozen=True):
 
     file: str
     line: int
-    function: str  #: name of the function, with its class if the origin reports it
+    function: str  #: name of the function, with the name of its class if the origin reports the class
     module: str = ""
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
-    """The stack of a thread, or of a task in the event loop of the previous thread; outermost frame first."""
+    """The stack of a thread, or of a task in the event loop of the previous thread.
+
+    The outermost frame comes first.
+    """
 
     frames: tuple[Frame, ...]
     name: str = ""
     main: bool = False
-    #: for a task of an event loop: "awaited" if the thread waits for the task, otherwise "other"
+    #: For a task in an event loop: "awaited" if the thread waits for the task, otherwise "other".
     task: Literal["", "awaited", "other"] = ""
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A collective that a rank has joined, but that has not completed."""
+    """A collective that a rank has joined and that is not complete."""
 
     group: int  #: number of the process group in this rank
     name: str  #: name of the process group
     number: int  #: number of the collective in its process group
-    operation: str  #: the operation's name, such as ``all_reduce``
+    operation: str  #: name of the operation, such as ``all_reduce``
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """How many collectives of one process group a rank has joined, and how many have completed."""
+    """The numbers of collectives in one process group that a rank has joined and that are complete."""
 
     joined: int
-    done: int | None  #: number of completed collectives, which only torch's flight recorder counts
+    done: int | None  #: number of completed collectives; only torch's flight recorder counts these
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What torch reports about the process groups of one rank. A flight recorder adds to it."""
+    """The information that torch reports about the process groups of one rank.
+
+    A flight recorder provides additional information.
+    """
 
     world_size: int = 0
-    counts: dict[int, Counts] = {}  #: number of the process group in this rank → counts
-    members: dict[str, tuple[int, ...]] = {}  #: name of the group → its global ranks, if reported
+    counts: dict[int, Counts] = {}  #: number of the process group in this rank → numbers of collectives
+
+    #: name of the group → global ranks of the group, if torch reports them
+    members: dict[str, tuple[int, ...]] = {}
     waiting: tuple[Waiting, ...] = ()
-    names: dict[int, str] = {}  #: number of the process group in this rank → its name, if both are known
-    axes: dict[str, Axis] = {}  #: name of the group → its parallel axis, if known
+    #: number of the process group in this rank → name of the group, if both are known
+    names: dict[int, str] = {}
+    axes: dict[str, Axis] = {}  #: name of the group → parallel axis of the group, if known
 
 
 class RankAnswer(msgspec.Struct):
-    """Everything that was read about one rank."""
+    """All information that was read about one rank."""
 
     rank: int
     pid: int
@@ -113,27 +123,31 @@ class RankAnswer(msgspec.Struct):
     condition: Condition = "alive"
     threads: tuple[ThreadStack, ...] = ()
     recorded: Recorded = Recorded()
-    lock_holder: str = ""  #: holder of the file lock that the process waits for, such as ``process 4711``
-    kernel: str = ""  #: kernel function in which the process waits, if readable
-    locked_out: bool = False  #: True if no thread was able to respond, because other code holds the GIL
+    lock_holder: str = ""  #: holder of the file lock for which the process waits, such as ``process 4711``
+    kernel: str = ""  #: kernel function in which the process waits, if it can be read
+    locked_out: bool = False  #: True if no thread could respond because other code holds the GIL
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
-    saves: dict[str, float] = {}  #: user's function that called a save → seconds of its longest save
-    left: bool = False  #: True if the rank reported its own end without an error
-    transferred: int | None = None  #: number of bytes that the main thread has read and written so far
-    processor: float | None = None  #: processor seconds of the main thread so far
-    worker: int | None = None  #: process ID of the data loader's worker that runs the user's code
+
+    #: user's function that called a save → duration of its longest save in seconds
+    saves: dict[str, float] = {}
+    left: bool = False  #: True if the rank reported that it ended without an error
+    transferred: int | None = None  #: number of bytes that the main thread has read and written
+    processor: float | None = None  #: processor time of the main thread in seconds
+    worker: int | None = None  #: process ID of the data loader's worker process that runs the user's code
     worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first
-    children: float | None = None  #: processor seconds of child processes so far
-    children_transferred: dict[int, int] = {}  #: child process → bytes that it has read and written so far
-    step: int | None = None  #: the newest completed step that the probe observed
+    children: float | None = None  #: processor time of the child processes in seconds
+
+    #: process ID of a child process → number of bytes that it has read and written
+    children_transferred: dict[int, int] = {}
+    step: int | None = None  #: the latest completed step that the probe observed
 
 
 class RankGroup(msgspec.Struct, frozen=True):
     """A process group of the job."""
 
-    id: str  #: name and ranks of the group, which are equal in all its ranks
-    ranks: str  #: global ranks, folded, such as ``0-7,16``
-    name: str = ""  #: name that torch or the framework gives the group
+    id: str  #: name and ranks of the group; all ranks of the group have the same ID
+    ranks: str  #: global ranks of the group as text, such as ``0-7,16``
+    name: str = ""  #: name of the group in torch or in the framework
     axis: Axis = ""
 
 
@@ -146,41 +160,45 @@ class Collectives(msgspec.Struct, frozen=True):
 
 
 class StackGroup(msgspec.Struct):
-    """Ranks that are in the same state at the same place."""
+    """Ranks that are in the same state at the same place in the code."""
 
     ranks: list[int]
     kind: Kind
     condition: Condition = "alive"
-    what: str = ""  #: the operation, such as ``all_gather`` or ``DataLoader.__next__``
-    place: str = ""  #: the frame of the user's code, such as ``train.py:42 in step``
-    collective: int | None = None  #: number of joined collectives, if it differs between ranks
-    note: str = ""  #: additional information, such as the holder of the lock
+    what: str = ""  #: the operation of the ranks, such as ``all_gather`` or ``DataLoader.__next__``
+    place: str = ""  #: place in the user's code, such as ``train.py:42 in step``
+
+    #: Number of collectives that the ranks have joined, if this number differs between ranks.
+    collective: int | None = None
+    note: str = ""  #: additional information, such as the holder of a lock
     locked_out: bool = False
-    busy: bool = False  #: True if the ranks compute, but no counter advances
+    busy: bool = False  #: True if the ranks compute but none of their counters advances
     frames: list[str] = []  #: ``file:line in function``, outermost first
-    worker: int | None = None  #: process of the data loader for which the rank waits, if known
+    worker: int | None = None  #: process ID of the data loader's worker for which the ranks wait, if known
     worker_frames: list[str] = []
-    step: int | None = None  #: the newest step that the ranks have completed
-    #: Collectives by ID of the process group; all ranks of this group have joined the same number.
+    step: int | None = None  #: the latest step that the ranks completed
+
+    #: ID of a process group → position of the ranks in this group. All ranks of this record have the same
+    #: position.
     collectives: dict[str, Collectives] = {}
 
 
 class StallStacks(msgspec.Struct):
-    """The state of all ranks during a stall, on one host or on all hosts of the run.
+    """The state of all ranks during a stall, either on one host or on all hosts of the run.
 
-    The first of the `groups` contain the ranks that wait, the last ones the odd ranks.
+    In `groups`, the first groups contain the ranks that wait, and the last groups contain the odd ranks.
     """
 
-    time: float  #: Unix seconds of the last response from a rank
-    seconds: float  #: duration of the query of all ranks
+    time: float  #: Unix time of the last response from a rank, in seconds
+    seconds: float  #: number of seconds that the query of all ranks took
     groups: list[StackGroup] = []
     odd: list[int] = []
     why: Why = ""
-    elsewhere: int = 0  #: number of ranks on other hosts, whose state is unknown here
-    file: str = ""  #: file in the run's folder that contains all stacks
-    pids: dict[int, int] = {}  #: rank → process ID, for the ranks of this host
-    layout: list[RankGroup] = []  #: the known process groups
-    hosts: dict[str, str] = {}  #: host → its folded ranks; empty for a single host
+    elsewhere: int = 0  #: number of ranks on other hosts; the state of these ranks is unknown to this host
+    file: str = ""  #: file with all stacks, in the folder of the run
+    pids: dict[int, int] = {}  #: rank → process ID, for the ranks on this host
+    layout: list[RankGroup] = []  #: the process groups that are known
+    hosts: dict[str, str] = {}  #: host → ranks of the host as text; empty if there is only one host
     silent: list[str] = []  #: hosts of the run that do not respond
-    candidates: list[int] = []  #: ranks that may be the culprit, if the culprit is not certain
-    confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 without a result
+    candidates: list[int] = []  #: ranks that may be the culprit, if it is uncertain which rank is the culprit
+    confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 if there is no result

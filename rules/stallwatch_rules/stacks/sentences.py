@@ -1,4 +1,4 @@
-"""Describe what the ranks of a stalled run do, and which ranks hold up the run, as messages."""
+"""Create messages about the activities of the ranks in a stall, and about the ranks that hold up the run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from stallwatch_rules.text.digest import fold_names, fold_ranks
 
 _MOST_GROUPS = 4
 _MOST_HOSTS = 4
-_MOST_SHOWN = 40  # maximum number of characters of folded ranks
-_MOST_HOST_NAMES = 48  # maximum number of characters of folded hostnames
+_MOST_SHOWN = 40  # maximum number of characters in a list of ranks such as "0–2, 16"
+_MOST_HOST_NAMES = 48  # maximum number of characters in a short list of hostnames
 DATA_LOADING = "data loading"  # label in `kinds` that is not repeated in parentheses
-_IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
+
+# Kinds of activity that have the same message template.
+_IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 
 
 def sentence(stacks: StallStacks) -> Text:
     """Return a sentence such as ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``.
 
-    For several hosts, the sentence begins with the ranks to blame, each with its host.
+    If the run has several hosts, the sentence begins with the ranks to blame, and names the host of each.
     """
     if not stacks.groups:
         return ""
@@ -48,7 +50,7 @@ def sentence(stacks: StallStacks) -> Text:
 
 
 def _clauses_by_host(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
-    """Return the parts of a sentence about ranks on several hosts, the odd ranks first."""
+    """Return the parts of a sentence about ranks on several hosts. The odd ranks come first."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
     if stacks.silent:
@@ -77,7 +79,7 @@ def _clauses_by_host(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[s
 
 
 def _ranks(ranks: Sequence[int]) -> Message:
-    """Return the numbers of ranks as text, or only their count if the numbers are too many."""
+    """Return the ranks as text. If the text is too long, return the number of ranks instead."""
     folded = fold_ranks(ranks)
     if len(folded) <= _MOST_SHOWN:
         return message("stacks.numbers", ranks=folded, count=len(ranks))
@@ -85,7 +87,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
-    """Return the title of a stall, extended by the ranks that hold up the run and their place, if known.
+    """Return the title of a stall with the ranks that hold up the run and their place, if known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
@@ -94,19 +96,19 @@ def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
 
 
 def bare_title(title: Text) -> Text:
-    """Return a title without the ranks that were added to it."""
+    """Return a title without the ranks that `with_title_prefix` added."""
     while isinstance(title, Message) and names_ranks(title):
         title = cast("Text", title.params["title"])
     return title
 
 
 def names_ranks(title: Text) -> bool:
-    """Return whether a title already names the ranks."""
+    """Return whether a title already mentions ranks."""
     return has(title, "stacks.titled", "diagnosis.of-ranks", "diagnosis.of-ranks-on")
 
 
 def blamed(stacks: StallStacks) -> Text:
-    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``; empty if it is unknown."""
+    """Return a text such as ``rank 1 holds up the run at train.py:30 in main``; empty if nothing is known."""
     if stacks.hosts and (found := _blame_of_hosts(stacks)):
         return found
     place = place_of(stacks)
@@ -120,7 +122,10 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return the odd ranks with their place, such as ``rank 1 at train.py:30 in main``; empty without one."""
+    """Return the odd ranks and their place, such as ``rank 1 at train.py:30 in main``.
+
+    The text is empty if the place is unknown.
+    """
     place = place_of(stacks)
     if not place or not stacks.odd:
         return message("stacks.at", place=place) if place else ""
@@ -134,7 +139,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blame_of_hosts(stacks: StallStacks) -> Text:
-    """Return a text for a run on several hosts, if no single rank can be blamed."""
+    """Return a text for a run on several hosts if no single rank can be blamed."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))
@@ -153,7 +158,10 @@ def _key_of_blame(stacks: StallStacks) -> str:
 
 
 def suspects(stacks: StallStacks) -> list[StackGroup]:
-    """Return the groups of ranks that hold up the run. If all ranks do the same, return their only group."""
+    """Return the groups of ranks that hold up the run.
+
+    If all ranks are in one group and no rank is odd, return this group.
+    """
     if stacks.odd:
         return odd_groups(stacks)
     return stacks.groups if len(stacks.groups) == 1 else []
@@ -165,13 +173,16 @@ def odd_groups(stacks: StallStacks) -> list[StackGroup]:
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks in the order of the run's hosts; empty for a run on one host."""
+    """Return the hosts of these ranks in the order of the hosts of the run; empty for a run on one host."""
     wanted = set(ranks)
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
 
 def few_hosts(hosts: Sequence[str]) -> Text:
-    """Return hostnames in short form, such as ``n1–n3, n7``. If this is too long, return their number."""
+    """Return a short list of hosts, such as ``n1–n3, n7``.
+
+    If the list is too long, return the number of hosts instead.
+    """
     folded = fold_names(hosts)
     return folded if len(folded) <= _MOST_HOST_NAMES else message("stacks.many-hosts", count=len(hosts))
 
@@ -183,7 +194,7 @@ def placed(place: str) -> Text:
 
 
 def _most_informative(stacks: StallStacks) -> list[StackGroup]:
-    """Return the groups to describe: the largest groups that are not odd, followed by the odd groups."""
+    """Return the groups to describe: the largest groups that are not odd, and then the odd groups."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]
     rest = [group for group in stacks.groups if group.ranks[0] not in stacks.odd]
     return rest[: _MOST_GROUPS - len(odd)] + odd
@@ -208,7 +219,7 @@ def _clause(group: StackGroup, who: Message) -> Message:
     if group.note and group.kind == "lock":
         about.append(message("stacks.held-by", holder=group.note))
     if kind == "unknown" and group.place:
-        kind = "last"  # the place is from a dump of the flight recorder
+        kind = "last"  # the place is from a flight recorder dump
     if group.place and kind not in ("busy", "code", "last"):
         about.append(placed(group.place))
     if group.locked_out:

@@ -1,4 +1,7 @@
-"""Convert ranks to and from text such as ``0-7,16``, the form in which they are stored and sent."""
+"""Convert ranks to and from text such as ``0-7,16``.
+
+Stallwatch stores and sends ranks in this form.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.text.digest import neighbours
 from stallwatch_rules.text.lazy import lazy
 
-MOST_RANKS = 1 << 17  #: maximum number of ranks of a job
-_MOST_MEMBERS = 1 << 21  # maximum number of members of all groups together
+MOST_RANKS = 1 << 17  #: maximum number of ranks in a job
+_MOST_MEMBERS = 1 << 21  # maximum number of members in all groups together
 _SPANS = lazy(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*")
 _SPAN = lazy(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def spans_of(ranks: Iterable[int]) -> str:
-    """Return ranks in the form of text: ``[0, 1, 2, 16]`` becomes ``0-2,16``."""
+    """Return ranks as text. For example, ``[0, 1, 2, 16]`` becomes ``0-2,16``."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in neighbours(ranks))
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:
     """Return the ranks in a text such as ``0-2,16``.
 
-    The result is empty if the text is malformed or has more than ``MOST_RANKS`` ranks.
+    The result is empty if the text is malformed or contains more than ``MOST_RANKS`` ranks.
     """
     found: list[int] = []
     for first, last in _SPAN.findall(spans) if _SPANS.fullmatch(spans) else ():
@@ -34,14 +37,17 @@ def ranks_in(spans: str) -> tuple[int, ...]:
 
 
 def host_of(rank: int, hosts: Mapping[str, str]) -> str:
-    """Return the host of a rank; empty if unknown. `hosts` contains the ranks of each host as text."""
+    """Return the host of a rank; empty if the host is unknown.
+
+    `hosts` maps each host to its ranks as text.
+    """
     return next((host for host, ranks in hosts.items() if rank in ranks_in(ranks)), "")
 
 
 def members_of(layout: Iterable[RankGroup]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of process groups by ID.
+    """Return a mapping from the IDs of process groups to the ranks of the groups.
 
-    If a layout has more ranks than is plausible, only the first groups are returned.
+    If the groups have too many members in total, only the first groups are returned.
     """
     found: dict[str, tuple[int, ...]] = {}
     left = _MOST_MEMBERS

@@ -1,4 +1,4 @@
-"""Build the wait-for graph of a run. It shows for which ranks each rank waits in a collective."""
+"""Build the wait-for graph of a run. The graph shows for which ranks each rank waits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import msgspec
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup
 from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
 
-ANYBODY, UNKNOWN = -1, -2  #: special nodes: any rank that does not wait; ranks that did not report
-Role = str | tuple[int, ...]  #: purpose of a group: its axis, or its shape if it has no name
+ANYBODY, UNKNOWN = -1, -2  #: special nodes: any rank that does not wait, and ranks that did not report
+Role = str | tuple[int, ...]  #: purpose of a process group: its axis, or its shape if the group has no axis
 
-_FEW = 0.25  # maximum share of all ranks that counts as a small minority
+_FEW = 0.25  # maximum share of all ranks in a small minority
 _WAITS = ("collective", "joining")
 _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
 
 
 class Run:
-    """The ranks of a run, which are grouped by state, and facts about them."""
+    """The ranks of a run, grouped by state, and information about these ranks."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Run:
             group.id: group.axis or _shape(self.members[group.id]) for group in known
         }
         self.pipelines = [self.members.get(group.id, ()) for group in layout if group.axis == "pp"]
-        #: True if there are several kinds of groups, so that ranks can wait in different groups.
+        #: True if there are several kinds of groups, because ranks can then wait in different groups.
         self.mixed = len({group.axis for group in layout if group.axis not in ("", "world", "dp")}) > 0
-        #: Groups with unknown members; ranks without counters can be members.
+        #: IDs of the groups whose members are unknown. Any rank without counters can be a member.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
             some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
@@ -58,7 +58,7 @@ class Run:
 
     @cached_property
     def counts(self) -> dict[int, list[tuple[str, int]]]:
-        """The number of collectives that each rank has joined, by group."""
+        """The numbers of collectives that each rank has joined, one for each of its groups."""
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for id, ranks in self.members.items():
             for rank in ranks:
@@ -67,17 +67,18 @@ class Run:
         return found
 
     def count(self, rank: int, id: str) -> Collectives | None:
-        """Return the position of a rank in a process group; ``None`` if it is unknown."""
+        """Return the position of a rank in a process group; ``None`` if the position is unknown."""
         at = self.owner.get(rank)
         return self.groups[at].collectives.get(id) if at is not None else None
 
     @cached_property
     def passing(self) -> list[Sequence[int]]:
-        """The pipelines of the run, each with its ranks in the order of the stages.
+        """The pipelines of the run. The ranks of each pipeline are in the order of its stages.
 
-        If groups have no names, the pipelines are the groups with the largest distance between ranks, among
-        those without a member in a collective. Frameworks (Megatron-LM, DeepSpeed, torch's meshes) place the
-        stages of a pipeline furthest apart.
+        If the groups have no axes, kinds of groups with a pending collective or with different counts are
+        excluded. Of the other groups, the pipelines are those with the largest distance between ranks,
+        because frameworks (Megatron-LM, DeepSpeed, torch's meshes) place the stages of a pipeline furthest
+        apart.
         """
         if self.pipelines:
             return self.pipelines
@@ -103,7 +104,7 @@ class Run:
 
 
 class Split(msgspec.Struct):
-    """A process group in which ranks have joined different numbers of collectives."""
+    """A process group whose ranks have joined different numbers of collectives."""
 
     id: str
     late: set[int]
@@ -113,16 +114,16 @@ class Split(msgspec.Struct):
 class WaitGraph:
     """The wait-for graph of a run.
 
-    Edges lead from ranks to collectives, whose numbers are negative, and from collectives to the ranks that
-    have not joined.
+    Ranks have edges to the collectives in which they wait. Collectives, whose node numbers are negative, have
+    edges to the ranks that have not joined.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # ranks for which ranks with counters wait
+        self.missed: set[int] = set()  # ranks for which other ranks wait, as counters show
         self.splits: list[Split] = []
-        self.visible: set[int] = set()  # ranks that are known to wait in a counted collective
+        self.visible: set[int] = set()  # ranks that certainly wait in a collective that counters show
         self._nodes = UNKNOWN
         for id, ranks in run.members.items():
             self._add_group(id, ranks)
@@ -148,7 +149,8 @@ class WaitGraph:
         levels: dict[int, list[int]] = defaultdict(list)
         for at, count in counts.items():
             levels[count.joined].append(at)
-        # A rank without counters is missing if it does not wait; otherwise it can be waiting in this group.
+        # If a rank without counters does not wait, it has not joined the collective. If it waits, it can be
+        # waiting in this group.
         late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
         missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
         before: int | None = None
@@ -179,7 +181,7 @@ class WaitGraph:
             self.splits.append(Split(id, passed - ahead, ahead))
 
     def _may_wait(self, at: int, count: Collectives) -> bool:
-        """Return whether the ranks of a group can be waiting for a collective of this process group."""
+        """Return whether the ranks of a group may be waiting for a collective of this process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
@@ -209,13 +211,13 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes for which others wait, but which do not wait for another node themselves."""
+        """Return the nodes for which other nodes wait, and which do not wait for any node themselves."""
         targets = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         waited_for = _reachable(targets, self.edges)
         return {node for node in waited_for if not self.edges.get(node)}
 
     def ranks_in_circles(self) -> set[int]:
-        """Return the ranks in cycles from which no path leads out."""
+        """Return the ranks in cycles from which no path leads to nodes outside the cycle."""
         waiters: dict[int, list[int]] = defaultdict(list)
         for node, others in self.edges.items():
             for other in others:
@@ -230,7 +232,7 @@ class WaitGraph:
                 node = outside.pop()
                 reached = _reachable([node], self.edges)
                 leading = _reachable([node], waiters, done)
-                outside = reached - leading  # from these nodes, no path leads back
+                outside = reached - leading  # no path leads back from these nodes to the current node
             done |= leading
             if len(reached) > 1:
                 found |= reached
@@ -250,7 +252,7 @@ def _reachable(
 
 
 def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the stride, extent and number of ranks, which are equal for all groups of the same kind."""
+    """Return the stride, the extent and the number of ranks. Groups of the same kind have the same values."""
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
@@ -260,7 +262,7 @@ def is_pipeline_transfer(what: str) -> bool:
 
 
 def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the ranks of the previous and the next pipeline stage, for each rank."""
+    """Return, for each rank, the ranks of the previous and the next pipeline stage."""
     found: dict[int, list[int]] = defaultdict(list)
     for stages in pipelines:
         for stage, following in pairwise(stages):
