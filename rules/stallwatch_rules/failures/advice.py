@@ -1,7 +1,7 @@
 """Provide advice for exceptions that no rule describes.
 
-The file ``advice.json`` maps the types and messages of exceptions to advice. The advice tells the user where
-to look. It does not name a cause, because the log does not show what the user's own code expected.
+The file ``advice.json`` maps the types and messages of exceptions to advice. The advice shows the user
+where to look. It does not name a cause, because the log does not show what the user's own code expected.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 BLOCK_LINES = 80  #: maximum number of lines in the stack trace of a crash
 STRAY_LINES = 3  #: number of consecutive lines outside any stack trace that ends the block of a crash
 
-#: signals that ask a process to end gracefully; Ray's reports contain these names
+#: signals that request a graceful end; Ray's reports contain these names
 GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")
 
 #: Words that begin crashes: the first line of every crash contains at least one of them. Many lines are

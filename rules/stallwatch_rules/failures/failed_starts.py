@@ -27,7 +27,7 @@ _MEANT = lazy(
     r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
     # Output of DeepSpeed's launcher.
     r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "
-    # Sentences that tell the user where to find more help.
+    # Sentences about where to find more help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
     r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"
     # Messages of Open MPI about programs and slots (help-orterun.txt and help-orte-rmaps-base.txt of 4.1).

@@ -155,8 +155,7 @@ def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mis
 
 
 def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
-    """Return ranks that waited in the same collective, in the form of a group of ranks with the same
-    stack."""
+    """Return the ranks that waited in a collective, in the form of a group of ranks with equal stacks."""
     return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
