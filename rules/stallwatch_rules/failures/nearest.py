@@ -155,7 +155,7 @@ def _texts_of(page: RulePage) -> _Page:
 
     Program output has the highest weight, explanations the lowest.
     """
-    printed = _Text.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
+    printed = _Text.of(*(line for part in page.parts for sample in part.fires for line in sample.split("\n")))
     named = _Text.of(page.title, page.id.replace("-", " "))
     explained = _Text.of(page.sections.what, page.sections.why)
     weighted = ((1.0, printed), (0.8, named), (0.5, explained))

@@ -431,8 +431,8 @@ def unknown_in(
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
     """Merge equal exceptions of several ranks into one record each, and sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
-    for each in seen:
-        groups.setdefault(_kind_key(each.raised), []).append(each)
+    for counted in seen:
+        groups.setdefault(_kind_key(counted.raised), []).append(counted)
     ordered = sorted(groups.values(), key=lambda group: _by_time(earliest(s.raised.line for s in group)))
     return [_record(group) for group in ordered]
 
@@ -453,9 +453,9 @@ def _record(group: list[CountedException]) -> UnknownException:
 
 def shown_frames(frames: list[Frame]) -> list[str]:
     """Return the innermost frames of the user's code and the innermost frames of libraries, in call order."""
-    own = [at for at, frame in enumerate(frames) if not frame.library]
+    users = [at for at, frame in enumerate(frames) if not frame.library]
     library = [at for at, frame in enumerate(frames) if frame.library]
-    return [str(frames[at]) for at in sorted(own[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]
+    return [str(frames[at]) for at in sorted(users[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]
 
 
 def _kind_key(raised: ExceptionChain) -> Key:

@@ -163,9 +163,9 @@ def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: b
     """
     if stream.templates.partial and entry.level == "info":
         return False
-    own = stream.timelines.advances
-    if own:
-        return entry.advances >= own
+    steps = stream.timelines.advances
+    if steps:
+        return entry.advances >= steps
     time = stream.when(entry.first)
     if stepped and time is not None:
         return entry.advances >= 0 and clock.after(time) == 0

@@ -215,9 +215,9 @@ class TaskLabels:
 
     def _is_node(self, task: int, text: str) -> bool:
         """Return whether a line shows that its task is a node with several ranks."""
-        own = _OWN_RANK.match(text)
-        if own is not None:
-            return int(own[1]) != task
+        prefixed = _OWN_RANK.match(text)
+        if prefixed is not None:
+            return int(prefixed[1]) != task
         process = _NCCL.match(text) if ":" in text[:80] and "NCCL" in text else None
         if process is not None:
             return self._processes.setdefault(task, process[1]) != process[1]

@@ -53,8 +53,8 @@ def render(text: Text, language: str = "en") -> str:
     if isinstance(text, str):
         return text
     language = language_of(language)
-    own = _rendered(text, language)
-    return _BETWEEN[language].join([own, *(_rendered(one, language) for one in text.then)])
+    first = _rendered(text, language)
+    return _BETWEEN[language].join([first, *(_rendered(later, language) for later in text.then)])
 
 
 def say(id: str, /, language: str = "en", **params: str | int | float | Message | list[str | Message]) -> str:
@@ -70,9 +70,9 @@ def rendered(value: T, language: str = "en") -> T:
         fields = {name: rendered(getattr(value, name), language) for name in value.__struct_fields__}
         return cast("T", type(value)(**fields))
     if isinstance(value, (list, tuple)):
-        return cast("T", type(value)(rendered(one, language) for one in value))
+        return cast("T", type(value)(rendered(item, language) for item in value))
     if isinstance(value, dict):
-        return cast("T", {key: rendered(one, language) for key, one in value.items()})
+        return cast("T", {key: rendered(item, language) for key, item in value.items()})
     return value
 
 

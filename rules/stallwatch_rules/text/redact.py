@@ -232,7 +232,7 @@ def _engine() -> _Engine:
     def filled(pattern: str) -> str:
         return _FRAGMENT.sub(lambda found: fragments[found[1]], pattern)
 
-    own = [
+    packaged = [
         msgspec.structs.replace(shape, hint=filled(shape.hint), pattern=filled(shape.pattern))
         for shape in _FILE.shapes
     ]
@@ -241,7 +241,7 @@ def _engine() -> _Engine:
         for number, pattern in enumerate(os.environ.get(SITE_PATTERNS, "").splitlines(), 1)
         if not pattern_problem(pattern)
     ]
-    return _Engine([*site, *own], fragments["KEY_LINE_HINT"])
+    return _Engine([*site, *packaged], fragments["KEY_LINE_HINT"])
 
 
 _FRAGMENT = lazy(r"\{\{(\w+)\}\}")
