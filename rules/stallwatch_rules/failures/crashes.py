@@ -19,7 +19,7 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 
 BLOCK_LINES = 80  #: maximum number of lines in the stack trace of a crash
-STRAY_LINES = 3  #: number of consecutive lines outside any stack trace that ends the block of a crash
+STRAY_LINES = 3  #: number of consecutive lines outside a stack trace after which a crash report ends
 
 #: signals that request a graceful end; Ray's reports contain these names
 GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")
@@ -124,7 +124,7 @@ class CrashReader:
         self._open: ExceptionChain | None = None
         self._lines = 0  # number of lines read since the crash began
         self._stray = 0
-        self._threads = 0  # number of threads whose stacks the block of the crash contains
+        self._threads = 0  # number of threads whose stacks the crash report contains
         self._below = False  # True if the crash's message is on the next line that is not blank
 
     @property
@@ -140,7 +140,7 @@ class CrashReader:
         If an earlier crash ended before this line, return it.
 
         ``in_message`` is True if the line may be part of the message of a Python exception. Such a message
-        may quote a crash (see `_QUOTED`).
+        may quote a crash report (see `_QUOTED`).
         """
         ended: ExceptionChain | None = None
         if self._open is not None:

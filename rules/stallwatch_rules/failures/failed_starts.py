@@ -1,8 +1,8 @@
 """Classify the output that follows the message of a failed start.
 
-Shells, launchers, and usage texts end a start without a traceback. However, scripts also call tools that are
-not installed on the machine, and then continue. The failure ended the start only if all following output is
-of the kinds that this module lists.
+A start can fail without a traceback, with a message from a shell or a launcher, or with a usage text.
+However, scripts also call tools that are not installed on the machine, and continue without them. The failure
+ended the start only if all output after its message is of the kinds that this module lists.
 """
 
 from __future__ import annotations

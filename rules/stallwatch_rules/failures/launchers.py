@@ -163,7 +163,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(process), step, line) for process, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Return whether a launcher reports that the rank failed and that it did not end this rank itself."""
+        """Return whether a launcher reports that the rank failed without being ended by the launcher."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 

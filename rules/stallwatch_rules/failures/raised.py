@@ -124,7 +124,8 @@ class ExceptionChain(msgspec.Struct):
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
         name = re.split(r"[/\\]", outermost.path)[-1]
-        return "" if name.startswith("<") else name  # every script can start the child process "<string>"
+        # a child process of any script can have the name "<string>"
+        return "" if name.startswith("<") else name
 
     @property
     def relays(self) -> bool:
@@ -200,8 +201,8 @@ _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|E
 # messages to which the code that raised the exception added no text
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"
 RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
-#: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and
-#: W&B.
+#: Exceptions that Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and
+#: W&B raise after another part of the program has ended.
 ECHOES = (
     SecondaryException(_LOST, beside=True),
     SecondaryException(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
@@ -359,8 +360,8 @@ def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | N
 def _is_at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
     if place.file.endswith("/"):
-        # A folder of the user can also have a short name. A path with several folders also identifies a
-        # checkout of the package.
+        # A user's folder can have the same short path. A path with several folders also identifies a checkout
+        # of the package.
         inside = (call.library or place.file.count("/") >= DEEP) and f"/{place.file}" in path
     else:
         inside = path.endswith(f"/{place.file}")

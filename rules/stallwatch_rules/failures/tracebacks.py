@@ -29,8 +29,8 @@ _NOTEBOOK_FRAME = lazy(
 )
 NOTEBOOK_SOURCE = lazy(r"-*> ?\d+ ")
 INDENT = "  "  # indentation of a frame relative to its header
-# A line of source code is indented more than its frame. A line that is indented less than source code is the
-# final exception. In such an excerpt, the frames and the exception have lost their different indentations.
+# The final exception in an excerpt in which frames and the exception have the same indentation. Source code
+# is indented more than frames, and therefore more than this exception.
 LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
 GROUP_HEADER = "Exception Group Traceback"
 MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin in front of an exception group and its parts
@@ -74,7 +74,7 @@ _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# The level of a warning in a logger's prefix in front of a traceback's header. Such a failure did not end the
+# The level of a warning in the logger's prefix of a traceback's header. Such a failure did not end the
 # program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray prints the name of the task, followed by the task's own frames. It does the same for an actor that
@@ -153,7 +153,7 @@ def is_error(name: str, adjoining: bool) -> bool:
     capitalized name is accepted, and also the name ``error`` in a module.
     """
     last = name.rpartition(".")[2]
-    # In a script without capital letters, any name counts.
+    # In a writing system without capital letters, any name counts.
     return bool(ERROR_NAME.search(last)) or (
         adjoining and (bool(_OWN_NAME.match(name)) or not name.isascii())
     )

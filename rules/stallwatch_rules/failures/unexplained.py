@@ -58,7 +58,7 @@ def _drain() -> Any:
     return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")
 
 
-#: Lines that follow any failure: rows of torchrun's table, and CUDA's constant advice.
+#: Lines that can follow any failure: rows of torchrun's table, and advice that CUDA prints in all its errors.
 _BOILERPLATE = lazy(
     r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
     r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
