@@ -56,7 +56,7 @@ def takes_name(name: str) -> bool:
 
 
 def archive_named(name: str) -> str | None:
-    """Return the kind of archive to which a file's name refers: ``"zip"``, ``"tar"``, or ``None``."""
+    """Return the kind of archive that a file's name indicates: ``"zip"``, ``"tar"``, or ``None``."""
     found = _ARCHIVE.search(name)
     return None if found is None else "zip" if found["zip"] else "tar"
 

@@ -198,7 +198,7 @@ class _Expansion:
     def forget(self) -> None:
         """Discard the list of files that were added.
 
-        It frees memory, because the log files refer to this object.
+        Otherwise, the list would occupy memory as long as log files refer to this object.
         """
         self._known.clear()
 
@@ -366,7 +366,7 @@ class _Expansion:
     def _once(self, name: str, opened: BinaryIO) -> None:
         """Add a pipe.
 
-        A pipe can be read only once, so the bytes from which its kind is determined are kept.
+        A pipe can be read only once, so the bytes from which its kind is determined become part of the log.
         """
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:

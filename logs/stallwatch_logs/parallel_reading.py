@@ -116,7 +116,7 @@ def read_all(
         engine.patterns.compile()
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     # The current process also reads files, because the other processes need time to start. Between two
-    # portions, it submits the next job. Otherwise, a job could wait for this process while another process is
+    # portions, it submits the next job, so that no job waits for a busy process while another process is
     # idle.
     with _processes(count, pages, board, engines if parallel.forks else None) as pool:
         yield from read(None if pool is None else Helpers(pool, count, pages.named(), board, here=True))

@@ -1,4 +1,4 @@
-"""Read failures without a Python traceback, such as C++ exceptions, fatal signals and error files.
+"""Read failures without a Python traceback, such as C++ exceptions, fatal signals, and error files.
 
 A ``CrashReader`` reads the lines of one source and rank in their order. The ``TracebackReader`` reads the
 same lines.

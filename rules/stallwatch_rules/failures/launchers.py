@@ -48,7 +48,7 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of launchers' reports about failures: torchrun's, Open MPI's and DeepSpeed's."""
+    """Reader of launchers' reports about failures: torchrun's, Open MPI's, and DeepSpeed's."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
     exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code

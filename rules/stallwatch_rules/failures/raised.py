@@ -129,7 +129,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def relays(self) -> bool:
-        """True if the exception only reports the failure of another command, notebook cell or trial."""
+        """True if the exception only reports the failure of another command, notebook cell, or trial."""
         return any(echo.agrees(self) for echo in RELAYS)
 
     @property

@@ -39,7 +39,7 @@ _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
 # Words that cannot be part of a prefix: the description of a progress bar, a phase other than training, a
-# document, and "CANCELLED". The last word precedes the time in Slurm's message about the end of a job.
+# document, and "CANCELLED", which precedes the time in Slurm's message about the end of a job.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
@@ -186,7 +186,7 @@ def _form(lead: str) -> re.Pattern[str]:
 def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
     """Return whether the prefix contains text that is not part of the known prefixes.
 
-    These are always removed.
+    Known prefixes are removed in any case.
     """
     prefixes = [prefix for prefix, _ in map(lead.take, lines) if prefix]
     return any(take_rank(f"{prefix}x")[1] != "x" for prefix in prefixes[:_PROBED])

@@ -1,10 +1,11 @@
 """Render messages in English and Chinese. No other module chooses a language.
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
-is the template for ``count=1``. In addition to Python's own format specifications, a field can have
+is the template for ``count=1``. In addition to Python's own format specifications, a field can have these
+specifications:
 * ``span``: format seconds as a duration, such as ``42 s`` or ``3 min 10 s``,
 * ``one|many``: use the first word if the number is 1, and otherwise the second word,
-* ``commas``, ``semicolons`` or ``brackets``: join the items of a list in this way,
+* ``commas``, ``semicolons``, or ``brackets``: join the items of a list in this way,
 * ``capital``, alone or after a comma (``semicolons,capital``): convert the first letter to a capital.
 
 A test checks that both languages have the same keys with the same fields.
@@ -77,7 +78,7 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def contains_message(text: Text, *ids: str) -> bool:
-    """Return whether a text is or contains one of these messages, or the words of version 0.1 for it."""
+    """Return whether a text is or contains one of these messages, possibly in the words of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:

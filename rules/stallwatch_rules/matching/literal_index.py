@@ -229,7 +229,7 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """Index additional texts (``words``) and all patterns, except the numbers in ``without``.
+        """Index additional texts (``words``) and all patterns except those whose numbers are in ``without``.
 
         The numbers of hits of additional texts follow those of ``owners``.
         """

@@ -57,7 +57,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: class names of exceptions, optionally with their modules; empty for any class
     exceptions: list[str] = []
     message: str = ""  #: regular expression that must match part of the exception's message
-    #: True if exceptions also count that are raised in functions called by this code
+    #: True if exceptions that are raised in functions called by this code also count
     below: bool = False
 
 

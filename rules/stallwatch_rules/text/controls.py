@@ -10,8 +10,8 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-# Terminal codes: colors, cursor movements, titles, links. CSI sequences, OSC sequences up to their end (but
-# never beyond the end of the line), and short codes.
+# Terminal codes, for example for colors, cursor movements, titles, and links. The pattern matches CSI
+# sequences, OSC sequences up to their end (but never beyond the end of the line), and short codes.
 _CODE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
 TERMINAL_CODES = lazy(_CODE)
 TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
@@ -34,7 +34,7 @@ def without_controls(text: str, instead: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """Remove terminal codes and invalid characters from a text. File names can contain any bytes."""
+    """Replace control characters and invalid characters with ``?``. File names can contain any bytes."""
     return without_controls(text, "?").encode(errors="replace").decode()
 
 

@@ -14,7 +14,7 @@ _WESTERN = lazy(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-# ASCII bytes. To remove them and count the other bytes is ten times as fast as to search for other bytes.
+# ASCII bytes. Removing them and counting the rest is ten times as fast as searching for the other bytes.
 _ASCII = bytes(range(0x80))
 #: All bytes that cannot start a UTF-8 character of three or four bytes.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))

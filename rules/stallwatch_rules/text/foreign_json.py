@@ -46,9 +46,10 @@ def without_surrogates(value: Any) -> Any:
 
 
 def require_bounded(root: Any, most: int = MAX_VALUES, depth: int = MAX_DEPTH) -> Any:
-    """Return the value.
+    """Check the size and the nesting of a value, and return the value.
 
-    Raise `RecursionError` if it is nested too deeply, or if it repeats parts too often.
+    Raise `RecursionError` if the value has too many parts or is nested too deeply. A part to which the value
+    refers twice counts twice.
     """
     count, containers = 0, [(root, 0)]
     while containers:

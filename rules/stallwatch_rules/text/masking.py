@@ -1,4 +1,4 @@
-"""Derive the template of a message: its text without numbers, addresses, IDs and paths.
+"""Derive the template of a message: its text without numbers, addresses, IDs, and paths.
 
 ``masked`` returns a template for display. ``template_key`` and ``skeleton`` return keys for tables, and are
 about 60 times as fast. Decision 27 lists the modules that use other templates, with the reasons.
