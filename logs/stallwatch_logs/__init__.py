@@ -1,10 +1,10 @@
-"""Read logs from files: find them, unpack them, and read them with several processes.
+"""Find, unpack, and read log files, with several processes if this saves time.
 
-* Find files: `log_files` (the logs that paths refer to), `file_names` (names of logs, ranks in names), `jobs`
-  (files of one job)
-* Read bytes: `archives`, `decompress`, `json_files` (notebooks, trainer_state.json), `portions`; `inputs`
-  (limits, and problems with inputs)
-* Read lines: `line_format` (line prefixes), `file_reading` (one file)
+* Find files: `log_files` (logs at the paths that a user specifies), `file_names` (names of logs, and ranks in
+  names), `jobs` (files of the same job)
+* Read bytes: `archives`, `decompress`, `json_files` (notebooks, trainer_state.json), `portions`, `inputs`
+  (limits on inputs, and problems with inputs)
+* Read lines: `line_format` (prefixes of lines), `file_reading` (a single file)
 * Read in parallel: `parallel_reading` (all files of a run), `sharing` (distribution of files among
   processes), `workers` (the processes)
 """

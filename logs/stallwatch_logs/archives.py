@@ -1,4 +1,4 @@
-"""Stream the members of zip and tar archives, without extracting anything to disk."""
+"""Stream the members of zip and tar archives without extracting them to disk."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, BinaryIO, cast
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
-_HEADER = 1024 * 1024  # maximum size of the headers of one file in a tar archive, in bytes
-_DIRECTORY = 16 * 1024 * 1024  # maximum bytes of a zip archive's directory, enough for 100,000 files
-_KEYWORDS = 1000  # maximum number of keywords in global headers
-_HEADERS = 20  # maximum number of tar entries (also folders and links) per permitted file
+_HEADER = 1024 * 1024  # maximum size of the headers of a file in a tar archive, in bytes
+_DIRECTORY = 16 * 1024 * 1024  # maximum size of a zip archive's directory, in bytes; enough for 100,000 files
+_KEYWORDS = 1000  # maximum number of keywords in the global headers of a tar archive
+_HEADERS = 20  # maximum number of tar entries (including folders and links) per permitted file
 
 Chunks = Iterator[bytes]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive."""
+    """A file in an archive, with its name and its size."""
 
     name: str
     size: int
@@ -30,7 +30,7 @@ class Member:
 
 
 def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits) -> list[Member]:
-    """Return the files of a zip archive; ``size`` is the size of the archive in bytes."""
+    """Return the files in a zip archive. ``size`` is the size of the archive in bytes."""
     import lzma
     import zipfile
 
@@ -40,7 +40,8 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
-    meter = Meter(limits, taken=size)  # shared by all members: overlapping members repeat the same bytes
+    # all members share the meter, because overlapping members repeat the same bytes
+    meter = Meter(limits, taken=size)
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
     def reader(info: zipfile.ZipInfo) -> Callable[[], Chunks]:
@@ -61,7 +62,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
 
 
 def _check_directory(archive: BinaryIO) -> None:
-    """Raise an error if the directory of a zip archive is too large, because zipfile keeps it in memory."""
+    """Raise an error if the directory of a zip archive is too large. zipfile stores it in memory."""
     import zipfile
 
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
@@ -78,7 +79,7 @@ def _counted(chunks: Chunks, meter: Meter) -> Chunks:
 
 
 def _any(stream: BinaryIO, outer: Meter) -> Chunks:
-    """Return the bytes of a member of an archive; decompress a member that is itself a compressed file."""
+    """Return the bytes of a member of an archive. Decompress a member that is a compressed file."""
     head = stream.read(512)
     kind = kind_of(head)
     if kind in ("zip", "tar"):
@@ -87,17 +88,17 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
 
 
 def resumed(head: bytes, stream: Any) -> BinaryIO:
-    """Return a stream of the bytes that were already read from a stream, followed by its other bytes."""
+    """Return a stream of the bytes that were already read from ``stream``, followed by its other bytes."""
     return cast(BinaryIO, _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b""))))
 
 
 def nested(kind: str) -> InputError:
-    """Return the error that reports an archive inside another archive, which is not read."""
+    """Return the error for an archive inside another archive. Such archives are not read."""
     return InputError(f"is a {kind} archive within an archive, and not read", "unpack it and give the folder")
 
 
 class TarFile:
-    """A tar archive, possibly compressed, whose members are read in a single pass from beginning to end."""
+    """A tar archive, which may be compressed. Its members are read in one pass from beginning to end."""
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive
@@ -106,10 +107,13 @@ class TarFile:
         self._pass: Iterator[tuple[int, str, int, BinaryIO]] | None = None
         self._meter = Meter(limits)
         self._at = -1
-        self._reported = ""  # error of the whole archive, which is reported only once
+        self._reported = ""  # error of the whole archive, stored so that it is reported only once
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """Return the files of the archive, and the error if it is broken after these files."""
+        """Return the files in the archive.
+
+        If the archive is broken after these files, also return the error.
+        """
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):
@@ -136,13 +140,13 @@ class TarFile:
         except InputError as error:
             if error.message != self._reported or isinstance(error, TimeIsUp):
                 raise
-        except tarfile.TarError as error:  # the archive ends before its member ends
+        except tarfile.TarError as error:  # the archive ends inside a member
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
-        """Yield the files of the archive, each with its index, name, size and content.
+        """Yield the files in the archive, each with its index, name, size, and content.
 
-        The meter `members` counts the unpacked bytes of the archive as its input.
+        The meter `members` counts the bytes of the unpacked archive as its input.
         """
         import tarfile
 
@@ -181,7 +185,7 @@ def _bounded_headers() -> type:
     import tarfile
 
     class Headers:
-        """A stream that limits how many bytes the headers of one file can have."""
+        """A stream that limits the number of bytes in the headers of one file."""
 
         def __init__(self, stream: Any) -> None:
             self._stream, self._left = stream, _HEADER
@@ -194,9 +198,9 @@ def _bounded_headers() -> type:
             return self._stream.read(size)
 
     class Bounded(tarfile.TarInfo):
-        """Member of a tar archive whose extended headers and list of holes are limited in size.
+        """Member of a tar archive, with limits on the sizes of its extended headers and its list of holes.
 
-        tarfile itself reads as many bytes as the archive declares.
+        Without these limits, tarfile reads as many bytes as the archive declares.
         """
 
         @classmethod
@@ -209,7 +213,7 @@ def _bounded_headers() -> type:
                 archive.fileobj = stream
 
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            if len(archive.pax_headers) > _KEYWORDS:  # every global header adds keywords
+            if len(archive.pax_headers) > _KEYWORDS:  # every global header can add keywords
                 raise tarfile.ReadError("its global headers hold too many keywords")
             return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]
 
@@ -217,7 +221,7 @@ def _bounded_headers() -> type:
 
 
 class _Joined(io.RawIOBase):
-    """A file-like object that reads from an iterator of portions of bytes."""
+    """A file-like object that reads the bytes of an iterator."""
 
     def __init__(self, portions: Chunks) -> None:
         self._portions = portions

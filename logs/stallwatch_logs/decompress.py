@@ -1,7 +1,7 @@
-"""Read gzip, xz, bzip2 and zstandard files in portions of limited size.
+"""Decompress gzip, xz, bzip2, and zstandard files in portions of limited size.
 
-For an incomplete or corrupt file, the valid content before the error is returned, because logs are often
-copied while they are written.
+If a file is incomplete or corrupt, its valid content before the error is returned. Logs are often copied
+while they are still being written.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
-_PIECE = 64 * 1024  # number of compressed bytes per call of a decompressor
-_MEMORY = 512 * 1024**2  # maximum size of a decompressor's dictionary, in bytes
+_PIECE = 64 * 1024  # number of compressed bytes passed to each call of a decompressor
+_MEMORY = 512 * 1024**2  # maximum size of the dictionary of a decompressor, in bytes
 
 
 def kind_of(head: bytes) -> Kind:
-    """Return the file type, such as a compression format, from the first bytes (at least 512)."""
+    """Return the kind of a file, such as a compression format, from its first bytes (at least 512 bytes)."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"\xfd7zXZ\0"):
@@ -39,7 +39,7 @@ def kind_of(head: bytes) -> Kind:
 
 
 def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
-    """Yield the bytes of a stream; decompress them if ``kind`` is a compression."""
+    """Yield the bytes of a stream. Decompress them if ``kind`` is a compression format."""
     if kind == "gzip":
         return _gzip(raw, meter)
     if kind == "xz":
@@ -51,40 +51,40 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
         return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
     if kind == "zstandard":
-        # This decompressor cannot limit the output of one call, so the input per call is small.
+        # The zstandard decompressor cannot limit the output of a call, so each call receives little input.
         return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
     try:
         sparse = is_sparse(raw.fileno())
-    except (OSError, AttributeError):  # not a file of the operating system
+    except (OSError, AttributeError):  # the stream is not a file of the operating system
         sparse = False
     return _without_holes(raw) if sparse else iter(lambda: raw.read(CHUNK), b"")
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a sparse file without its holes, which would be read as up to terabytes of NULs."""
+    """Yield the bytes of a sparse file without its holes, which can contain terabytes of NULs."""
     file, at = raw.fileno(), 0
     while True:
         try:
             at = os.lseek(file, at, os.SEEK_DATA)
             end = os.lseek(file, at, os.SEEK_HOLE)
-        except OSError:  # only a hole follows
+        except OSError:  # the rest of the file is a hole
             return
         while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
             at += len(portion)
             yield portion
-        if at < end:  # the file was truncated during the read
+        if at < end:  # the file was truncated while it was read
             return
 
 
 class BrokenStream(InputError):
-    """Error: the compressed bytes are invalid, although they could be read."""
+    """Error for compressed bytes that could be read but are invalid."""
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """Decompress gzip with isal if it is installed, because it is more than twice as fast as zlib.
+    """Decompress gzip with isal, if it is installed. isal is more than twice as fast as zlib.
 
-    If a piece of the file contains an error, isal does not return the text of the piece before the error. In
-    this case the file is read again with zlib.
+    If a piece of the file contains an error, isal does not return the text of this piece before the error. In
+    this case, the file is read again with zlib.
     """
     isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)
@@ -105,7 +105,7 @@ def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
 
 
 class _Engine(Protocol):
-    """The interface of the decompressors of lzma and bz2."""
+    """The interface that the decompressors of lzma and bz2 have in common."""
 
     @property
     def eof(self) -> bool: ...
@@ -117,7 +117,7 @@ class _Engine(Protocol):
 
 
 class _Broken(Exception):
-    """Error in a compressed stream; ``before`` is the decompressed text of the piece before the error."""
+    """Error in a compressed stream. ``before`` is the text of the faulty piece before the error."""
 
     def __init__(self, before: bytes, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -133,7 +133,7 @@ def _isal_zlib() -> Any:
 
 
 class _Gzip:
-    """Decompressor of a member of a gzip file, with zlib or isal's compatible module."""
+    """Decompressor of a member of a gzip file. It uses zlib, or isal's compatible module."""
 
     needs_input = True
 
@@ -163,9 +163,9 @@ class _Gzip:
 
 
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
-    """Return the decompressed text of the longest prefix of `data` that is valid.
+    """Return the decompressed text of the longest valid prefix of `data`.
 
-    An error in a call of the decompressor discards the output of the whole call.
+    If a call of the decompressor fails, the output of the whole call is lost.
     """
     out, at, size = [], 0, 1 << len(data).bit_length() >> 1
     while size:
@@ -201,7 +201,7 @@ class _Zstandard:
 def _members(
     raw: BinaryIO, kind: Kind, meter: Meter, create: Callable[[], _Engine], size: int
 ) -> Iterator[bytes]:
-    """Decompress the members of a file one after another."""
+    """Decompress the members of a compressed file one after another."""
     engine: _Engine | None = None
     data = b""
     while True:
@@ -215,7 +215,7 @@ def _members(
                     )
                 return
         if engine is None:
-            data = data.lstrip(b"\0")  # skip the padding between members
+            data = data.lstrip(b"\0")  # skip null bytes that pad the space between members
             if not data:
                 continue
             engine = create()
@@ -244,7 +244,7 @@ def _lzma_error() -> type[Exception]:
 
 
 def _gathered(portions: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small portions into larger ones."""
+    """Combine small portions into larger portions."""
     held: list[bytes] = []
     size = 0
     try:

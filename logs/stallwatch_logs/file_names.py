@@ -1,8 +1,8 @@
-"""Decide by the names of files which files in a folder are logs, and which ranks printed them.
+"""Determine from the names of files which files in a folder are logs, and which ranks printed them.
 
 A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
-pod or a rank. It is the rank if several files are numbered in the same way, and the first lines of each of
-them name only the number of their own file as the rank.
+pod, or a rank. It is the number of a rank if several files are numbered in the same way and the first lines
+of each file contain only the file's own number as a rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_FOLDER = lazy(r"checkpoint-\d+|global_step_?\d+|__pycache__|node_modules|sit
 
 
 def takes_name(name: str) -> bool:
-    """Return whether a file in a folder or an archive counts as a log."""
+    """Return whether a file in a folder or an archive has the name of a log."""
     if name.startswith("."):
         return False
     archive = _ARCHIVE.search(name)
@@ -56,37 +56,37 @@ def takes_name(name: str) -> bool:
 
 
 def archive_named(name: str) -> str | None:
-    """Return the kind of archive that a file's name indicates: ``"zip"``, ``"tar"`` or ``None``."""
+    """Return the kind of archive that a file's name indicates: ``"zip"``, ``"tar"``, or ``None``."""
     found = _ARCHIVE.search(name)
     return None if found is None else "zip" if found["zip"] else "tar"
 
 
 def may_be_log(name: str) -> bool:
-    """Return whether a file can be a log. Use this for folders in which no file has a typical log name."""
+    """Return whether a file can be a log. Use this function if no file in a folder has a typical log name."""
     plain = _COMPRESSED.sub("", name)
     return not (name.startswith(".") or _NO_LOG.fullmatch(plain) or _OTHER_THINGS.fullmatch(plain))
 
 
 def enters_folder(name: str) -> bool:
-    """Return whether to search a folder for logs.
+    """Return whether a folder is searched for logs.
 
-    Hidden folders, checkpoints and installed packages are not searched.
+    Hidden folders, checkpoints, and installed packages are not searched.
     """
     return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None
 
 
-HEAD = 64 * 1024  #: number of bytes searched in each file
-MOST_FILES = 4096  #: maximum number of files with names that differ only in their numbers
+HEAD = 64 * 1024  #: number of bytes at the start of each file in which ranks are searched
+MOST_FILES = 4096  #: maximum number of files whose names differ only in their numbers
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
-# Ranks in the form of loggers and Ascend's CANN; the rank in a LoRA configuration has another form.
+# Ranks as printed by loggers and Ascend's CANN. The rank in a LoRA configuration has another form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
-_ENOUGH = 2  # minimum number of times that a file must name its rank
+_ENOUGH = 2  # minimum number of times that a file must contain its rank
 
 
 def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
-    """Return the rank of each numbered file whose first lines name its own number as the rank.
+    """Return the rank of each numbered file whose first lines contain the file's own number as the rank.
 
-    ``paths`` maps the names of the files to their paths. Files whose rank is unknown are left out.
+    ``paths`` maps the names of files to their paths. Files whose rank is unknown are omitted.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for name in paths:
@@ -96,7 +96,7 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
             family[int(found["number"])] = name
     ranks: dict[str, int] = {}
     for family in families.values():
-        # The file with the highest number comes first: a high number rarely equals a rank by chance.
+        # The file with the highest number is checked first, because a high number is rarely a rank by chance.
         if 2 <= len(family) <= MOST_FILES and all(
             _names_only(number, paths[family[number]]) for number in sorted(family, reverse=True)
         ):
@@ -105,11 +105,11 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether files that appear to be from several jobs are from the ranks or nodes of one run.
+    """Return whether files that seem to be from several jobs are from the ranks or nodes of one run.
 
-    ``jobs`` maps each job to the paths of its files. They are one run if the lines of each job name ranks, no
-    two jobs name the same rank, and all ranks together count from 0 without a gap. Reading ends at the first
-    job that shows otherwise.
+    ``jobs`` maps each job to the paths of its files. The files are from one run if the lines of each job
+    contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. No further
+    files are read after the first job that contradicts this.
     """
     seen: set[int] = set()
     for paths in jobs.values():
@@ -126,7 +126,7 @@ def _names_only(number: int, path: str) -> bool:
 
 
 def _named(path: str) -> list[int]:
-    """Return the ranks that the first lines of a file name; a rank that is named twice is returned twice."""
+    """Return the ranks in the first lines of a file. A rank that occurs twice is returned twice."""
     try:
         with Path(path).open("rb") as file:
             return [int(found) for found in _RANKS.findall(file.read(HEAD))]

@@ -1,4 +1,4 @@
-"""Read one log file for a diagnosis, or for the matches of rules."""
+"""Read a log file, either for a diagnosis or for the matches of rules."""
 
 from __future__ import annotations
 
@@ -21,52 +21,54 @@ from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
 from stallwatch_rules.scan.sources import UTF16_MARKS, SourceReading
 from stallwatch_rules.scan.state import ScanSizes
 
-Within = Callable[[int], None]  #: receives the number of bytes of a file that were read so far
+Within = Callable[[int], None]  #: function that receives the number of bytes read from a file
 
 
 class Stopped(Exception):
-    """Error: the reading was canceled, because its result is no longer needed."""
+    """Error that ends the reading of a file whose result is no longer needed."""
 
 
 @dataclass
 class FileRead:
-    """The result of reading one file."""
+    """The result of reading a file."""
 
-    reading: PartialReading | None  #: reading of this file alone; ``None`` if merged into the run's reading
+    #: reading of only this file; ``None`` if it was merged into the reading of the run
+    reading: PartialReading | None
     bytes: int = 0
     lines: int = 0
-    cut: int = 0  #: number of truncated lines
+    cut: int = 0  #: number of lines that were truncated
     problems: list[InputProblem] = field(default_factory=list)
-    binary: list[str] = field(default_factory=list)  #: name of the file if it exists but is not text
-    out_of_time: bool = False  #: True if time ran out before the end of the file
-    alike: bool = False  #: True if the file was only searched, because another file has the same text
+    binary: list[str] = field(default_factory=list)  #: name of the file if the file exists but is not text
+    out_of_time: bool = False  #: True if the deadline passed before the file was read to its end
+    alike: bool = False  #: True if the file was searched but not read, because another file has the same text
 
 
 class Engines(NamedTuple):
     """The compiled patterns of a catalogue."""
 
     matcher: Matcher
-    scan: Callable[[], ScanEngine | None]  #: compiles the patterns for the sampled scan on its first call
+    #: function that compiles the patterns for the sampled scan on its first call
+    scan: Callable[[], ScanEngine | None]
 
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
-        """Return the patterns of a matcher's catalogue."""
+        """Return the compiled patterns of the matcher's catalogue."""
         return cls(matcher, functools.partial(_engine_of, matcher))
 
 
-_engine_of = functools.lru_cache(maxsize=1)(scan_engine)  # consecutive diagnoses share one matcher
+_engine_of = functools.lru_cache(maxsize=1)(scan_engine)  # consecutive diagnoses use the same matcher
 
 
 def read_file(
     file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: ScanSizes
 ) -> FileRead:
-    """Read the lines of a file into a run's reading."""
+    """Read the lines of a file into the reading of a run."""
     read = FileRead(None)
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")
     lead = prefix_of(head)
     lines = LineReader(file.name, file.rank, lead, local_ranks=file.local_ranks).look_ahead(head)
-    whole = lead is not None and lead.quoted  # a sampled scan cannot unescape quoted lines
+    whole = lead is not None and lead.quoted  # the sampled scan cannot read lines whose text is quoted
     source = SourceReading(reading, lines, engines.scan if not whole else lambda: None, sizes)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)
@@ -77,7 +79,7 @@ def read_file(
 
 
 def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
-    """Yield chunks until the deadline; set ``read.out_of_time`` if time runs out."""
+    """Yield chunks until the deadline. If the deadline passes, set ``read.out_of_time``."""
     try:
         yield from chunks
     except TimeIsUp:
@@ -85,7 +87,7 @@ def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
-    """Read a file into a new reading of its own, so that an error affects only this file."""
+    """Read a file into a separate reading, so that an error affects only this file."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
         read = read_file(file, reading, engines, within, sizes)
@@ -99,9 +101,9 @@ def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes
 
 
 class Matching:
-    """A search for matches of rules in files; ``problems`` lists the files that cannot be read.
+    """A search for matches of rules in files. ``problems`` lists the files that cannot be read.
 
-    Unlike a diagnosis, the search ignores what a rule requires of the surrounding lines, and does not
+    Unlike a diagnosis, the search does not check the surrounding lines that a rule requires, and does not
     determine the impact of a match on the run.
     """
 
@@ -119,7 +121,7 @@ class Matching:
         self._reader = ProgressReader(self.files, progress)
 
     def matches(self) -> Iterator[Match]:
-        """Yield all matches, without secrets, in the order of files and lines."""
+        """Yield all matches, with secrets masked, in the order of the files and lines."""
         for file in self.files:
             yield from (match.masked() for match in self._matches_in(file))
 
@@ -139,9 +141,9 @@ class Matching:
         yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Match]:
-        """Yield the matches in a file that cannot be scanned in blocks, or that is short.
+        """Yield the matches in a file that is short or cannot be scanned in blocks.
 
-        In a short file, the reading of one line can depend on other lines.
+        In a short file, the result for one line can depend on other lines.
         """
         for portion in itertools.chain(portions, [None]):
             lines = reader.finish() if portion is None else reader.feed(portion)

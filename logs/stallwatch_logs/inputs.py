@@ -1,4 +1,4 @@
-"""Define problems with the user's input, and limits on the amount of input that is read."""
+"""Define problems with the user's inputs, and limits on the amount of data that is read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from stallwatch_rules.text.controls import printable
 
-CHUNK = 256 * 1024  #: number of bytes per read
-LATE = 2.0  #: maximum seconds that other processes need to stop reading
+CHUNK = 256 * 1024  #: number of bytes in each read
+LATE = 2.0  #: maximum time, in seconds, that other processes need to stop reading
 
 
 class InputProblem(msgspec.Struct, frozen=True):
-    """An input that could not be read; the rest of the request is still processed."""
+    """An input that could not be read. The other inputs of the request are still processed."""
 
     path: str
     line: int | None
@@ -28,18 +28,19 @@ class InputProblem(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits on reading compressed files and archives, and the deadline for all reading."""
+    """Limits for compressed files and archives, and the deadline for all reading."""
 
     members: int = 10_000
     expanded: int = 64 * 1024**3
-    ratio: int = 200  #: highest ratio of expanded to compressed bytes
-    ratio_from: int = 1024**3  #: the ratio of smaller results is not limited, because they are read quickly
-    until: float | None = None  #: deadline in monotonic time
-    section: str = "archives"  #: section of the configuration that sets the limits
+    ratio: int = 200  #: maximum ratio of decompressed to compressed bytes
+    #: size of a result, in bytes, from which the ratio is limited; smaller results are read quickly
+    ratio_from: int = 1024**3
+    until: float | None = None  #: deadline, in the time of the monotonic clock
+    section: str = "archives"  #: section of the configuration in which the user sets these limits
 
     @property
     def time_left(self) -> float | None:
-        """Remaining seconds, at least 0; ``None`` without a deadline."""
+        """The remaining time in seconds (at least 0), or ``None`` if there is no deadline."""
         return None if self.until is None else max(0.0, self.until - time.monotonic())
 
     def check_time(self) -> None:
@@ -48,14 +49,14 @@ class Limits(msgspec.Struct, frozen=True):
             raise TimeIsUp
 
     def for_part(self) -> Limits:
-        """Return the same limits with half of the remaining time, for the first of two steps."""
+        """Return limits with half of the remaining time, for the first of two steps."""
         left = self.time_left
         return self if left is None else msgspec.structs.replace(self, until=time.monotonic() + left / 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the remaining seconds instead of the deadline.
+        """Pickle the remaining time instead of the deadline.
 
-        Another host has a different monotonic clock, with which the deadline cannot be compared.
+        Another host has another monotonic clock, with which the deadline cannot be compared.
         """
         return _received, (msgspec.structs.asdict(self), self.time_left)
 
@@ -65,7 +66,7 @@ def _received(fields: dict[str, Any], left: float | None) -> Limits:
 
 
 class InputError(Exception):
-    """Error that ended the reading of an input early; the bytes that were read before it are valid."""
+    """Error that ended the reading of an input. The bytes that were read before the error are valid."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -73,19 +74,19 @@ class InputError(Exception):
         self.remedy = remedy
 
     def problem(self, path: str) -> InputProblem:
-        """Return the error as a problem to report."""
+        """Return the error as a problem that can be reported."""
         return InputProblem(path, None, self.message, self.remedy)
 
 
 class TimeIsUp(InputError):
-    """Error: time ran out before the input was read completely."""
+    """Error for an input that was not read completely before the deadline."""
 
     def __init__(self) -> None:
         super().__init__("was not read to its end in the time given", "give it more with --timeout")
 
 
 class Meter:
-    """Counter of the bytes that a decompressor reads and returns, which recognizes decompression bombs."""
+    """Counter of the bytes that a decompressor reads and returns. It detects decompression bombs."""
 
     def __init__(self, limits: Limits, taken: int = 0) -> None:
         self._limits = limits
@@ -93,11 +94,11 @@ class Meter:
         self.given = 0
 
     def inner(self) -> Meter:
-        """Return a new meter with the same limits, for a compressed file inside an archive."""
+        """Return a new meter with the same limits for a compressed file in an archive."""
         return Meter(self._limits)
 
     def give(self, data: bytes) -> bytes:
-        """Count output bytes and return them. Raises `InputError` if they exceed the limits."""
+        """Count output bytes and return them. Raise `InputError` if their number exceeds a limit."""
         self.given += len(data)
         limits = self._limits
         limits.check_time()
@@ -116,7 +117,7 @@ class Meter:
 
 
 def is_sparse(path: str | int) -> bool:
-    """Return whether a file (a path or a file descriptor) can have holes; True if it does not exist."""
+    """Return whether a file (a path or descriptor) can have holes, or True if the file does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

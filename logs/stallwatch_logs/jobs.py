@@ -1,8 +1,9 @@
-"""Assign log files to jobs according to their names.
+"""Assign log files to jobs by their names.
 
-Files are assigned to different jobs only if their names prove it. Files that can be ranks or nodes of one run
-are read as one run. Therefore, a number identifies a job only at positions in which schedulers write it, and
-never if it counts ranks, nodes, steps or parts, is a time, or can be a process id.
+Files are assigned to different jobs only if their names prove that there are several jobs. If the files can
+be from ranks or nodes of one run, they are read as one run. Therefore, a number identifies a job only in
+positions in which schedulers write job numbers. It never does if it counts ranks, nodes, steps, or parts, if
+it is a time, or if it can be a process ID.
 """
 
 from __future__ import annotations
@@ -26,43 +27,44 @@ _FEW_DIGITS, _MOST_DIGITS = 4, 10
 _words: dict[str, frozenset[str]] = msgspec.json.decode(
     Path(__file__).with_name("job_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-# After these words a number is a count, a process, an address or a size.
+# A number after one of these words is a count, a process ID, an address, or a size.
 _NO_JOB = _words["no_job"]
 _LAST_WORD = lazy(r"([a-z]+)[-_.]?\d*[-_.]*$")
-# Machines are named after their chips or addresses.
+# Names of machines that consist of a chip or an address.
 _MACHINE = lazy(
     r"""(?<![a-z0-9]) (?: (?:gb|gh|[abhlpv])\d{1,3}0s? | [lt]4 | mi\d{3}x? | v\d{1,2}[ep] | 910[a-d] | k8s
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# Anywhere in the name: Ray's workers and the logs of NCCL and CANN put the process id after more words.
+# These words count anywhere in a name, because names of Ray's workers and of NCCL's and CANN's logs have more
+# words in front of the process ID.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
-_EPOCHS = range(1_400_000_000, 2_200_000_000)  # Unix seconds, from 2014 on
+_EPOCHS = range(1_400_000_000, 2_200_000_000)  # times in Unix seconds, from 2014 on
 _YEARS = range(2015, 2040)
 _ROUND = 100
 _PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # common ports
-_CLOSE = 300  # largest gap between the process ids of one launch: threads also use ids
-_MOST_PROCESSES = 2**22  # largest process id on Linux
+_CLOSE = 300  # maximum gap between the process IDs of one launch; threads also use IDs
+_MOST_PROCESSES = 2**22  # maximum process ID on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Return whether the numbers can be job numbers: they have the usual form, and are not dates or times."""
+    """Return whether numbers can be job numbers: their form is usual, and they are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
 
 
 def counts_other(text: str) -> bool:
-    """Return whether a number after this text counts ranks, nodes, steps or similar things, but not jobs."""
+    """Return whether a number after this text counts ranks, nodes, steps, or the like rather than jobs."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Return whether the numbers that follow this text in the names of files can only be job numbers.
+    """Return whether the numbers after this text in file names can only be job numbers.
 
-    `numbers` maps each number to the suffixes of the files with this number.
+    `numbers` maps each number to the suffixes of the files that have this number.
     """
     if (
         counts_other(text)
@@ -79,19 +81,19 @@ def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
         return False  # the numbers are steps or sizes
     dense = counts[-1] - counts[0] == len(counts) - 1
     if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in ports for ports in _PORTS)):
-        return False  # consecutive numbers from a round number are ports or ranks
+        return False  # consecutive numbers that start at a round number are ports or ranks
     return not _may_be_processes(text, numbers, counts)
 
 
 def _may_be_processes(text: str, numbers: Mapping[str, Collection[str]], counts: list[int]) -> bool:
-    """Return whether all numbers can be process ids, as in `train_45012.log`."""
+    """Return whether all numbers can be process IDs, as in `train_45012.log`."""
     if any(end != "log" for ends in numbers.values() for end in ends):
         return False
     if counts[-1] > _MOST_PROCESSES:
         return False
     if not text.endswith("_"):
         return True
-    # A node starts several processes in quick succession, so a single number is not a process id.
+    # A node starts several processes in quick succession. Therefore, a single number is not a process ID.
     gaps = [float("inf"), *(after - before for before, after in itertools.pairwise(counts)), float("inf")]
     return all(min(around) <= _CLOSE for around in itertools.pairwise(gaps))
 
@@ -115,13 +117,13 @@ def _is_day(number: str) -> bool:
     return 1 <= int(number[:2]) <= 12 and 1 <= int(number[2:]) <= 31
 
 
-OTHER = "other"  #: name for files that cannot be assigned to a job
+OTHER = "other"  #: name for the files that cannot be assigned to a job
 
-_PARTS = lazy(r"[/\\!]")  # separators in a path, and before the member of an archive
+_PARTS = lazy(r"[/\\!]")  # separators of the parts of a path, and of an archive and its member
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
-# Names that only a scheduler's job has, in any folder. Suffixes after the job's number from Slurm's %N, %n
-# and %t (node, its number, the task) belong to it, as does an array's task.
+# Names that only the jobs of schedulers have, in any folder. After the job's number, suffixes from Slurm's
+# %N, %n, and %t (node, node number, task) and the task of a job array belong to the same job.
 _SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001
@@ -130,7 +132,7 @@ _SURE = lazy(
     re.VERBOSE | re.IGNORECASE,
 )
 _JOB_FOLDER = lazy(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
-# `%x-%j.out`, `%x.%j.out` (LSF: %J) and `%j.out`, each with numbered tasks or nodes after it.
+# `%x-%j.out`, `%x.%j.out` (LSF: %J), and `%j.out`. Numbered tasks or nodes can follow in each form.
 _NUMBERED = lazy(
     r"""(?P<text>(?:.*[-_.])?)(?P<number>\d{4,})
         (?:[_.+-](?:(?:task|proc|procid|rank|node|n|t)[-_]?)?\d{1,3}|\[\d{1,5}\]){0,2}
@@ -139,18 +141,18 @@ _NUMBERED = lazy(
 )
 _COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
 _ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
-# torchrun creates a folder of this kind on each node; the folders of one run share one id.
+# torchrun creates such a folder on each node. The folders of one run have the same ID.
 _TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
 _ATTEMPT = lazy(r"attempt_\d{1,4}")
 _POD = lazy(
     r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
 )
 _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
-# Words that distinguish pods of one run, in the same place as a job's name.
+# Words that distinguish the pods of one run. They are at the same position as the name of a job.
 _ROLE = _words["role"]
 
 
-_Predicate = Callable[[Mapping[str, str]], bool]  # takes a mapping of files to jobs
+_Predicate = Callable[[Mapping[str, str]], bool]  # function that receives a mapping of files to jobs
 
 
 class _Numbered(NamedTuple):
@@ -165,9 +167,11 @@ def by_job(
     owned: Mapping[str, str] | None = None,
     of_one_training: _Predicate = lambda _job_of: False,
 ) -> dict[str, list[str]]:
-    """Group the files by job, with the job's name as the key; empty if all files can belong to one run.
+    """Group the files by job.
 
-    ``owned`` maps files to jobs that are known from something other than their names. If the only sign of
+    The keys are the names of the jobs. Return an empty dictionary if all files can belong to one run.
+
+    ``owned`` maps files to jobs that are known from evidence other than the files' names. If the only sign of
     several jobs is that names differ in a number, ``of_one_training`` decides whether the files belong to one
     run. Files whose job is unknown have the key `OTHER`.
     """
@@ -195,21 +199,21 @@ def by_job(
 
 
 def _split(name: str) -> tuple[list[str], str]:
-    """Return the folders above a file, and its name without a compression suffix."""
+    """Return the names of the folders above a file, and the file's name without a compression suffix."""
     *folders, last = _PARTS.split(name)
     return folders, _PACKED.sub("", last)
 
 
 def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str]:
-    """Return the jobs that similar names suggest; empty if the files' content shows that they are one run."""
+    """Return the jobs in ``found``, or no jobs if the content of the files shows that they are one run."""
     return {} if len(set(found.values())) > 1 and of_one_training(found) else found
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Predicate) -> dict[str, str]:
     """Map files to the job numbers in their names.
 
-    A number counts if the name has a form that a scheduler uses, or if files have names that differ only in
-    this number.
+    A number is a job number if the name has a form that schedulers use, or if the names of several files
+    differ only in this number.
     """
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
@@ -240,7 +244,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """Map files to the job numbers that alone distinguish their names from others in the same folder."""
+    """Map files to job numbers if their names differ only in these numbers from others in the same folder."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for parsed in numbered.values():
         families.setdefault((parsed.folder, parsed.text), {}).setdefault(parsed.number, set()).add(parsed.end)
@@ -249,7 +253,8 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
         for family, ends in families.items()
         if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
     }
-    # `%x-%j.out`: numbers at a position that identifies jobs in some names do so in other names, too.
+    # For example, `%x-%j.out`. If the numbers in some names are job numbers, numbers at the same position in
+    # other names are job numbers, too.
     forms = {(folder, text[-1:]) for folder, text in sure}
     lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
     for (folder, text), ends in families.items():
@@ -261,7 +266,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
-    """Map files to the run ids of torchrun, for each folder that contains the logs of several runs."""
+    """Map files to torchrun's run IDs, for each folder that contains the logs of several runs."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         folders, _ = _split(name)
@@ -272,13 +277,13 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
     runs: dict[str, set[str]] = {}
     for parent, run in found.values():
         runs.setdefault(parent, set()).add(run)
-    # A static rendezvous also uses a separate id for each node.
+    # With a static rendezvous, the nodes of one run also have different IDs.
     several = {parent for parent, ids in runs.items() if len(ids) > 1 and not any(map(counts_other, ids))}
     return {name: run for name, (parent, run) in found.items() if parent in several}
 
 
 def _pods(names: Iterable[str]) -> dict[str, str]:
-    """Map files to the names of their Kubernetes jobs, unless these are roles or groups of one run."""
+    """Map files to the names of their Kubernetes jobs, unless these names are roles or groups of one run."""
     found: dict[str, str] = {}
     with_first: set[str] = set()
     for name in names:
@@ -300,9 +305,9 @@ def _pods(names: Iterable[str]) -> dict[str, str]:
 
 
 def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
-    """Assign each of these files to a known job if its path contains the number of only that job.
+    """Assign each file to a known job if the file's path contains the number of only this job.
 
-    Examples are files of error messages, and files of single ranks.
+    Examples are files with error messages and files of single ranks.
     """
     found: dict[str, str] = {}
     for name in names:
@@ -315,7 +320,7 @@ def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
 
 
 def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
-    """Assign each of these files to a job if all files with a known job in its folder belong to that job."""
+    """Assign each file to a job if all files with a known job in the same folder belong to this job."""
     below: dict[tuple[str, ...], set[str]] = {}
     for name, job in jobs.items():
         folders = _PARTS.split(name)[:-1]
@@ -334,33 +339,33 @@ def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
 
 
 class RunFolders(NamedTuple):
-    """The jobs that are recorded in the run folders of watched runs."""
+    """The jobs that are recorded in the folders of watched runs."""
 
-    jobs: dict[str, str]  #: job of each file name
-    folders: dict[str, list[str]]  #: folders of each job
+    jobs: dict[str, str]  #: file name → job
+    folders: dict[str, list[str]]  #: job → its run folders
 
 
 @dataclass(frozen=True)
 class Job:
-    """One of several jobs, with its log files and run folders."""
+    """One of several jobs, with its log files and its run folders."""
 
     name: str
     files: list[LogFile]
-    folders: list[str]  #: run folders of the job, if they contain all its files
+    folders: list[str]  #: run folders of the job, if they contain all files of the job
 
     def written(self) -> float | None:
-        """Return the time at which one of the job's files on disk was last written."""
+        """Return the time of the last write to any of the job's files on disk."""
         times: list[float] = []
         for file in self.files:
             try:
                 times.append(os.stat(file.path).st_mtime)  # noqa: PTH116
             except (OSError, ValueError):
-                continue  # a member of an archive, or standard input
+                continue  # the log is a member of an archive, or standard input
         return max(times, default=None)
 
 
 def jobs_among(files: Sequence[LogFile], recorded: RunFolders) -> list[Job]:
-    """Return the jobs to which the files belong, by job name; empty if all files can belong to one run."""
+    """Return the jobs of the files by job name, or an empty list if all files can belong to one run."""
     owned = recorded.jobs
     paths = {file.name: file.path for file in files if file.plain}
 

@@ -1,9 +1,9 @@
-"""Convert JSON files that contain the lines of a log. Each file is read completely before it is converted.
+"""Convert JSON files that contain the lines of a log. Each file is read completely before its conversion.
 
-* Jupyter notebooks: the output of their cells, as printed lines. The format is nbformat 4
-  (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
-  ``text/plain`` is a list of lines, and an error contains its traceback with terminal colors.
-* transformers' ``trainer_state.json``: its history as the lines that the trainer had logged.
+* Jupyter notebooks: the outputs of their cells become printed lines. In the format, nbformat 4
+  (https://nbformat.readthedocs.io/en/latest/format_description.html), the text of a stream and of
+  ``text/plain`` is a list of lines, and an error contains a traceback with terminal colors.
+* ``trainer_state.json`` of transformers: its history becomes the lines that the trainer had logged.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _LARGEST = 64 * 1024**2
-_MOST_VALUES = 2_000_000  #: enough for 300,000 entries; an empty list takes 30 times the memory of its text
+#: maximum number of values, enough for 300,000 entries; an empty list needs 30 times the memory of its text
+_MOST_VALUES = 2_000_000
 _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the outputs of a notebook's cells in order; yield a file in another format unchanged."""
+    """Yield the outputs of a notebook's cells in order. Yield a file in another format unchanged."""
     return _lines_of_whole(chunks, _outputs)
 
 
 def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield one JSON line per entry of the training history; yield a file in another format unchanged."""
+    """Yield a JSON line for each entry of the training history. Yield a file in another format unchanged."""
     return _lines_of_whole(chunks, _history)
 
 
 def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
-    """Parse a file's JSON and yield the lines that `lines_in` finds in it.
+    """Parse the JSON in a file, and yield the lines that `lines_in` finds in the parsed value.
 
-    A file that is too large or has another format is yielded unchanged.
+    A file that is too large or has another format is not changed.
     """
     held = bytearray()
     for chunk in chunks:
@@ -58,7 +59,7 @@ def _outputs(notebook: Any) -> Iterator[bytes]:
 
 
 def _text(output: dict[str, object]) -> str:
-    """Return the text of one output of a notebook cell."""
+    """Return the text of an output of a notebook cell."""
     if output.get("output_type") == "error":
         lines = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
         return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)

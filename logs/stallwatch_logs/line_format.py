@@ -1,6 +1,7 @@
-"""Determine the prefix that all lines of a log have, for example from a log collector.
+"""Determine the prefix that all lines of a log have, for example a prefix from a log collector.
 
-The prefix itself can show this, or the numbers that are found in the lines without it.
+The evidence is either the prefix itself, or the numbers that are found in the lines after the prefix is
+removed.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples import extract
 from stallwatch_rules.text.lazy import lazy
 
-_SHOWN = 16 * 1024  # number of bytes that show whether a text's numbers follow a line prefix
+_SHOWN = 16 * 1024  # number of bytes in which the numbers after a likely prefix are searched
 _DIGITS = lazy(rb"\d+")
-_ALIKE = 40  # number of lines at the beginning of ranks' logs that identify logs with the same prefix
+_ALIKE = 40  # number of first lines that are compared to find logs of ranks with the same prefix
 _MOST_ALIKE = 100
 
 
 def prefix_of(head: bytes) -> LinePrefix | None:
-    """Return the prefix to remove from the lines of a text; ``None`` if no prefix is certain.
+    """Return the prefix to remove from the lines of a text, or ``None`` if no prefix is certain.
 
-    A likely prefix is returned only if many more steps and losses are found in the lines without it. The
-    result is stored for other texts whose beginning differs only in numbers, such as the logs of a run's
-    ranks.
+    A likely prefix is returned only if its removal reveals many more steps and losses. The result is stored,
+    and used again for texts whose beginning differs only in numbers, such as the logs of a run's ranks.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
@@ -44,15 +44,15 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
         return None
     known, lines = _samples_in(text, None)
     enough = known + known // 2
-    if lines <= enough:  # too few lines without a sample
+    if lines <= enough:  # the text has too few lines without a sample
         return None
     return next((lead for lead in leads if _samples_in(text, lead)[0] > enough), None)
 
 
 def _samples_in(text: bytes, lead: LinePrefix | None) -> tuple[int, int]:
-    """Return how many lines of a text show a step or a loss, and how many lines the text has.
+    """Return the number of lines that show a step or a loss, and the number of all lines in a text.
 
-    States of progress bars are not counted, because a bar has its own text at the start of the line.
+    The states of progress bars are not counted, because a bar has its own text at the start of each line.
     """
     reader = LineReader("", lead=lead)
     lines = reader.feed(text) + reader.finish()

@@ -1,4 +1,4 @@
-"""Find the logs at the paths that a user names: files, folders, globs, archives and standard input."""
+"""Find the logs at the paths that a user specifies: files, folders, globs, archives, and standard input."""
 
 from __future__ import annotations
 
@@ -31,38 +31,40 @@ from stallwatch_rules.text.encodings import looks_binary
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
-_NAMED = 3  # maximum number of unread archives that a message lists
-_HEAD = 512  # number of bytes that show the kind of a file
-_JUDGED = 64 * 1024  # number of bytes at the start of a file that decide whether it is text
+_NAMED = 3  # maximum number of unread archives whose names a message contains
+_HEAD = 512  # number of bytes from which the kind of a file is determined
+# number of bytes at the start of a file from which it is determined whether the file is text
+_JUDGED = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log to read: a file, a member of an archive, or a stream."""
+    """A log to read: a file, a member of an archive, or a stream."""
 
-    name: str  #: name for the user; a member is "archive!member"
-    rank: int | None  #: rank that printed the log, if the name contains it
-    named_by_user: bool  #: True if the user named the file, in which case it must be text
-    size: int  #: bytes on disk, 0 if unknown
+    name: str  #: name to show to the user; for a member, "archive!member"
+    rank: int | None  #: rank that printed the log, if the file's name contains it
+    named_by_user: bool  #: True if the user specified the file itself; the file must then be text
+    size: int  #: number of bytes on disk; 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
-    path: str = ""  #: path for another process, if the log is a separate file
+    path: str = ""  #: path with which another process can open the log, if the log is a separate file
     plain: bool = False  #: True if the file is neither compressed nor converted
     limits: Limits = field(default_factory=Limits, repr=False)
-    local_ranks: tuple[int, ...] = ()  #: ranks of the host if lines contain local ranks; see ``LineReader``
-    folder: str = ""  #: for a member of an archive: the folder of its run's record, see ``expand``
+    #: ranks of the host, if the lines contain local ranks (see ``LineReader``)
+    local_ranks: tuple[int, ...] = ()
+    folder: str = ""  #: for a member of an archive, the folder of its run's record (see ``expand``)
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
     ) -> Iterator[bytes]:
-        """Yield the decompressed bytes of the log in portions, of which the first is the file's head.
+        """Yield the decompressed bytes of the log in portions. The first portion is the head of the file.
 
-        With ``size``, each further portion of a plain file ends where a chunk of this size ends (see
+        If ``size`` is given, each later portion of a plain file ends at the end of a chunk of this size (see
         ``portions``). Errors are added to ``problems``. A file that is not text is an error only if the user
-        named it; otherwise its name is added to ``binary``. Raises `TimeIsUp` when the deadline has passed.
+        specified it. Otherwise, its name is added to ``binary``. Raise `TimeIsUp` if the deadline has passed.
         """
         first = True
         try:
-            if self.size:  # a pipe has no size, and some of its bytes are already read
+            if self.size:  # a pipe has no size, and its first bytes have already been read
                 self.limits.check_time()
             for portion in head_first(self._aligned(size) if size else self.open_chunks()):
                 if first and looks_binary(portion[:_JUDGED]):
@@ -100,11 +102,11 @@ def expand(
     run_folders: list[str] | None = None,
     records: Callable[[], str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """Find the logs at the paths; return them in natural order, with the problems that occurred.
+    """Find the logs at the paths. Return the logs in natural order, and the problems that occurred.
 
-    If `rank_files` is given, files that contain the states of ranks are added to it instead of to the logs.
-    If `run_folders` is given, folders that contain the record of a run are added to it. Records in archives
-    are copied, with safe names, to a folder that `records` creates.
+    If `rank_files` is given, files with the states of ranks are added to it rather than to the logs. If
+    `run_folders` is given, folders with the record of a run are added to it. Records in archives are copied,
+    under safe names, to a folder that `records` creates.
     """
     found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
@@ -127,7 +129,7 @@ def expand(
 def from_stream(
     name: str, stream: BinaryIO, *, limits: Limits | None = None
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """Return the logs in an open stream that can be read again, such as an uploaded file."""
+    """Return the logs in an open stream that can be read more than once, such as an uploaded file."""
     found = _Expansion(limits or Limits())
     size = stream.seek(0, io.SEEK_END)
     if not size:
@@ -156,10 +158,11 @@ class _Expansion:
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
-        self._known: set[tuple[int, int]] = set()  # a file with two paths is read only once
+        # files already found, because a file with two paths must be read only once
+        self._known: set[tuple[int, int]] = set()
 
     def add(self, path: str, named: bool = True) -> None:
-        """Add the log files at a path; ``named`` is False if the path was found by a pattern."""
+        """Add the log files at a path. ``named`` is False if a pattern found the path."""
         if path == "-":
             self._once(STDIN, sys.stdin.buffer)
             return
@@ -193,14 +196,17 @@ class _Expansion:
         self.problems.append(InputProblem(name, None, message, remedy))
 
     def forget(self) -> None:
-        """Forget which files were added, to free memory while the log files refer to this object."""
+        """Discard the list of files that were added.
+
+        Otherwise, the list would occupy memory as long as log files refer to this object.
+        """
         self._known.clear()
 
     def _folder(self, path: str) -> None:
         before = self._count()
         found: list[str] = []
         folders = [path]
-        while folders:  # `os.walk` would recurse before Python 3.12
+        while folders:  # a loop, because `os.walk` was recursive before Python 3.12
             try:
                 self.limits.check_time()
                 with os.scandir(folders.pop()) as entries:
@@ -229,7 +235,7 @@ class _Expansion:
         return len(self.files), len(self.problems), len(self.rank_files or ())
 
     def _rank_file(self, path: str) -> None:
-        """Add a file to the rank files if it contains the states of ranks."""
+        """If a file contains the states of ranks, add the file to the rank files."""
         with contextlib.suppress(OSError):
             status = os.stat(path)  # noqa: PTH116
             known = (status.st_dev, status.st_ino)
@@ -272,7 +278,7 @@ class _Expansion:
     def take(
         self, name: str, reopen: Callable[[], BinaryIO], size: int, named_by_user: bool, path: str = ""
     ) -> None:
-        """Add a file that can be opened again, as a log or an archive according to its content."""
+        """Add a file that can be opened again. Its content shows whether it is a log or an archive."""
         with reopen() as raw:
             head = raw.read(_HEAD)
         kind = kind_of(head)
@@ -302,7 +308,7 @@ class _Expansion:
             with reopen() as raw:
                 return kind_of(next(expanded(raw, kind, Meter(self.limits)), b"")) == "tar"
         except InputError:
-            return False  # the error is reported when the file is read
+            return False  # the error is reported later, when the file is read
 
     def _zip(self, name: str, reopen: Callable[[], BinaryIO], size: int) -> None:
         try:
@@ -324,7 +330,7 @@ class _Expansion:
         if self.run_folders is not None:
             self.run_folders += map(str, copies.values())
         dumps = set[str]()
-        for member in inside:  # in the archive's order, because a tar archive is read once
+        for member in inside:  # in the order of the archive, because a tar archive is read in a single pass
             if self._records is not None and self._records.takes(member, by_name[member].chunks, copies):
                 continue
             if may_hold_ranks(member) and self._takes_member(f"{name}!{member}", by_name[member]):
@@ -343,31 +349,34 @@ class _Expansion:
             self.problems.append(_no_logs(name, "archive", archives))
 
     def _takes_member(self, name: str, member: Member) -> bool:
-        """Add a member of an archive to the rank files if it contains the states of ranks."""
+        """If a member of an archive contains the states of ranks, add the member to the rank files."""
         if self.rank_files is None:
             return False
         try:
             head = next(member.chunks(), b"")[:_HEAD]
         except (InputError, OSError):
-            return False  # the error is reported when it is read as a log
+            return False  # the error is reported later, when the member is read as a log
         return self._takes_ranks(name, head, member.size, False, member.chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """Open a pipe. If there is a deadline, do not wait until a process opens the pipe for writing."""
+        """Open a pipe. If there is a deadline, do not wait for a process that opens the pipe for writing."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
     def _once(self, name: str, opened: BinaryIO) -> None:
-        """Add a pipe. It can be read only once, so the bytes that show its kind are part of the log."""
+        """Add a pipe.
+
+        A pipe can be read only once, so the bytes from which its kind is determined become part of the log.
+        """
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
-            with contextlib.suppress(OSError):  # not a pipe of the operating system
+            with contextlib.suppress(OSError):  # the stream is not a pipe of the operating system
                 stream = _Pipe(opened, opened.fileno(), self.limits)
         head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
         if not head:
             self._report(name, "nothing came in", "pipe a log into it, or name a file")
-        elif not head.strip(b"\0"):  # for example, /dev/zero returns NULs endlessly
+        elif not head.strip(b"\0"):  # for example, /dev/zero returns null bytes without end
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
             self._report(name, f"a {kind} archive cannot be read from a pipe", "give its path")
@@ -392,7 +401,7 @@ class _Expansion:
             whole, taken, plain = chunks, lines_of, False
             chunks = lambda: taken(whole())  # noqa: E731
         shown = printable(name)
-        shown = path if shown == path else shown  # keeps only one string in memory
+        shown = path if shown == path else shown  # store only one string in memory
         self.files.append(
             LogFile(
                 shown,
@@ -409,10 +418,10 @@ class _Expansion:
 
 
 class _Pipe:
-    """A pipe whose writer may be silent for a long time; reading waits only until the deadline."""
+    """A pipe whose writer may write nothing for a long time. A read waits only until the deadline."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
-        self._stream = stream  # prevents its deletion, which would close the file
+        self._stream = stream  # a reference to the stream, because its deletion would close the file
         self._file = file
         self._limits = limits
 
@@ -422,7 +431,10 @@ class _Pipe:
         return os.read(self._file, size)
 
     def head(self, size: int) -> bytes:
-        """Return the first `size` bytes of the pipe, or fewer if it ends or the deadline passes before."""
+        """Return the first `size` bytes of the pipe.
+
+        Return fewer if it ends or if the deadline passes earlier.
+        """
         held = b""
         with contextlib.suppress(TimeIsUp):
             while len(held) < size and (portion := self.read(size - len(held))):
@@ -435,7 +447,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 class _Unclosed:
-    """Context manager of a stream that belongs to a caller, so the stream is not closed."""
+    """Context manager that does not close the stream, because the stream belongs to the caller."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -455,7 +467,7 @@ class _Unclosed:
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
-    """Return the files whose names are those of logs; if there are none, all files that can be logs."""
+    """Return the files that have the names of logs. If no file does, return all files that can be logs."""
     for accepts in (takes_name, may_be_log):
         found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
         if found:
@@ -464,21 +476,21 @@ def logs_among(paths: Sequence[str]) -> list[str]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that compares numbers by value, so that rank10 comes after rank9."""
+    """Return a sort key that compares numbers by their values, so that rank9 comes before rank10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # for example, a link to itself
+    except OSError:  # the entry is, for example, a link to itself
         return False
 
 
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
-    """Return the problem to report for a folder or an archive that contains no logs.
+    """Return the problem to report if a folder or an archive does not contain logs.
 
-    ``archives`` are the archives that it contains instead.
+    ``archives`` are the names of the archives that the folder or archive contains instead.
     """
     if not archives:
         return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
@@ -518,20 +530,20 @@ OnProgress = Callable[[int, int], None]
 
 
 def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
-    """Return a function that passes the bytes read so far, with the total, to `progress`."""
+    """Return a function that passes the number of bytes read and the total to `progress`."""
     total = sum(file.size for file in files)
     return lambda read: None if progress is None else progress(read, total)
 
 
 class ProgressReader:
-    """Read files one after another, and report the number of their bytes on disk to `progress`."""
+    """Reader of several files in sequence. It reports the number of bytes read, as on disk, to `progress`."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)
         self._done = 0
 
     def chunks(self, file: LogFile, problems: list[InputProblem], size: int = 0) -> Iterator[bytes]:
-        """Yield the chunks of one of the files; add its errors to `problems`."""
+        """Yield the chunks of a file. Add the errors of this file to `problems`."""
         read = 0
         for chunk in file.chunks(problems, size=size):
             yield chunk

@@ -1,7 +1,7 @@
-"""Read all files of a run, one after another or in parallel.
+"""Read all files of a run, either one after another or in parallel.
 
-The result of a file depends only on that file, and results are combined in the order of the files. The result
-for a run is therefore the same for any number of processes.
+The result for a file depends only on this file, and the results are combined in the order of the files.
+Therefore, the result for a run does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -29,49 +29,53 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Verdict
 from stallwatch_rules.scan.state import ScanSizes
 
-OPENING = 8 * 1024  #: cost of opening a file, in searched bytes
-WORTH_A_POOL = 160 * 1024 * 1024  #: minimum bytes on disk for which a further process saves time
-WORTH_A_FORK = 32 * 1024 * 1024  #: minimum for a forked process, which does not load anything
+OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
+WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
+#: the same minimum for a forked process, which does not need to load anything
+WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
-#: From this Python version, a pool forks all its processes with its first job, and not one by one while
-#: threads run (python/cpython#90622).
+#: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the
+#: processes one by one while threads are running (python/cpython#90622).
 FORKS_AT_ONCE = (3, 10, 5)
 
-OnBytes = Callable[[int], None]  #: receives the number of bytes on disk that were read so far
+OnBytes = Callable[[int], None]  #: function that receives the number of bytes on disk that have been read
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """Options for reading several files in parallel, in new processes or with an executor of the caller.
+    """Options for reading files in parallel, in new processes or with an executor that the caller provides.
 
-    Processes are spawned as in ``multiprocessing``, so a script that uses them needs an ``if __name__ ==
-    "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. The processes
-    are then forked, which saves the time in which a spawned process imports and loads everything again.
+    Processes are spawned as in ``multiprocessing``. Therefore, a script that uses them needs an ``if __name__
+    == "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. Processes
+    are then forked. A spawned process, in contrast, needs time to import and load everything again.
     """
 
-    workers: int = 1  #: number of processes, including this one
+    workers: int = 1  #: number of processes, including the current process
     executor: Executor | None = None
-    #: minimum bytes on disk for which processes are started; None: the default
+    #: minimum number of bytes on disk for which processes are started; ``None`` for the default
     worth: int | None = None
     may_fork: bool = False
 
     @property
     def forks(self) -> bool:
-        """Return whether to fork new processes, which is safe only while this process has a single thread."""
+        """True if new processes are forked.
+
+        This is safe only while the current process has a single thread.
+        """
         if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
             return False
         return threading.active_count() == 1
 
     @property
     def least(self) -> int:
-        """Minimum total size of the files, in bytes on disk, for which other processes are started."""
+        """The minimum total size of the files, in bytes on disk, for which other processes are started."""
         if self.worth is not None:
             return self.worth
         return WORTH_A_FORK if self.forks else WORTH_A_POOL
 
 
 def default_workers() -> int:
-    """Return the number of available processors, at most ``MAX_WORKERS``."""
+    """Return the number of available processors, limited to ``MAX_WORKERS``."""
     with contextlib.suppress(AttributeError, OSError):
         return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     return min(MAX_WORKERS, os.cpu_count() or 1)
@@ -86,9 +90,9 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into a run's reading in their order; use several processes if that saves time.
+    """Read the files into the reading of a run, in order. Use several processes if this saves time.
 
-    With ``whole``, this process alone reads the files, and reads every line of them.
+    If ``whole`` is True, only the current process reads the files, and it reads every line.
     """
     parallel = parallel or Parallel()
     if whole:
@@ -101,17 +105,19 @@ def read_all(
         window = 2 * max(parallel.workers, MAX_WORKERS)
         yield from read(Helpers(parallel.executor, window, Pages.of(reading.catalogue)))
         return
-    # A daemonic process must not start other processes.
+    # A daemonic process is not allowed to start other processes.
     pays = sum(file.size + OPENING for file in files if file.path) >= parallel.least
     count = min(parallel.workers, sum(bool(file.path) for file in files)) - 1
     if count < 1 or not pays or multiprocessing.current_process().daemon:
         yield from read(None)
         return
     if (engine := engines.scan()) is not None:
-        engine.patterns.compile()  # compiled here, so that the other processes can load it
+        # compiled before the other processes start, so that they can load the result
+        engine.patterns.compile()
     pages, board = Pages.of(reading.catalogue), Board(len(files))
-    # This process also reads, because it is ready while the others still start. Between two portions it
-    # submits the next job, so that no job waits for a busy process while another process is idle.
+    # The current process also reads files, because the other processes need time to start. Between two
+    # portions, it submits the next job, so that no job waits for a busy process while another process is
+    # idle.
     with _processes(count, pages, board, engines if parallel.forks else None) as pool:
         yield from read(None if pool is None else Helpers(pool, count, pages.named(), board, here=True))
 
@@ -124,10 +130,13 @@ def _read(
     limits: Limits | None,
     helpers: Helpers | None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the large files and, if there are many small files, only those that a search chooses."""
+    """Read the large files.
+
+    If there are many small files, read only the small files that a search selects.
+    """
     found = survey(files, engines, limits, on_bytes, helpers)
     reading.alike = found.alike
-    # Another process reads a file as the log of a single start.
+    # Another process always reads a file as the log of a single start.
     away = () if helpers is None or reading.splits_starts else files
     shared = Sharing(
         files,
@@ -144,10 +153,10 @@ def _read(
 
 @contextlib.contextmanager
 def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) -> Iterator[Executor | None]:
-    """Start a pool of processes for reading; they end without a message when this process ends.
+    """Start a pool of processes that read files. They end without a message when the current process ends.
 
-    With ``engines``, the processes are forked. If the operating system cannot start all of them, those that
-    were started are killed, and the result is ``None``.
+    If ``engines`` is given, the processes are forked. If the operating system cannot start all of them, the
+    processes that were started are killed, and the result is ``None``.
     """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -158,10 +167,12 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) 
     )
     try:
         if engines is not None:
-            # The pool forks at its first job, which must be before the caller starts a progress thread.
+            # The pool forks when it receives its first job. This must happen before the caller starts a
+            # thread that reports the progress.
             pool.submit(os.getpid)
     except BaseException as error:
-        # The started processes would wait for jobs that never arrive, and this process would wait for them.
+        # The processes that were started wait for jobs that never arrive, and this process would wait for
+        # them.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
@@ -179,14 +190,14 @@ def _processes(count: int, pages: Pages, board: Board, engines: Engines | None) 
     pool.shutdown()
 
 
-READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that can be read line by line within seconds
+READ_WHOLE = 16 * 1024 * 1024  #: maximum number of bytes on disk to read line by line, which takes seconds
 
 
 class Healthy(NamedTuple):
-    """A run that is expected to be healthy, with which another run is compared."""
+    """A run that the user expects to be healthy. Another run is compared with it."""
 
     baseline: Baseline
-    verdict: Verdict  #: verdict on the run, which may not be healthy
+    verdict: Verdict  #: verdict on the run; it shows whether the run is really healthy
     problems: list[InputProblem]
 
 
@@ -198,7 +209,7 @@ def read_baseline(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> Healthy:
-    """Read a healthy run from files, folders, globs and archives; return its baseline and its verdict."""
+    """Read a healthy run from files, folders, globs, and archives. Return its baseline and its verdict."""
     reading, problems = read_run(
         paths, catalogue=catalogue, limits=limits, parallel=parallel, progress=progress
     )
@@ -214,10 +225,10 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run; return the reading and the problems, for callers that need more than the diagnosis.
+    """Read a run, and return its reading and the problems. Use this if the diagnosis alone is not sufficient.
 
-    Every line of a small run is read. In a large run, the sampled scan skips lines that report no problem. A
-    message that also occurs in skipped lines can therefore be reported as new.
+    In a small run, every line is read. In a large run, the sampled scan skips lines that do not report a
+    problem. A message that also occurs in skipped lines can therefore be reported as new.
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)

@@ -1,8 +1,8 @@
-"""Split a file's bytes into portions: the head, from which its kind is determined, and then its chunks.
+"""Split the bytes of a file into portions: first the head, which shows the kind of the file, then chunks.
 
-Pipes, archives and disks return portions of different sizes, but the result for a log must not depend on the
-sizes. Portions end where chunks end, so that a chunk is not copied: copying would take a tenth of the total
-time.
+Pipes, archives, and disks return portions of different sizes, but the result for a log must not depend on
+these sizes. Each portion ends at the end of a chunk, so that no chunk needs to be copied. Copying would take
+a tenth of the total time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from stallwatch_logs.inputs import InputError
 from stallwatch_rules.lines.long_lines import MAX_LINE
 from stallwatch_rules.scan.chunks import chunk_end
 
-HEAD = 256 * 1024  #: number of bytes in a head
-_NEAR = 4096  # most lines are shorter than this number of bytes
+HEAD = 256 * 1024  #: number of bytes in the head of a file
+_NEAR = 4096  # number of bytes that are read first, because most lines are shorter
 
 
 def head_first(portions: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the head of ``HEAD`` bytes, or fewer if the file is smaller, and then the remaining portions.
+    """Yield the head, with ``HEAD`` bytes or all bytes of a smaller file, followed by the other portions.
 
-    If an error occurs in the head, the bytes before it are yielded before the error is raised.
+    If an error occurs in the head, the bytes before the error are yielded before the error is raised.
     """
     held: list[bytes] = []
     missing = HEAD
@@ -43,7 +43,7 @@ def head_first(portions: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _edge(file: int, boundary: int) -> int:
-    """Return the offset of the end of the line in which ``boundary`` lies, where the chunk ends."""
+    """Return the end of the chunk, which is the end of the line that contains the offset ``boundary``."""
     behind = os.pread(file, _NEAR, boundary - 1)
     if b"\n" not in behind:
         behind = os.pread(file, MAX_LINE + 1, boundary - 1)
@@ -51,7 +51,7 @@ def _edge(file: int, boundary: int) -> int:
 
 
 def file_chunks(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    """Yield a file's bytes from one offset to another; without ``end``, to the end of the file."""
+    """Yield the bytes of a file from the offset ``start`` to ``end``, or to the end of the file."""
     while end is None or start < end:
         behind = _edge(file, (start // size + 1) * size)
         portion = os.pread(file, (behind if end is None else min(behind, end)) - start, start)

@@ -1,8 +1,8 @@
-"""Read files that show what each rank was doing during a stall.
+"""Read files that show the state of each rank during a stall.
 
-The files are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as
-pickles or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
-``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets a different name
+The files are outputs of ``stallwatch stacks --json`` on a host, or dumps of torch's flight recorder in the
+form of pickles or JSON. The names of dumps are ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
+``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) contains another name
 (torch 2.13, FlightRecorder.cpp).
 """
 
@@ -32,7 +32,7 @@ from stallwatch_rules.text.redact import redact
 if TYPE_CHECKING:
     from stallwatch_logs.log_files import LogFile
 
-_MOST_COMMAS = 4_000_000  # maximum number of commas in JSON, which limits the number of its values
+_MOST_COMMAS = 4_000_000  # maximum number of commas in JSON, as a limit on the number of values
 _AS_JSON = (
     "have torch write JSON: torch._C._distributed_c10d._dump_fr_trace_json(), "
     "if it has no such function _dump_nccl_trace_json()"
@@ -40,7 +40,7 @@ _AS_JSON = (
 _NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
 _DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
 _PICKLE = lazy(rb"\x80[\x02-\x05]")
-_HEAD = 512  # number of bytes to search for the keys of a dump
+_HEAD = 512  # number of bytes in which the keys of a dump are searched
 _DUMPED = lazy(rb"pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state")
 _JSON_DUMP = lazy(
     rb'\s*\{\s*"(?:comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version)"\s*:'
@@ -50,14 +50,14 @@ _LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
 
 
 def may_hold_ranks(path: str) -> bool:
-    """Return whether a file with this name can contain the states of ranks, so that its head is checked."""
+    """Return whether a file with this name can contain the states of ranks. Its head must then be checked."""
     return _NAMES.fullmatch(_last(path)) is not None
 
 
 def holds_ranks(path: str, head: bytes, *, named_by_user: bool) -> bool:
-    """Return whether a file contains the states of ranks, judging by its head.
+    """Return whether a file contains the states of ranks, according to its head.
 
-    A pickle that the user named is always accepted.
+    A pickle that the user specified is always accepted.
     """
     if _PICKLE.match(head):
         return (
@@ -71,19 +71,19 @@ def _last(path: str) -> str:
 
 
 class RankStates(NamedTuple):
-    """The states of ranks in all files."""
+    """The states of ranks from all files."""
 
     stacks: StallStacks | None
-    files: int  #: number of files read
+    files: int  #: number of files that were read
 
 
 def read_rank_files(
     files: Sequence[LogFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
-    """Read snapshots of stacks and flight recorder dumps, and evaluate the states of all ranks together.
+    """Read snapshots of stacks and dumps of flight recorders, and evaluate the states of all ranks together.
 
-    `ranks_on` maps ranks to hosts. If several files show the same rank, a snapshot takes precedence over a
-    dump, and the newest dump of a host over its older dumps.
+    `ranks_on` maps ranks to hosts. If several files show the state of the same rank, a snapshot takes
+    precedence over a dump, and a host's newest dump takes precedence over its older dumps.
     """
     parts: dict[str, StallStacks] = {}
     dumps: dict[str, dict[int, Dumped]] = {}
@@ -121,7 +121,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
             part = fold([dumped.answer for dumped in left], time=time, doing=doing)
             if not parts and len(dumps) == 1 and not host:
                 return _clean(part)
-            if host in parts:  # the host has a snapshot of some ranks, and dumps of others
+            if host in parts:  # the host has a snapshot of some ranks and dumps of other ranks
                 part = replace(part, hosts={host: spans_of(doing)})
                 host = f"{host} (torch)"
             parts[host] = part
@@ -145,16 +145,16 @@ def _clean(stacks: StallStacks) -> StallStacks:
 
 
 class _RefusedError(Exception):
-    """Error: the file cannot be read; it contains the reason and what the user can do."""
+    """Error for a file that cannot be read, with the reason and a remedy for the user."""
 
     def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.remedy = reason, remedy
-        self.sure = sure  #: True if the file was meant to contain states of ranks
+        self.sure = sure  #: True if the file is certainly meant to contain the states of ranks
 
 
 def _read(file: LogFile) -> StallStacks | Dumped | None:
-    """Return the content of a file; ``None`` if it has no states of ranks and the user did not name it."""
+    """Return the content of a file, or ``None`` if it has no states of ranks and the user did not name it."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

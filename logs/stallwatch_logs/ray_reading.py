@@ -1,4 +1,4 @@
-"""Read logs on a Ray cluster. Each job is a Ray task that opens the files by their paths."""
+"""Read logs on a Ray cluster. Each job is a Ray task, which opens the files by their paths."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class RayExecutor(Executor):
-    """Executor that runs calls as Ray tasks.
+    """Executor that runs each call as a Ray task.
 
-    Ray has no executor, but a reference to a task's result can return a future of ``concurrent.futures`` (ray
-    2.60, ``ObjectRef.future``).
+    Ray has no executor class. However, a reference to the result of a task can return a future of
+    ``concurrent.futures`` (Ray 2.60, ``ObjectRef.future``).
     """
 
     def __init__(self, **options: Any) -> None:
@@ -26,7 +26,7 @@ class RayExecutor(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Start a call as a task; calls of the same function share one remote function."""
+        """Start a call as a task. All calls of a function use the same remote function."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         task = self._tasks.get(fn)
@@ -37,14 +37,14 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Accept no further calls; Ray itself stays connected, because other code can use it."""
+        """Accept no more calls. Ray itself remains connected, because other code can use the connection."""
         self._closed = True
 
 
 def ray_executor(**options: Any) -> RayExecutor:
     """Return an executor for ``diagnose`` that reads logs on a Ray cluster.
 
-    If this process is not connected yet, the function connects to the cluster as ``ray.init`` does. The
-    options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
+    If this process is not yet connected to the cluster, the function connects to it in the same way as
+    ``ray.init``. The options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
     """
     return RayExecutor(**options)

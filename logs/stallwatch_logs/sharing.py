@@ -1,4 +1,4 @@
-"""Distribute the reading of a run's files among this process and other processes."""
+"""Distribute the files of a run among the current process and other processes, which read them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.scan.state import ScanSizes
 
 BATCH = 16 * 1024 * 1024  #: number of bytes on disk that one job reads, if the files are small
-_A_FILE = 32 * 1024  # cost of opening a file, as a number of bytes to read
-_PAUSE = 20  # pause between two reports, as a multiple of a report's duration
-_EVERY = 0.1  # seconds between two checks of the other processes, and between two progress reports
+_A_FILE = 32 * 1024  # cost of opening a file, as a number of bytes that could be read in the same time
+_PAUSE = 20  # pause between two progress reports, as a multiple of the duration of a report
+_EVERY = 0.1  # time, in seconds, between two checks of the other processes, and between two progress reports
 
 Tasks = tuple[Wanted, ...]
 
 
 def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks]:
-    """Combine files into batches, each for one job of another process, largest files first.
+    """Combine files into batches, with the largest files first. Each batch is a job for another process.
 
-    Files with an index in ``unread`` are left out. Large files come first, because a large file at the end
-    would occupy one process while the others wait.
+    Files whose index is in ``unread`` are omitted. Large files come first, because a large file at the end
+    would occupy one process while the other processes wait.
     """
     found: list[list[Wanted]] = []
     held = BATCH
@@ -45,12 +45,12 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Reader of a run's files that shares the work between this process and its helpers.
+    """Reader that distributes the files of a run among the current process and its helpers.
 
-    The helpers run the ``jobs``. This process reads the files that are not in ``jobs``, and the files that
-    the helpers fail to read. If it takes jobs, too, it takes them from the end of the list, and the helpers
-    take them from the beginning. For ``unread`` files, the result is only their size, or that there was no
-    time to search them.
+    The helpers run the ``jobs``. The current process reads the files that are not in ``jobs``, and the files
+    that the helpers fail to read. If it also runs jobs, it takes them from the end of the list, and the
+    helpers take them from the beginning. For an ``unread`` file, the result is only the file's size, or the
+    fact that there was no time to search the file.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Sharing:
     ) -> None:
         self._files, self._unread = files, unread
         self._engines, self._sizes = engines, sizes
-        self._helpers = helpers  # ``None`` after the executor broke
+        self._helpers = helpers  # ``None`` after the executor failed
         board = None if helpers is None else helpers.board
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes
@@ -75,12 +75,15 @@ class Sharing:
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
-        self._done: dict[Wanted, FileRead] = {}  # results of files that are used later
+        self._done: dict[Wanted, FileRead] = {}  # results of files that are needed later
         self._limits = limits
         self._shared = {task for tasks in jobs for task in tasks}
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
-        """Read all files into the run's reading; yield each file with its result, in the files' order."""
+        """Read all files into the reading of a run.
+
+        Yield each file with its result, in the order of the files.
+        """
         for number in self._unread:
             self._board.report(number, self._files[number].size)
         for number, file in enumerate(self._files):
@@ -105,9 +108,9 @@ class Sharing:
         self._report(always=True)
 
     def _result(self, task: Wanted) -> FileRead:
-        """Return the result of a file; while waiting for it, read another file in this process.
+        """Return the result of a file. While waiting for it, read another file in the current process.
 
-        Raise `TimeIsUp` if the deadline has passed and the other processes had time to stop.
+        Raise `TimeIsUp` if the deadline has passed and the other processes have had time to stop.
         """
         self._pump()
         while task not in self._done:
@@ -125,7 +128,7 @@ class Sharing:
         return self._done.pop(task)
 
     def _pump(self) -> None:
-        """Collect the finished results of other processes, and submit further jobs to them."""
+        """Collect the results that other processes have finished, and submit more jobs to these processes."""
         for future in [future for future in self._running if future.done()]:
             tasks = self._running.pop(future)
             error = CancelledError() if future.cancelled() else future.exception()
@@ -168,7 +171,7 @@ class Sharing:
         now = time.monotonic()
         if always or now >= self._report_at:
             read = self._board.read()
-            # A compressed file counts with its size on disk after it is read.
+            # After a compressed file has been read, its size on disk is counted.
             self._on_bytes(sum(min(part, file.size) for part, file in zip(read, self._files, strict=False)))
             done = time.monotonic()
             self._report_at = done + max(_EVERY, _PAUSE * (done - now))

@@ -1,6 +1,6 @@
-"""Search the many small files of a run, and choose those to read line by line.
+"""Search the small files of a run, if there are many, and select the files to read line by line.
 
-The choice is made by ``scan.similar_sources``.
+``scan.similar_sources`` makes the selection.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ from stallwatch_rules.scan.similar_sources import (
 from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
-SMALL = 64 * 1024  #: maximum decompressed bytes of a small file
-_TOGETHER = 1024 * 1024  # number of bytes that are searched together
+SMALL = 64 * 1024  #: maximum number of decompressed bytes in a small file
+_TOGETHER = 1024 * 1024  # number of bytes that are searched at the same time
 _TOGETHER_FILES = 512
 
-Sizes = tuple[int, int]  #: decompressed bytes, and lines
+Sizes = tuple[int, int]  #: number of decompressed bytes, number of lines
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What the search of a run's small files found: which files need not be read line by line."""
+    """The result of the search in small files: the files that need not be read line by line."""
 
-    unread: dict[int, Sizes | None]  #: files that are not read by line; ``None`` if not searched in time
-    alike: dict[str, list[int]]  #: ranks of files with the same text, by the name of the file that is read
+    #: size of each file that is not read line by line; ``None`` if it was not searched in time
+    unread: dict[int, Sizes | None]
+    alike: dict[str, list[int]]  #: name of a file that is read → ranks whose files have the same text
 
 
 NO_SURVEY = Survey({}, {})
 
 
 class Search(NamedTuple):
-    """A job for another process: small files to search, with their paths."""
+    """A job for another process: the paths of small files to search."""
 
-    files: tuple[tuple[str, bool], ...]  #: path, and True if the file is neither compressed nor converted
+    #: path of each file, and True if the file is neither compressed nor converted
+    files: tuple[tuple[str, bool], ...]
     limits: Limits
     pages: Pages
 
 
-Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file searched in time
+Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file that was searched in time
 
 
 def survey(
@@ -62,19 +64,19 @@ def survey(
     on_bytes: Callable[[int], None],
     helpers: Helpers | None,
 ) -> Survey:
-    """Search the small files of a run, in this process and with its helpers, and choose those to read.
+    """Search the small files of a run in the current process and its helpers, and select files to read.
 
-    Return `NO_SURVEY` if there are only a few small files. The search takes at most half of the remaining
-    time, because the chosen files must be read after it.
+    Return `NO_SURVEY` if the run has only a few small files. The search takes at most half of the remaining
+    time, because the selected files must be read after the search.
     """
     if sum(0 < file.size <= SMALL for file in files) <= MANY or engines.scan() is None:
         return NO_SURVEY
     limits = (limits or Limits()).for_part()
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
-    late: set[int] = set()  # files not searched in time
+    late: set[int] = set()  # indexes of files that were not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
-    kinds: dict[bytes, bytes] = {}  # keeps one object for equal digests
-    done = 0  # bytes searched so far
+    kinds: dict[bytes, bytes] = {}  # stores a single object for equal digests
+    done = 0  # number of bytes that have been searched
 
     def take(numbers: list[int], searched: Found) -> None:
         late.update(numbers[len(searched) :])
@@ -93,12 +95,12 @@ def survey(
         while helpers is not None and waiting and len(running) < helpers.window:
             numbers = waiting[0]
             if not all(files[number].path for number in numbers):
-                break  # members of an archive are read in order
+                break  # members of an archive must be read in their order
             paths = tuple((files[number].path, files[number].plain) for number in numbers)
             try:
                 job = Search(paths, limits, helpers.pages)
                 running[helpers.executor.submit(search_away, job)] = waiting.popleft()
-            except (OSError, RuntimeError):  # the executor is broken, or the system refuses a process
+            except (OSError, RuntimeError):  # the executor failed, or the system cannot start a process
                 helpers = None
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
@@ -126,9 +128,9 @@ def survey(
 
 
 def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
-    """Yield groups of small files to search together, each as a list of indexes.
+    """Yield groups of small files that are searched together. Each group is a list of indexes.
 
-    Members of archives are not in one group with files on disk.
+    A group contains either members of archives or files on disk, but not both.
     """
     batch: list[int] = []
     held = 0
@@ -149,9 +151,9 @@ def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
 
 
 def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) -> Found:
-    """Search these files together; return the outline and the size of each, until the deadline.
+    """Search files together until the deadline. Return the outline and the size of each searched file.
 
-    A file whose outline is ``None`` must be read line by line.
+    If the outline of a file is ``None``, the file must be read line by line.
     """
     engine = engines.scan()
     assert engine is not None, "files are searched where blocks can be scanned"
@@ -166,7 +168,7 @@ def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) ->
 
 
 def _text(file: LogFile) -> bytes | None:
-    """Return the text of a small file; ``None`` if it is large, not text, or unreadable."""
+    """Return the text of a small file, or ``None`` if it is too large, is not text, or cannot be read."""
     text = b""
     try:
         if file.plain:
@@ -188,7 +190,7 @@ def _text(file: LogFile) -> bytes | None:
 
 
 def search_away(job: Search) -> Found:
-    """Search files for another process; this function is the job that a worker runs."""
+    """Search files for another process. A worker runs this function as a job."""
     files = (_file(path, plain, job.limits) for path, plain in job.files)
     return outline_files(files, prepared(job.pages), job.limits)
 

@@ -1,4 +1,4 @@
-"""Read files for another process: run the jobs that it sends, and return their results."""
+"""Run the jobs that another process sends: read files for this process, and return the results."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.scan.state import ScanSizes
 
-_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+_DEATH_SIGNAL = 1  # value of PR_SET_PDEATHSIG in <sys/prctl.h>
 
 
 class Pages(NamedTuple):
-    """The pages of a catalogue, in a form that can be sent to another process."""
+    """The pages of a catalogue in a form in which they can be sent to other processes."""
 
     digest: str
     packed: bytes | ctypes.Array[ctypes.c_char]
-    cache: Path | None  #: folder of the compiled patterns
+    cache: Path | None  #: folder with the compiled patterns
 
     @classmethod
     def of(cls, catalogue: Catalogue) -> Pages:
-        """Serialize the pages of a catalogue, so that all jobs can use the same bytes."""
+        """Serialize the pages of a catalogue. All jobs can use the same bytes."""
         packed = msgspec.msgpack.encode(list(catalogue.pages.values()))
         return cls(hashlib.sha256(packed).hexdigest(), packed, catalogue.store.folder)
 
     def named(self) -> Pages:
-        """Return a copy with only the digest, for a process that already has the pages themselves."""
+        """Return a copy that contains only the digest, for a process that already has the pages."""
         return self._replace(packed=b"")
 
     def shared(self) -> Pages:
-        """Return a copy whose pages are in shared memory, for processes that are being started.
+        """Return a copy with the pages in shared memory, for processes that are about to start.
 
-        Data for a new process is otherwise sent through a pipe. If the data does not fit into the pipe, this
-        process would wait until the new process has started.
+        Otherwise, the data for a new process is sent through a pipe. If the data does not fit into the pipe,
+        the current process waits until the new process has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
@@ -63,7 +63,7 @@ class Pages(NamedTuple):
 class Wanted(NamedTuple):
     """A file that a job must read."""
 
-    number: int  #: index among the run's files
+    number: int  #: index of the file among the files of the run
     path: str
     name: str
     rank: int | None
@@ -77,7 +77,7 @@ class Wanted(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A job for another process: files to read one after another."""
+    """A job for another process: files that it reads one after another."""
 
     tasks: tuple[Wanted, ...]
     sizes: ScanSizes  #: limits on the amount of text that is read
@@ -86,19 +86,20 @@ class Job(NamedTuple):
 
 
 class Helpers(NamedTuple):
-    """Other processes that help this process to read files."""
+    """Other processes that read files for the current process."""
 
     executor: Executor
-    window: int  #: maximum number of jobs of the executor at a time
-    pages: Pages  #: the rules, which are part of each job
-    board: Board | None = None  #: receives the numbers of bytes that the processes have read
-    here: bool = False  #: True if this process takes jobs, too
+    window: int  #: maximum number of jobs that the executor has at the same time
+    pages: Pages  #: the rules; each job contains them
+    #: board to which the processes report the numbers of bytes that they have read
+    board: Board | None = None
+    here: bool = False  #: True if the current process also takes jobs
 
 
 class Board:
-    """The numbers of bytes that all processes have read so far, in shared memory.
+    """The numbers of bytes that all processes have read, in shared memory.
 
-    Each number is written by one process only, so no lock is needed.
+    Only one process writes each number, so no lock is needed.
     """
 
     def __init__(self, files: int, *, shared: bool = True) -> None:
@@ -110,31 +111,31 @@ class Board:
             self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
-        """Record how many bytes of a file were read; raise ``Stopped`` if all reading was stopped."""
+        """Record the number of bytes read from a file. Raise ``Stopped`` if all reading was stopped."""
         if self._stop.value:
             raise Stopped
         self._read[number] = read
 
     def read(self) -> list[int]:
-        """Return how many bytes of each file have been read."""
+        """Return the number of bytes that have been read from each file."""
         return list(self._read)
 
     def stop(self) -> None:
-        """Make all processes stop reading after their current portion."""
+        """Make all processes stop after their current portions."""
         self._stop.value = 1
 
 
 _lock = threading.Lock()
-_engines: dict[str, Engines] = {}  # by the catalogue's digest; only the last catalogue is kept
+_engines: dict[str, Engines] = {}  # digest of a catalogue → its patterns; only the last catalogue is stored
 _board: Board | None = None
 
 
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
-    """Prepare a worker process: it ends with its parent process, and ignores interrupts.
+    """Prepare a worker process. The worker ends with its parent process and ignores interrupts.
 
-    ``engines`` are the compiled patterns of a forked process, which need not be compiled again.
+    ``engines`` are the compiled patterns if the process was forked. They need not be compiled again.
     """
-    global _board  # the only place for objects that a pool prepares at its start
+    global _board  # global, because a pool can prepare objects for its jobs only in global variables
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     if engines is None:
@@ -146,7 +147,7 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
 
 
 def read_away(job: Job) -> list[FileRead]:
-    """Read the files of a job for another process; this function is the job that a worker runs."""
+    """Read the files of a job for another process. A worker runs this function as a job."""
     engines = prepared(job.pages)
     return [_read(task, job, engines) for task in job.tasks]
 
@@ -161,7 +162,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     if job.limits is not None and job.limits.time_left == 0.0:
         return FileRead(None, out_of_time=True)
     found, problems = expand([wanted.path], limits=job.limits)
-    if not found:  # the file was removed in the meantime
+    if not found:  # the file was removed after the run's files were found
         return FileRead(None, problems=problems)
     file = replace(
         found[0],
@@ -174,7 +175,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
 
 
 def prepared(pages: Pages) -> Engines:
-    """Return the compiled patterns for these pages, which a process compiles once for all its jobs."""
+    """Return the compiled patterns for these pages. A process compiles them once for all its jobs."""
     with _lock:
         engines = _engines.get(pages.digest)
         if engines is None:
@@ -189,7 +190,7 @@ def prepared(pages: Pages) -> Engines:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, for any reason."""
+    """End this process when its parent ends, regardless of the reason."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -200,7 +201,10 @@ def end_with_parent() -> None:
 
 
 def _request_death_signal() -> bool:
-    """Ask Linux to kill this process when its parent ends; return whether Linux accepted the request."""
+    """Request that Linux kills this process when its parent ends.
+
+    Return whether Linux accepts the request.
+    """
     if sys.platform != "linux":
         return False
     try:

@@ -1,1 +1,1 @@
-"""Provide tools for authors of rule pages: check pages, and draft pages from a failure."""
+"""Provide tools for authors of rule pages: check pages, and draft pages for failures."""

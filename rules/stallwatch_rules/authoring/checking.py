@@ -15,10 +15,11 @@ from stallwatch_rules.reading import RunReading
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Return a problem for each sample of a page on which the rule fires or does not fire by mistake.
+    """Return a problem for each sample of a page on which the rule incorrectly fires or does not fire.
 
-    The label of a sample says whether the rule must fire on it. The samples of a rule without patterns are
-    diagnosed as whole runs, with the other rules of ``catalogue``, which defaults to the packaged catalogue.
+    The label of a sample shows whether the rule must fire on the sample. If a rule has no patterns, each of
+    its samples is diagnosed as a whole run, together with the other rules of ``catalogue``. By default,
+    ``catalogue`` is the packaged catalogue.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -29,7 +30,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """Return the problems that loading the pages found, followed by the problems of each page's samples."""
+    """Return the problems from loading the pages, followed by the problems of the samples on each page."""
     awake = Catalogue.of(_as_active(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
@@ -40,7 +41,7 @@ def check_catalogue(catalogue: Catalogue) -> list[PageError]:
 
 
 def _as_active(page: RulePage) -> RulePage:
-    """Return a page as an active rule, because the samples of a retired rule must still be correct."""
+    """Return the page as an active rule. Even if a rule is retired, its samples must still be correct."""
     return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
 
 
@@ -68,7 +69,7 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Return where in the sample the rule fired, as text for a message; ``None`` if it did not fire."""
+    """Return the place in the sample at which the rule fired, as text for a message, or ``None``."""
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"
@@ -80,12 +81,12 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 
 def _needs_run(page: RulePage) -> bool:
-    """Return whether the rule can also be inferred from a whole run, so that a sample must be diagnosed."""
+    """Return whether a rule can also be inferred from a whole run. Its samples must then be diagnosed."""
     return page.judged or "concluded" in page.tags
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each pattern that two pages share, if neither has ``requires`` or ``unless``."""
+    """Yield a problem for each pattern that two pages without ``requires`` and ``unless`` share."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

@@ -1,4 +1,4 @@
-"""Draft a rule page for a failure that no rule describes, for an author to improve."""
+"""Draft a rule page for a failure that no rule describes. An author can then improve the draft."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
-MAX_PATTERN_TEXT = 160  #: maximum number of characters of the message that become part of the pattern
-LEAST_TEXT = 12  #: minimum number of fixed characters; with fewer, a pattern would fire on unrelated lines
-MAX_NAMED = 3  #: maximum number of numbers in the pattern that get a name
-OWN_FAMILY = "own"  #: family if the log does not show the package of the failure
+MAX_PATTERN_TEXT = 160  #: maximum number of characters of a message from which the pattern is created
+LEAST_TEXT = 12  #: minimum number of fixed characters; a pattern with fewer would fire on unrelated lines
+MAX_NAMED = 3  #: maximum number of numbers in a pattern that become named groups
+OWN_FAMILY = "own"  #: family of the rule if the log does not show the package of the failure
 
 _VALUES = lazy(
-    r"(?P<secret>\S*\*\*\*)"  # the mask that redaction leaves
+    r"(?P<secret>\S*\*\*\*)"  # mask that replaces a redacted secret
     r"|(?P<url>\b[a-z][a-z0-9+]{1,9}://\S+)"
     r"|(?P<path>(?<![\w.])(?:[\\/~.]{1,3}[\w@+%=~-][\w.@+%=~-]*){2,}[\\/]?)"
     r"|(?P<hex>\b0[xX][0-9a-fA-F]+)"
@@ -43,7 +43,7 @@ _FORMS = {
     "secret": r"\S+",
     "float": r"[\d.eE+-]+",
 }
-# Level, date, time, thread and source line before a message of glog, which differ from line to line.
+# Level, date, time, thread, and source line in front of glog's messages. They differ from line to line.
 _GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
@@ -51,16 +51,16 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """Error: a page cannot be drafted; the message says why."""
+    """An error that prevents the draft of a page. Its message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure that no rule describes, as the draft of a page needs it."""
+    """The facts about a failure without a rule that the draft of a page needs."""
 
-    name: str  #: name of the exception; empty for a plain line
+    name: str  #: name of the exception; empty if the line is not an exception
     message: str
-    line: str  #: line of the log, redacted
+    line: str  #: redacted line of the log
     frames: list[str]
 
 
@@ -94,14 +94,14 @@ def _known(rule: str) -> str:
 
 
 def fixed_text(message: str) -> int:
-    """Return how many letters of a message are fixed text, as opposed to values such as names and numbers."""
+    """Return the number of letters in a message that are not part of values such as names and numbers."""
     return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
 
 
 def pattern_of(failure: Failure) -> str:
-    """Return a pattern that matches the failure's line in linear time.
+    """Return a pattern that matches the line of the failure in linear time.
 
-    Values in the line are replaced by wildcards, and the first numbers become named groups.
+    Wildcards replace the values in the line. The first numbers become named groups.
     """
     patterns = (_pattern_of(failure, limit) for limit in range(MAX_PATTERN_TEXT, LEAST_TEXT, -8))
     short = (pattern for pattern in patterns if len(pattern) <= LONGEST)
@@ -123,7 +123,7 @@ def _pattern_of(failure: Failure, limit: int) -> str:
             pieces.append(_FORMS[value.lastgroup or "path"])
     text = "".join([*pieces, _escaped(message[end:])]).strip()
     named_too = f"{_escaped(failure.name.rpartition('.')[2])}: {text}"
-    # The name and the message of a C++ exception are on two lines.
+    # The name and the message of a C++ exception are on separate lines.
     return named_too if failure.name and f"{failure.name}: " in failure.line else text
 
 
@@ -132,7 +132,7 @@ def _escaped(text: str) -> str:
 
 
 def id_of(failure: Failure, package: str) -> str:
-    """Return a proposed rule ID, made of the package's name and the most significant words of the message."""
+    """Return a proposed rule ID from the package's name and the most significant words of the message."""
     words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
     name = [package.lower().replace("_", "-")] if package else []
     kept = [word for word in words if word.isascii() and word not in name][:4]
@@ -140,7 +140,7 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """Return the package and the file of the innermost stack frame in a library; empty texts without one."""
+    """Return the package and the file of the innermost frame in a library, or empty texts if none is."""
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:
@@ -150,9 +150,10 @@ def origin_of(failure: Failure) -> tuple[str, str]:
 
 
 def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
-    """Return a line that the rule must not match, for the negative sample of the page.
+    """Return a line that the rule must not match, as the negative sample of the page.
 
-    It is the unmatched line that is most similar to the failure, or a made-up line with a step.
+    The result is the line most similar to the failure among the lines that the pattern does not match. If
+    there is no such line, the result is an invented line with a step.
     """
     words = set(words_of(failure.message))
     expression = compile_re2(pattern, encoded=False)
@@ -171,13 +172,13 @@ def draft(
     quiet: str,
     versions: dict[str, str],
 ) -> str:
-    """Return the text of a rule page for the failure."""
+    """Return the text of a rule page for a failure."""
     package, module = origin_of(failure)
     title = re.sub(r"\s+", " ", masked(failure.message)).strip()
     title = title if len(title) <= 80 else title[:80].rpartition(" ")[0] + " …"
     title = f"{failure.name.rpartition('.')[2]}: {title}" if failure.name else title
     seen = f"  # seen with {versions[package]}" if package in versions else ""
-    single = pattern.replace("'", "''")  # YAML doubles single quotes in single-quoted text
+    single = pattern.replace("'", "''")  # in single-quoted text, YAML requires double single quotes
     return _PAGE.format(
         rule=rule,
         title=title,
@@ -242,7 +243,7 @@ To be written, or "Never."
 
 @dataclass(frozen=True)
 class Proposal:
-    """A rule page that is proposed to the author."""
+    """A rule page that Stallwatch proposes to the author."""
 
     rule: str
     family: str
@@ -250,7 +251,7 @@ class Proposal:
     failure: Failure
 
     def problems(self, path: str) -> list[PageError]:
-        """Return the reasons why the page would not load from `path`, or why its samples would fail."""
+        """Return the reasons why the page cannot be loaded from `path`, or why its samples fail."""
         try:
             return check_page(parse_page(self.text, path, chinese=False))
         except PageError as error:
@@ -258,9 +259,9 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """Return a page for the unknown failure of this run, with the ID ``rule`` or a proposed ID.
+    """Return a page for the unknown failure of a run. Its ID is ``rule`` or else a proposed ID.
 
-    Raises ``DraftError`` if a rule knows the failure, or if there is none.
+    Raise ``DraftError`` if a rule already describes the failure, or if the run has no failure.
     """
     diagnosis = reading.diagnose()
     failure = failure_of(diagnosis)

@@ -1,1 +1,1 @@
-"""Read failures as programs print them, and find hints for failures that no rule knows."""
+"""Read the failures that programs print, and find hints for failures that no rule describes."""

@@ -1,7 +1,7 @@
 """Provide advice for exceptions that no rule describes.
 
-The file ``advice.json`` maps types and messages of exceptions to advice. The advice shows where to look. It
-does not name a cause, because the log does not contain what the user's own code expected.
+The file ``advice.json`` maps the types and messages of exceptions to advice. The advice shows the user
+where to look. It does not name a cause, because the log does not show what the user's own code expected.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.digest import shortened
 from stallwatch_rules.text.display import shown
 
-LONGEST = 80  #: maximum number of characters of a quoted part
+LONGEST = 80  #: maximum number of characters of a part of the message that the advice quotes
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """An entry of the table: a kind of exception, and the advice for it."""
+    """An entry of the table in ``advice.json``: a kind of exception, and the advice for it."""
 
     id: str
-    exceptions: str  #: a pattern of the name without its modules
-    #: a pattern that the exception's message must contain; the pattern's groups are parameters of the advice
+    exceptions: str  #: regular expression for the exception's name without its modules
+    #: regular expression that the exception's message must contain; its groups are parameters of the advice
     message: str = ""
-    #: True if the exception only reports that a command, a notebook's cell, or a trial failed and printed its
-    #: own exception
+    #: True if the exception only reports that a command, notebook cell, or trial failed, and that command,
+    #: cell, or trial printed its own exception
     relays: bool = False
 
 
@@ -34,7 +34,7 @@ KINDS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), ty
 
 
 def advice_for(exception: str, words: str) -> Message | None:
-    """Return the advice for an exception with this message; ``None`` if the table has no entry for it.
+    """Return the advice for an exception with this message, or ``None`` if no entry matches it.
 
     >>> advice_for("builtins.KeyError", "'image'")
     Message(id='diagnosis.advice-key', params={'key': "'image'"}, then=())

@@ -1,6 +1,7 @@
-"""Read failures without a Python traceback, such as C++ exceptions, fatal signals and error files.
+"""Read failures without a Python traceback, such as C++ exceptions, fatal signals, and error files.
 
-A ``CrashReader`` takes the lines of one source and rank in order, in parallel with the ``TracebackReader``.
+A ``CrashReader`` reads the lines of one source and rank in their order. The ``TracebackReader`` reads the
+same lines.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 
-BLOCK_LINES = 80  #: maximum number of lines of the stack under a crash
-STRAY_LINES = 3  #: number of consecutive lines outside any stack after which the block has ended
+BLOCK_LINES = 80  #: maximum number of lines in the stack trace of a crash
+STRAY_LINES = 3  #: number of consecutive lines outside a stack trace after which a crash report ends
 
-GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")  #: signals that request a graceful end, as named in Ray's reports
+#: signals that request a graceful end; Ray's reports contain these names
+GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")
 
-#: Words of which the first line of every crash contains one; many lines are searched for them at once.
+#: Words that begin crashes: the first line of every crash contains at least one of them. Many lines are
+#: searched for all of them at once.
 WORDS = (
     "terminate called",
     "libc++abi",
@@ -57,19 +60,22 @@ _FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
 _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
 _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
-#: From TensorFlow and XLA: a message of level F ends the process.
+#: Messages of TensorFlow and XLA. A message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: The assertion of glibc (assert/assert.c); CUDA's has other quotes, and a rule matches it.
+#: The assertion of glibc (assert/assert.c). CUDA's assertion has other quotation marks, and a rule matches
+#: it.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
-#: Messages of Lua (torch 7), and of Julia.
+#: Error messages of Lua (torch 7) and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _LUA_ERROR = lazy(r"^\S{0,200}(?P<name>lua)(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: ?(?P<m>.{0,300})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
-#: An error of Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
+#: An error of Hydra, which does not print the traceback (hydra-core 1.3,
+#: _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
-#: Messages of R, MATLAB, Rust, Go and Java; those of the first three may be on the next line. R prints the
-#: same for an error that a script handles; an unhandled error ends in `_R_END`.
+#: Error messages of R, MATLAB, Rust, Go, and Java. For R, MATLAB, and Rust, the text may be on the next line.
+#: R prints the same message for an error that a script handles. After an unhandled error, R also prints
+#: `_R_END`.
 _R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
 _R_END = "Execution halted"
 _MATLAB = lazy(r"^(?P<name>Error using [\w./>]{1,80})(?: \(line \d+\))?$")
@@ -86,7 +92,8 @@ _BEGINNINGS = (
     *(_ASSERT, _LUA, _LUA_ERROR, _JULIA, _HYDRA, _R, _MATLAB, _RUST, _GO, _JAVA),
 )
 _BELOW = (_LUA_ERROR, _R, _MATLAB, _RUST)
-#: Output of a child process or an embedded interpreter, which a Python exception may quote in its message.
+#: Output of a child process or an embedded interpreter. A Python exception may quote this output in its
+#: message.
 _QUOTED = (_ASCEND, _LUA, _LUA_ERROR, _JULIA, _R, _MATLAB, _RUST, _GO)
 
 _WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
@@ -96,7 +103,8 @@ _NATIVE_FRAME = lazy(
     r"\s*(?:frame )?#(?P<number>\d+):? +(?:0x[0-9a-f]+ (?:in )?)?(?P<name>.+?)"
     r"(?: \+ 0x[0-9a-f]+)?(?: \(0x[0-9a-f]+ in (?P<path>[^)]+)\)| (?:at|from) (?P<at>\S+))?$"
 )
-#: Frames of Lua, Julia, Go and Java, and of MATLAB, which names the function's file without its suffix.
+#: Stack frames of Lua, Julia, Go, Java, and MATLAB. MATLAB prints the name of a function's file without the
+#: suffix.
 _FOREIGN_FRAMES = (
     lazy(r"\s+(?:@ \S+ )?(?P<path>[^\s:]+\.(?:lua|jl|go)):(?P<line>\d+)(?:: in (?P<name>.+)| .*)?$"),
     lazy(r"\s+at (?P<name>[\w.$<>]+)\((?P<path>\w+\.(?:java|kt|scala)):(?P<line>\d+)\)$"),
@@ -110,27 +118,29 @@ _STACK = lazy(
 
 
 class CrashReader:
-    """Reader that finds the crashes in one stream."""
+    """Reader that finds the crashes in the lines of one source and rank."""
 
     def __init__(self) -> None:
         self._open: ExceptionChain | None = None
-        self._lines = 0  # number of lines in the block so far
+        self._lines = 0  # number of lines read since the crash began
         self._stray = 0
-        self._threads = 0  # number of thread stacks in the block
+        self._threads = 0  # number of threads whose stacks the crash report contains
         self._below = False  # True if the crash's message is on the next line that is not blank
 
     @property
     def busy(self) -> bool:
-        """True if the reader needs every following line, because a crash has begun and not ended."""
+        """True if the reader needs every following line because a crash has begun but has not ended."""
         return self._open is not None
 
     def feed(
         self, line: Line, rules: Collection[str], mark: LinePosition, *, in_message: bool = False
     ) -> ExceptionChain | None:
-        """Read the next line and the rules that matched it; return the crash that ended before it, if any.
+        """Read the next line and the rules that matched it.
 
-        ``in_message`` is True if the line may be part of the message of a Python exception, which may quote a
-        crash (`_QUOTED`).
+        If an earlier crash ended before this line, return it.
+
+        ``in_message`` is True if the line may be part of the message of a Python exception. Such a message
+        may quote a crash report (see `_QUOTED`).
         """
         ended: ExceptionChain | None = None
         if self._open is not None:
@@ -146,7 +156,10 @@ class CrashReader:
         return ended
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that are not read; return the crash that ended in them, if any."""
+        """Skip lines of the stream that are not read.
+
+        If the current crash ended in these lines, return it.
+        """
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
             return None
@@ -154,7 +167,7 @@ class CrashReader:
         return ended
 
     def left(self) -> list[ExceptionChain]:
-        """Return a list with the crash that is unfinished, if there is one."""
+        """Return a list that contains the unfinished crash. The list is empty if no crash is unfinished."""
         return [self._open] if self._open is not None else []
 
     def _continues(self, crash: ExceptionChain, text: str) -> bool:
@@ -171,9 +184,10 @@ class CrashReader:
             return True
         if self._below and text.strip():
             crash.message = f"{crash.message} {text.strip()}".strip()[:MAX_MESSAGE]
-            self._below = text.startswith("In ")  # torch 7 first names the module of a network
+            # torch 7 prints the name of a network module before the message
+            self._below = text.startswith("In ")
             return True
-        if "Current thread 0x" in text:  # faulthandler lists the threads in the order of their start
+        if "Current thread 0x" in text:  # faulthandler lists the threads in the order in which they started
             crash.frames.clear()
             self._threads = 1
         elif "hread 0x" in text:
@@ -187,9 +201,9 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: ExceptionChain, text: str) -> bool:
-        """Add the stack frame in a line to the crash, with the innermost frame last.
+        """Add the stack frame in a line to the crash. The innermost frame comes last.
 
-        Only frames of the first thread are kept. Return False if the line does not contain a frame.
+        Keep only the frames of the first thread. Return False if the line does not contain a frame.
         """
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
@@ -210,7 +224,10 @@ class CrashReader:
 def _beginning_in(
     line: Line, mark: LinePosition, in_message: bool
 ) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
-    """Return the crash that begins in a line, and the pattern of its beginning; ``None`` for other lines."""
+    """Return the crash that begins in a line, and the pattern that matched.
+
+    Both are ``None`` for other lines.
+    """
     if not any(word in line.text for word in WORDS):
         return None, None
     if "py_callstack" in line.text:
@@ -227,7 +244,8 @@ def _beginning_in(
             if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
-                raised.kind = "ignored"  # the program may handle the exception or outlive the thread
+                # the program may handle the exception, or continue without the thread
+                raised.kind = "ignored"
             return raised, beginning
     return None, None
 
@@ -236,13 +254,13 @@ _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
 def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
-    """Return the exception in a line of an error file; ``None`` if the line has another form.
+    """Return the exception in a line of an error file, or ``None`` if the line has another form.
 
     The form is ``{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}``.
     """
     try:
         record = msgspec.json.decode(line.text)
-    except NOT_JSON:  # the line is truncated, or not from an error file
+    except NOT_JSON:  # the line is truncated, or it does not come from an error file
         return None
     inner = _value_of(record, "message")
     summary = _value_of(inner, "message")

@@ -1,4 +1,4 @@
-"""Find the versions of packages in a log, which decide which fixes apply."""
+"""Find the package versions that a log contains. They determine which fixes apply."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _CANONICAL = {name.replace("-", ""): name for name in PACKAGES} | {"pytorch": "t
 _VERSION = r"(?P<version>\d+\.\d+(?:\.\d+)*(?:[._-]?(?:rc|a|b|dev|post)\.?\d+)*(?:\+[\w.]+)?)"
 _NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
 
-# Each expression has the groups ``name`` and ``version``.
+# Each regular expression has the groups ``name`` and ``version``.
 _BY_NAME = (
-    # pip freeze, or a script's "versions torch=2.6.0 deepspeed=0.16.3"
+    # pip freeze; or a user's script: "versions torch=2.6.0 deepspeed=0.16.3"
     re.compile(rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE),
     # ds_report: "torch version .................... 2.6.0", "deepspeed info ..... 0.16.4, unknown, unknown";
     # transformers-cli env: "- PyTorch version (GPU?): 2.6.0+cu124 (True)"; "vLLM API server version 0.6.3"
@@ -45,18 +45,19 @@ _BY_NAME = (
         rf"{_VERSION}(?=['\",;)\s]|$)",
         re.IGNORECASE,
     ),
-    # "DeepSpeed 0.16.3", "Python 3.11.7"; the expression above matches "NCCL version 2.20.5+cuda12.4"
+    # "DeepSpeed 0.16.3", "Python 3.11.7". The expression above matches "NCCL version 2.20.5+cuda12.4".
     re.compile(
         rf"(?:^|[\s(])(?P<name>DeepSpeed|PyTorch|transformers|vLLM|Python|NCCL) v?{_VERSION}(?=[\s,;)]|$)"
     ),
-    # "rank 0 deepspeed 0.16.3 extra=5"
+    # Output of a script, such as "rank 0 deepspeed 0.16.3 extra=5".
     re.compile(rf"(?:^|\s)(?P<name>deepspeed|torch|trl|peft|accelerate) v?{_VERSION}(?=[\s,;)]|$)"),
-    # site-packages/deepspeed-0.16.3.dist-info
+    # Paths of installed packages, such as site-packages/deepspeed-0.16.3.dist-info.
     re.compile(rf"(?P<name>{_NAMES})-{_VERSION}(?:\.dist-info|-py\d)", re.IGNORECASE),
 )
-# Text before every version of _BY_NAME: one search for it saves five searches in most lines.
+# Text that precedes every version that _BY_NAME matches. One search for this text saves five searches in most
+# lines.
 _ANY_VERSION = lazy(r"[\s=@:'\"v.-]\d+\.\d")
-# Each entry has a package, a word that the line must contain, and the pattern.
+# Each entry consists of a package, a word that the line must contain, and a pattern.
 _BY_KEY = (
     ("deepspeed", "DeepSpeed info: ", re.compile(rf"DeepSpeed info: version={_VERSION}")),
     ("deepspeed", "deepspeed/", re.compile(rf"\bdeepspeed/{_VERSION}/")),
@@ -67,7 +68,7 @@ _BY_KEY = (
 )
 
 
-# Output of launchers, DeepSpeed, NCCL and trainers around the training itself.
+# Lines of launchers, DeepSpeed, NCCL, and trainers that belong to a training run but do not show a step.
 _RUN = lazy(
     r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
@@ -98,12 +99,12 @@ RUN_WORDS: tuple[str, ...] = (
 
 
 def belongs_to_a_run(text: str) -> bool:
-    """Return whether a line is output of a training run, even if the line does not show a step."""
+    """Return whether a line is output of a training run. The line need not contain a step."""
     return _RUN.search(text[:2000]) is not None
 
 
 def versions_in(text: str) -> dict[str, str]:
-    """Return the package versions that one line names."""
+    """Return the package versions that a line contains."""
     text = text[:2000]
     found: dict[str, str] = {}
     for key, word, pattern in _BY_KEY:
@@ -121,10 +122,10 @@ def versions_in(text: str) -> dict[str, str]:
 
 
 def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Combine the package versions of several streams into those of the run.
+    """Merge the package versions found in several streams into one set of versions for the run.
 
-    If streams name different versions of a package, the most precise version is used, and among equally
-    precise ones the one that sorts last. So the order of the streams does not matter.
+    If streams contain different versions of a package, use the most precise version. Among equally precise
+    versions, use the one that sorts last, so that the result does not depend on the order of the streams.
     """
     merged: dict[str, str] = {}
     for versions in found:

@@ -1,8 +1,8 @@
-"""Read what NCCL's watchdog reports about collectives on each rank, and find the rank that is missing.
+"""Read NCCL watchdog reports about the collectives of each rank, and find the missing rank.
 
-The ranks that print a timeout are those that waited. Their counters show which rank is missing: it is the
-rank whose last enqueued collective is older than that of all other ranks, or else the rank that printed
-nothing.
+The ranks that print a timeout are the ranks that waited. Their counters identify the missing rank: its last
+enqueued collective is older than that of all other ranks. If the counters do not differ, the missing rank is
+the rank that printed no report.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.stream import Key, StreamReading
 
-START_UP = 5  #: maximum sequence number of a collective that belongs to the start of a communicator
+START_UP = 5  #: maximum sequence number of a collective that runs while a communicator starts
 MAX_RANKS = 4096
 MAX_SHOWN = 4  #: maximum number of different collectives in a sentence
-#: Operations between two ranks; both ends of a transfer have the same number (torch, ProcessGroupNCCL.cpp).
+#: Operations between two ranks. Both ranks use the same sequence number for a transfer (torch,
+#: ProcessGroupNCCL.cpp).
 _OF_A_PAIR = frozenset(("SEND", "RECV", "COALESCED"))
 
 _RANK = lazy(r"\bRank (\d{1,6})\]")
@@ -37,24 +38,27 @@ _COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?
 
 
 class WatchdogPosition(msgspec.Struct):
-    """How far one rank has come in its sequence of collectives, as the watchdog reports it."""
+    """The position of one rank in its sequence of collectives, as the NCCL watchdog reports it."""
 
     work: int | None = None  #: sequence number of the collective that timed out
     operation: str = ""
-    size: int | None = None  #: number of elements in this rank's input
-    #: name of the process group, equal in all ranks, whereas each rank numbers its own groups
+    size: int | None = None  #: number of elements in the input of this rank
+    #: name of the process group; it is the same on all ranks, whereas each rank numbers its own groups
     group: str = ""
     enqueued: int | None = None
 
 
 class FlightData:
-    """Reader of the watchdog's lines in one stream."""
+    """Reader of the NCCL watchdog's lines in one stream."""
 
     def __init__(self) -> None:
         self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: (process group, rank) → position
 
     def see(self, text: str, rank: int | None) -> None:
-        """Read a line that matches a rule for timeouts. ``rank`` is the rank that printed it, if known."""
+        """Read a line that matches a rule for timeouts.
+
+        ``rank`` is the rank that printed the line, if it is known.
+        """
         named = _RANK.search(text)
         if named is not None:
             rank = int(named[1])
@@ -77,7 +81,7 @@ class FlightData:
 
 
 def watchdog_positions(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], WatchdogPosition]:
-    """Combine the positions that all streams contain, by process group and rank."""
+    """Combine the watchdog positions from all streams. The keys are the process group and the rank."""
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
@@ -92,7 +96,7 @@ def first_timed_out_collective(flights: Mapping[tuple[str, int], WatchdogPositio
 
 
 def wait_in_unequal_gathers(flights: Mapping[tuple[str, int], WatchdogPosition]) -> bool:
-    """Return whether ranks wait in the same all-gather, but with inputs of different sizes."""
+    """Return whether ranks wait in the same all-gather with inputs of different sizes."""
     sizes: dict[tuple[str, int | None], set[int]] = {}
     for (group, _), flight in flights.items():
         if "ALLGATHER" in flight.operation.upper() and flight.size is not None:
@@ -101,13 +105,14 @@ def wait_in_unequal_gathers(flights: Mapping[tuple[str, int], WatchdogPosition])
 
 
 class MismatchedRanks(msgspec.Struct, frozen=True):
-    """Ranks that waited in a different collective than most ranks of their group.
+    """Ranks that waited in a different collective than most ranks of their process group.
 
-    If no collective has a majority, ``ranks`` contains all ranks of the group.
+    If no collective has a majority, ``ranks`` contains all ranks of the process group.
     """
 
     ranks: list[int]
-    works: Mapping[tuple[int, str], list[int]]  #: number and operation → ranks that waited in that collective
+    #: number and operation of a collective → ranks that waited in it
+    works: Mapping[tuple[int, str], list[int]]
 
     def own(self) -> str:
         """Return the collectives in which the differing ranks waited, such as ``rank 2: ALLREDUCE #5550``."""
@@ -118,7 +123,7 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:
-        """Return the collectives of the differing ranks, followed by those of the other ranks."""
+        """Return the collectives of the differing ranks, followed by those of the remaining ranks."""
         return "; ".join(filter(None, (self.own(), self.others())))
 
     def _shown(self, of: Callable[[int], bool]) -> str:
@@ -133,8 +138,8 @@ class MismatchedRanks(msgspec.Struct, frozen=True):
 def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks that waited in a different operation than most ranks of their process group.
 
-    Return ``None`` if all ranks waited in the same operation. A lower sequence number then only shows that a
-    rank is late.
+    Return ``None`` if all ranks waited in the same operation. In this case, a lower sequence number only
+    shows that a rank is late.
     """
     for ranks in _by_group(flights):
         works: dict[tuple[int, str], list[int]] = {}
@@ -150,15 +155,15 @@ def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mis
 
 
 def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
-    """Return a group of ranks with the collective in which they waited, as if their stacks had been read."""
+    """Return the ranks that waited in a collective, in the form of a group of ranks with equal stacks."""
     return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks that called a different operation than other ranks under the same sequence number.
+    """Return the ranks that called a different operation than other ranks with the same sequence number.
 
-    Each process group counts its own calls. Groups without a name are skipped, because a number can then
-    belong to several groups.
+    Each process group counts its own calls. Groups without a name are skipped, because several of them can
+    use the same sequence number.
     """
     together = {
         (flight.group, rank): flight
@@ -171,7 +176,7 @@ def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mismatche
 
 
 def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[int, WatchdogPosition]]:
-    """Return the positions of the ranks of each process group, the largest group first.
+    """Return the positions of the ranks in each process group. The largest group comes first.
 
     Positions in different groups cannot be compared, because each group numbers its own collectives.
     """
@@ -182,7 +187,10 @@ def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[
 
 
 def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
-    """Return a sentence about the rank to which the watchdog's counters point; empty if there is none."""
+    """Return a sentence about the rank that is missing according to the watchdog's counters.
+
+    The sentence is empty if the counters do not identify such a rank.
+    """
     return next((note for ranks in _by_group(flights) if (note := _note(ranks))), "")
 
 

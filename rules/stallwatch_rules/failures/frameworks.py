@@ -1,8 +1,8 @@
 """Detect which training framework printed a log, from the files in its tracebacks and from its output.
 
-``frameworks.json`` lists the frameworks. A user's folder can be named like a framework, and a framework that
-is only imported can print warnings. Therefore, code counts only if it is installed or cloned, and only in
-tracebacks.
+``frameworks.json`` lists the frameworks. A file path identifies a framework only if it occurs in a traceback,
+because a framework that is only imported can also print warnings. The path must also belong to an installed
+or cloned copy of the framework, because a user's folder can have the name of a framework.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import msgspec
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A training framework; conditions of fixes refer to it by its name."""
+    """A training framework. The conditions of fixes refer to it by its ``id``."""
 
     id: str
     name: str  #: usual spelling of the name
-    code: tuple[str, ...]  #: path prefixes of the framework's files, below the installation folder
-    words: tuple[str, ...]  #: words of which every match of ``pattern`` contains one
-    pattern: str  #: expression for the framework's own lines
-    engine: bool = False  #: True if trainers also use the framework: a log of both belongs to the trainer
+    code: tuple[str, ...]  #: path prefixes of the framework's files, relative to the installation folder
+    words: tuple[str, ...]  #: every match of ``pattern`` contains at least one of these words
+    pattern: str  #: regular expression for lines that the framework prints
+    #: True if trainers also use the framework. A log with output of both is attributed to the trainer.
+    engine: bool = False
 
     def runs(self, path: str) -> bool:
-        """Return whether a file is code of the framework: installed, or in a clone with the same name."""
+        """Return whether a file is code of the framework, either installed or in a clone with its name."""
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"
@@ -35,7 +36,7 @@ class Framework(msgspec.Struct, frozen=True):
         return False
 
     def printed(self, text: str) -> bool:
-        """Return whether one of the lines of a text is known output of the framework."""
+        """Return whether a line of the text is known output of the framework."""
         words = any(word in text for word in self.words)
         return words and re.search(self.pattern, text, re.MULTILINE) is not None
 
@@ -45,11 +46,11 @@ FRAMEWORKS: Mapping[str, Framework] = {framework.id: framework for framework in 
 
 
 def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:
-    """Return the framework of a log, from its lines and the files in its tracebacks; empty if unknown.
+    """Return the framework that printed a log, or an empty string if it is unknown.
 
-    The frames of the failure have priority, then the output, then other tracebacks. If one of these names
-    several frameworks, the first in the table is returned. The log of a trainer that samples with vLLM
-    belongs to the trainer, not to vLLM.
+    Frames of the failure have priority over printed lines, and printed lines have priority over other
+    tracebacks. If several frameworks match at the same priority, the first of ``frameworks.json`` is
+    returned. The log of a trainer that samples with vLLM is attributed to the trainer, not to vLLM.
     """
     printed = (framework for framework in _listed if framework.printed(text))
     found = [*_of_code(failed), *printed, *_of_code(others)]

@@ -1,4 +1,4 @@
-"""Read launchers' reports about failed ranks, and the memory limits of containers that were killed."""
+"""Read launchers' reports about failed ranks, and the memory limits of containers that were OOM-killed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stallwatch_rules.text.lazy import lazy
 _RANK = lazy(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
 _EXIT = lazy(r"^\s*exitcode\s*: (-?\d{1,4})\b")
 _STATUS = lazy(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
-# Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1; "prterun" prints them since 5.0).
+# Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1). Since version 5.0, "prterun" prints them.
 _SIGNALLED = lazy(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = lazy(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
 _CODE = lazy(r"^\s*Exit code:\s+(-?\d{1,4})\b")
-# DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only on a single node.
+# DeepSpeed's launcher (launcher/launch.py of 0.19.8). --local_rank equals the rank only on a single node.
 _NODES = lazy(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
 _SPAWNED = lazy(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
 _LEFT = lazy(r"\bProcess (\d{1,8}) exits successfully")
@@ -24,8 +24,8 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = lazy(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = lazy(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
-# Output of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): for each
-# container its state, then its limits, then its requests; a node's capacity does not have a state.
+# Output of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go). For each
+# container, it shows the state, then the limits, then the requests. The capacity of a node has no state.
 _STATE = lazy(r"^\s+State: {2,20}\S")
 _KILLED = lazy(r"^\s+Reason: {2,20}OOMKilled\s*$")
 _LIMITS = lazy(r"^\s+Limits:\s*$")
@@ -33,47 +33,50 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-STATE_LINES = 20  #: maximum number of lines from a container's end to its limits in `kubectl describe pod`
+#: maximum number of lines from the end of a container to its limits in `kubectl describe pod`
+STATE_LINES = 20
 
 
 class Stop(msgspec.Struct):
-    """A failure of torchrun's workers; later lines show whether torchrun started them again."""
+    """A failure of torchrun's workers. Later lines may show that torchrun restarted the workers."""
 
-    line: Line  #: the launcher's last line about the failure
-    ranks: list[int] = []  #: local ranks of the workers, on their node
-    left: str = ""  #: number of attempts left, such as "3/3", if the line reports a restart
-    over: int | None = None  #: number of the line at which torchrun itself failed because of these workers
+    line: Line  #: the last line in which the launcher reports the failure
+    ranks: list[int] = []  #: local ranks of the workers on their node
+    left: str = ""  #: number of attempts left, such as "3/3", if torchrun reports a restart
+    #: number of the line that shows that torchrun itself failed because of these workers
+    over: int | None = None
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of launchers' reports: torchrun's list of failures, and exit codes of Open MPI and DeepSpeed."""
+    """Reader of launchers' reports about failures: torchrun's, Open MPI's, and DeepSpeed's."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
     exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
-    first: int | None = None  #: the first rank whose failure torchrun reported
-    failed_by_itself: bool = False  #: True if a process failed other than by SIGTERM
-    spawned: dict[int, int | None] = {}  #: started process → local rank
+    first: int | None = None  #: rank whose failure torchrun reports as the first failure
+    failed_by_itself: bool = False  #: True if a process failed for a reason other than SIGTERM
+    spawned: dict[int, int | None] = {}  #: process ID of a started process → local rank
     stops: list[Stop] = []  #: failures of workers that torchrun reported
-    left: dict[int, tuple[Line, int | None]] = {}  #: process that ended well → line and step
-    limits: dict[str, Line] = {}  #: memory limits that killed containers exceeded, each with its line
+    #: process ID of a process that ended without an error → line and step
+    left: dict[int, tuple[Line, int | None]] = {}
+    limits: dict[str, Line] = {}  #: memory limit of an OOM-killed container → line with the limit
     one_node: bool = False  #: True if DeepSpeed's launcher reports a single node
-    _killed: int | None = None  # number of the line that shows that the current container was OOM-killed
-    _limited: bool = False  # True if the next lines contain the limits of a killed container
-    _over: bool = False  # True if the launcher killed its processes
+    _killed: int | None = None  # number of the line that reports that the current container was OOM-killed
+    _limited: bool = False  # True if the next lines contain the memory limits of an OOM-killed container
+    _over: bool = False  # True if the launcher ended its processes after a failure
     _rank: int | None = None
     _root: bool = False
 
     @classmethod
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
-        """Return a summary made from exit codes that were not read from a log.
+        """Return a summary that is created from known exit codes instead of a log.
 
-        The rank that failed first comes first in ``codes``.
+        The first rank in ``codes`` is the rank that failed first.
         """
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
     def see(self, line: Line, step: int | None = None) -> None:
-        """Read the next line; ``step`` is the current step."""
+        """Read the next line. ``step`` is the current training step."""
         text = line.text
         status = _STATUS.search(text)
         if status is not None:
@@ -118,7 +121,7 @@ class LauncherSummary(msgspec.Struct):
             self._described(line)
 
     def _described(self, line: Line) -> None:
-        """Read the memory limit of a container that was OOM-killed; ignore other containers."""
+        """Read the memory limit of a container that was OOM-killed. Other containers are ignored."""
         if _STATE.match(line.text):
             self._killed, self._limited = None, False
         elif _KILLED.match(line.text):
@@ -131,7 +134,7 @@ class LauncherSummary(msgspec.Struct):
             self.limits.setdefault(found[1], line)
 
     def _again(self, line: Line) -> None:
-        """Record a restart of the workers. By default, torchrun does not log restarts."""
+        """Record a restart of the workers. By default, torchrun logs no restarts."""
         again = _AGAIN.search(line.text)
         if again is None:
             return
@@ -141,7 +144,8 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, left=again[1]))
 
     def _spawn(self, process: int, rank: int | None) -> None:
-        if self._over or self.spawned.keys() <= self.left.keys():  # the file contains another launch
+        # the same file contains the output of another launch
+        if self._over or self.spawned.keys() <= self.left.keys():
             self.spawned.clear()
             self.left.clear()
             self._over = False
@@ -149,9 +153,9 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that exited without an error while others continued.
+        """Rank, step, and line of each process that exited without an error while other processes continued.
 
-        The rank is ``None`` if the launcher may run on several nodes.
+        The rank is ``None`` if the launcher may have started processes on several nodes.
         """
         if self.spawned.keys() <= self.left.keys():
             return []
@@ -159,7 +163,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(process), step, line) for process, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Return whether a launcher reports that the rank failed and was not ended by the launcher."""
+        """Return whether a launcher reports that the rank failed without being ended by the launcher."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 
@@ -173,6 +177,6 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def culprits(self) -> list[int]:
-        """The ranks whose failure a user should inspect: failed ranks that the launcher did not end."""
+        """The failed ranks that a user needs to inspect, because the launcher did not end them."""
         failed = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(failed) or ([self.first] if self.first is not None else [])

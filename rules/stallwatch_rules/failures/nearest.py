@@ -1,4 +1,4 @@
-"""Find the pages whose words are nearest to a failure that no rule knows."""
+"""Find the rule pages whose words are most similar to those of a failure that no rule describes."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-COMMON = _WORDS["common"]  #: words of English and of all kinds of failures, which do not distinguish failures
-#: Words of Python's own messages, which occur in the errors of all programs. They help to distinguish pages
-#: that other words already suggest, but do not suggest a page by themselves.
+#: words of English and of all kinds of failures; they do not help to distinguish failures
+COMMON = _WORDS["common"]
+#: Words of Python's own messages, which occur in the errors of all programs. By themselves, these words do
+#: not suggest a page. They only help to distinguish pages that other words suggest.
 OF_PYTHON = _WORDS["python"]
 
-THRESHOLD = 0.25  #: minimum score; below it, the words that two texts share are common to all texts
-LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
-#: minimum total rarity of the shared words (natural logarithms), unless they are a page's whole title: words
-#: of many pages are not evidence
+THRESHOLD = 0.25  #: minimum score; two texts with a lower score share only words that all texts share
+LEAST_WORDS = 3  #: minimum number of words that a failure and a page must share for a meaningful score
+#: Minimum total rarity (natural logarithm) of the shared words. It does not apply if these words contain the
+#: whole title of a page. Words that occur in many pages are not evidence.
 LEAST_RARITY = 8.5
 MAX_PAGES = 3
-MAX_SCORE = 0.9  #: maximum score: a page whose patterns did not match is never certain
+MAX_SCORE = 0.9  #: maximum score; a page is never certain if its patterns did not match
 
 _WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
-_CACHED_TEXTS = 32  # number of texts whose pages are cached
-_PAIR = 0.5  # weight of two words in a row, in addition to the words themselves
-_PYTHON = 0.4  # weight of a word of Python's own messages
+_CACHED_TEXTS = 32  # number of failures whose similar pages are cached
+_PAIR = 0.5  # weight of a pair of consecutive words, in addition to the weights of the two words
+_PYTHON = 0.4  # weight of a word that occurs in Python's own messages
 
 
 @dataclass(frozen=True)
 class _Text:
-    """The words of a text in lower case, separated by spaces, and the text itself in lower case."""
+    """The words of a text in lower case and separated by spaces, and the whole text in lower case."""
 
     words: str
     text: str
@@ -58,14 +59,15 @@ class _Text:
 class _Page:
     page: RulePage
     title: frozenset[str]
-    weighted: tuple[tuple[float, _Text], ...]  #: texts with their weights, the highest weight first
+    #: texts of the page with their weights, from the highest weight to the lowest
+    weighted: tuple[tuple[float, _Text], ...]
 
     def weight(self, feature: str) -> float:
         return next((weight for weight, weighted in self.weighted if weighted.contains(feature)), 0.0)
 
 
 class Nearest:
-    """Index of a catalogue's pages by words, created when the first unknown failure is diagnosed."""
+    """Index of the words in a catalogue's pages, created when the first unknown failure is diagnosed."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._pages = [
@@ -73,14 +75,17 @@ class Nearest:
             for page in sorted(catalogue.pages.values(), key=lambda page: page.id)
             if page.status != "retired" and page.patterns
         ]
-        # A live run's diagnosis repeats the same query, and long messages take a tenth of a second.
+        # The diagnosis of a live run repeats the same query, and a query with long messages takes 0.1
+        # seconds.
         self._near = functools.lru_cache(maxsize=_CACHED_TEXTS)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
-        """Return the pages with the most similar words, the most similar first; often none.
+        """Return the pages with the most similar words.
 
-        The texts are the exception's name, message and root. The pages are hints for a reader, not a
-        diagnosis.
+        The most similar page comes first. The list is often empty.
+
+        The texts are the name, the message, and the root of an exception. The returned pages are hints for
+        the reader, not a diagnosis.
         """
         return [
             NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
@@ -88,7 +93,7 @@ class Nearest:
         ]
 
     def _compare(self, *texts: str) -> tuple[tuple[float, RulePage], ...]:
-        """Return the pages that share enough words with the texts, the nearest first."""
+        """Return the pages that share enough words with the texts. The most similar page comes first."""
         weights = {item: [page.weight(item) for page in self._pages] for item in _features(*texts)}
         rarity = {item: self._rarity(weight) * _worth(item) for item, weight in weights.items()}
         whole = sum(rarity.values()) or 1.0
@@ -108,7 +113,7 @@ class Nearest:
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:
-    """Return the index of this catalogue. It is cached, because a diagnosis needs it more than once."""
+    """Return the index of a catalogue. The index is cached, because a diagnosis uses it several times."""
     if not _made or _made[0][0] is not catalogue:
         _made[:] = [(catalogue, Nearest(catalogue))]
     return _made[0][1]
@@ -118,7 +123,7 @@ _made: list[tuple[Catalogue, Nearest]] = []
 
 
 def words_of(*texts: str) -> list[str]:
-    """Return the distinctive words of texts in lower case; identifiers are split into words."""
+    """Return the distinctive words of texts in lower case. Identifiers are split into words."""
     return [word for word in _all_words(*texts) if word not in COMMON]
 
 
@@ -128,9 +133,9 @@ def _all_words(*texts: str) -> list[str]:
 
 
 def _features(*texts: str) -> list[str]:
-    """Return the features by which texts are compared: words, pairs of words, and whole identifiers.
+    """Return the features for the comparison of texts: words, pairs of words, and whole identifiers.
 
-    The words of a pair are joined by a space, and an identifier begins with ``#``.
+    A space separates the two words of a pair. An identifier starts with ``#``.
     """
     found = dict.fromkeys(words_of(*texts))
     for text in texts:
@@ -146,8 +151,11 @@ def _worth(feature: str) -> float:
 
 
 def _texts_of(page: RulePage) -> _Page:
-    """Return the texts of a page with their weights: program output counts most, explanations least."""
-    printed = _Text.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
+    """Return the texts of a page with their weights.
+
+    Program output has the highest weight, explanations the lowest.
+    """
+    printed = _Text.of(*(line for part in page.parts for sample in part.fires for line in sample.split("\n")))
     named = _Text.of(page.title, page.id.replace("-", " "))
     explained = _Text.of(page.sections.what, page.sections.why)
     weighted = ((1.0, printed), (0.8, named), (0.5, explained))

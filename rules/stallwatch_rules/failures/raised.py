@@ -1,10 +1,10 @@
-"""Describe exceptions in a log: messages, stack frames, kinds, and the rule pages that name their places.
+"""Describe the exceptions in a log, and find the rule pages that name the places of these exceptions.
 
-A function of a library often raises an exception for only one reason, although the message differs between
-versions: an exception that is raised in torch's ``_env_rendezvous_handler`` means that an environment
-variable is missing. Pages name such places (``raised_in``). A place is used only if the text of the exception
-matches no page. The user's own code never counts as the code of a library, regardless of folder names. Frames
-that called the user's code are ignored, because they did not raise the exception.
+A library function often raises an exception for only one reason, although the message differs between
+versions. For example, an exception raised in torch's ``_env_rendezvous_handler`` means that an environment
+variable is missing. Rule pages name such places in ``raised_in``. A place is used only if no page matches the
+text of the exception. The user's own code never counts as library code, regardless of the names of its
+folders. Frames that called the user's code are ignored, because they did not raise the exception.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RaisedIn, RulePage
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
-#: The setting in which an exception was raised: the main thread, another thread, a process of
-#: ``multiprocessing``, a task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator
-#: that is closed). ``handled``: the program reports that it continues without the part that failed.
+#: The part of the program in which an exception was raised: the main thread, another thread, a process of
+#: ``multiprocessing``, a task of asyncio, or a place where Python drops exceptions. Examples of such places
+#: are ``__del__``, atexit, and a generator that is closed. ``handled`` means that the program reports that it
+#: continues without the failed part.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -41,7 +42,7 @@ _QUEUE_CLOSED = "Enqueue operation was cancelled"
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One stack frame of a traceback."""
+    """One stack frame in a traceback."""
 
     path: str
     line: int
@@ -49,7 +50,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def library(self) -> bool:
-        """True if the code belongs to an installed package and not to the user."""
+        """True if the code belongs to an installed package rather than to the user."""
         return not self.line or bool(_LIBRARY.search(self.path))
 
     def __str__(self) -> str:
@@ -59,7 +60,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 _SHOWN = lazy(r":\d+(?: in |$)")
-_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # scripts that pip writes, only to start a program
+_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # scripts created by pip that only start a program
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/|/share/lua/|/julia/(?:stdlib|packages)/"
@@ -67,7 +68,7 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's innermost frame among frames in text form; empty if all belong to libraries."""
+    """Return the user's innermost frame among printed frames, or an empty string if none is the user's."""
     frames = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in frames if not _STARTER.search(frame)), "")
 
@@ -75,40 +76,42 @@ def own_frame(shown: Sequence[str]) -> str:
 class LinePosition(msgspec.Struct, frozen=True):
     """The position of a line in its stream."""
 
-    index: int = 0  #: number of lines before the line
-    advances: int = 0  #: number of steps that the stream had shown
-    step: int | None = None  #: the last step that the stream itself had shown
-    plain: int = 0  #: number of lines outside tracebacks before the line
-    answers: int = 0  #: number of requests that a server had answered
+    index: int = 0  #: number of lines of the stream before this line
+    advances: int = 0  #: number of training steps in the stream before this line
+    step: int | None = None  #: number of the last training step in the stream before this line
+    plain: int = 0  #: number of lines of the stream outside tracebacks before this line
+    answers: int = 0  #: number of requests that the server answered before this line
 
 
 class ExceptionChain(msgspec.Struct):
-    """A chain of exceptions in a traceback, or a single exception in a line without a traceback.
+    """A chain of exceptions from a traceback, or a single exception from a line without a traceback.
 
-    The last exception of a chain is the one that the program raised in the end.
+    The last exception of the chain is the one that finally propagated.
     """
 
-    exception: str  #: name as printed, such as ``torch.OutOfMemoryError``; empty if the text ends before it
+    #: printed name, such as ``torch.OutOfMemoryError``; empty if the text is truncated before the name
+    exception: str
     message: str
     line: Line  #: the line with the final exception
     mark: LinePosition  #: position of the stream at ``line``
     frames: list[Frame] = []
-    root: str = ""  #: the chain's first exception with its message, if there is a chain
+    root: str = ""  #: the first exception of a chain, with its message; empty for a single exception
     kind: Kind = "failure"
-    rules: set[str] = set()  #: rules that matched in the chain
-    heading: set[str] = set()  #: rules that matched in the text above the header: the reason
-    group: bool = False  #: True for an exception group, whose parts follow, indented by a margin
+    rules: set[str] = set()  #: rules that matched lines of the chain
+    #: rules that matched the text above the traceback's header, which gives the reason
+    heading: set[str] = set()
+    group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
-    warned: bool = False  #: True if logged at the level of a warning
-    source: str = ""  #: the line of code of the innermost frame, if shown
-    native: bool = False  #: True for a crash of compiled code, possibly after the training's own end
-    step: int | None = None  #: the run's step at the exception, if the diagnosis knows it
+    warned: bool = False  #: True if a logger printed the exception with the level of a warning
+    source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
+    native: bool = False  #: True for a crash of compiled code; it may have occurred after the training ended
+    step: int | None = None  #: training step of the run at the exception, if the diagnosis knows it
 
     @property
     def shows_teardown(self) -> bool:
         """True if the exception only shows that another part of the program, such as a peer, has ended.
 
-        Such an exception is the root cause only if nothing else explains the failure.
+        Such an exception is the root cause only if no other exception or rule explains the failure.
         """
         if not self.exception and self.setting == "thread" and of_helper(self):
             return True  # the traceback is truncated
@@ -116,41 +119,45 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def program(self) -> str:
-        """The name of the script that ended with the exception; an empty string if it is unknown."""
+        """The name of the script that the exception ended, or an empty string if it is unknown."""
         outermost = self.frames[0] if self.frames else None
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
         name = re.split(r"[/\\]", outermost.path)[-1]
-        return "" if name.startswith("<") else name  # "<string>" is a child process of any script
+        # a child process of any script can have the name "<string>"
+        return "" if name.startswith("<") else name
 
     @property
     def relays(self) -> bool:
-        """True if the exception only reports the failure of another command, notebook cell or trial."""
+        """True if the exception only reports the failure of another command, notebook cell, or trial."""
         return any(echo.agrees(self) for echo in RELAYS)
 
     @property
     def lost_something(self) -> bool:
-        """True if the main thread lost a peer or timed out while waiting, which may be the cause."""
+        """True if the main thread lost a peer, or timed out while it waited.
+
+        This may be the cause of the failure.
+        """
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
     @property
     def gives_reason(self) -> bool:
-        """True if compiled code crashed with a message that says more than the name of a signal."""
+        """True if compiled code crashed with a message that contains more than the name of a signal."""
         signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES
         return self.native and bool(self.message) and not signal
 
     @property
     def beside(self) -> bool:
-        """True if the exception was not raised in the main thread of the program."""
+        """True if the exception was raised outside the program's main thread."""
         return self.setting != "main" or self.kind == "ignored"
 
     @property
     def of_destructor(self) -> bool:
-        """True if the exception was raised in a ``__del__``, where Python does not let it propagate."""
+        """True if the exception was raised in ``__del__``, where Python does not propagate exceptions."""
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
-#: The outermost frames of a thread, and of a process of Python's or torch's ``multiprocessing``.
+#: Outermost frames of a thread, and of a process of Python's or torch's ``multiprocessing``.
 _STARTS: Mapping[Setting, re.Pattern[str]] = {
     "thread": lazy(r"(?:^|[/\\])threading\.py in _bootstrap"),
     "child": lazy(
@@ -161,8 +168,9 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return the setting of an exception, which its outermost frames or the line above its traceback show."""
-    for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
+    """Return an exception's setting from the line above its traceback, or else from its outermost frames."""
+    # the first frame of a spawned process is in "<string>"
+    for frame in frames[:2] if introduced == "main" else ():
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS.items():
             if start.search(call):
@@ -171,15 +179,15 @@ def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting
 
 
 class SecondaryException(NamedTuple):
-    """A kind of exception that only shows that another part of the program has ended."""
+    """A kind of exception that shows only that another part of the program has ended."""
 
-    exceptions: str  #: expression for the name without its modules
-    message: str = ""  #: expression that must be found in the message
-    file: str = ""  #: expression that must be found in the path of the innermost frame
+    exceptions: str  #: regular expression for the exception's name without its modules
+    message: str = ""  #: regular expression that must match part of the message
+    file: str = ""  #: regular expression that must match part of the path of the innermost frame
     beside: bool = False  #: True if the entry applies only outside the main thread
 
     def agrees(self, raised: ExceptionChain) -> bool:
-        """Return whether the exception is of this kind."""
+        """Return whether an exception is of this kind."""
         name = raised.exception.rpartition(".")[2]
         if not re.fullmatch(self.exceptions, name) or not re.search(self.message, raised.message):
             return False
@@ -190,10 +198,11 @@ class SecondaryException(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # messages to which the raising code did not add any text
+# messages to which the code that raised the exception added no text
+_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"
 RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
-#: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and of
-#: W&B.
+#: Exceptions that Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and
+#: W&B raise after another part of the program has ended.
 ECHOES = (
     SecondaryException(_LOST, beside=True),
     SecondaryException(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
@@ -213,30 +222,33 @@ ECHOES = (
     SecondaryException("terminate called", r"^without an active exception"),
     *RELAYS,
 )
-#: Exceptions that the main thread raises if another part has ended, but also for other reasons.
+#: Exceptions that the main thread raises after another part of the program has ended. The main thread can
+#: also raise them for other reasons.
 LOST = SecondaryException(_LOST, _WORDLESS)
 
 
 def kind_of(raised: ExceptionChain) -> Kind:
-    """Return the kind of an exception: failure, launcher's summary, interrupt, snippet or ignored."""
+    """Return the kind of an exception: failure, launcher's summary, interrupt, snippet, or ignored."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        return "ignored"  # a destructor's exception is ignored, even if the text above it was truncated
+        # Python ignores a destructor's exception; the text that reports this may be truncated
+        return "ignored"
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
-        return "ignored"  # TensorFlow's feeding thread, after the end of the session that it fed
+        return "ignored"  # TensorFlow's thread that feeds a session fails after the session has ended
     if last in _LAUNCHER_NAMES:
         return "wrapper"
     launched = any(_LAUNCHER_FRAMES.search(frame.path.replace("\\", "/")) for frame in raised.frames)
     started_python = "python" in raised.message and ".py" in raised.message
     if last == "CalledProcessError" and (launched or started_python):
         return "wrapper"
-    if not last and launched:  # the traceback is truncated, and a launcher's traceback ends in its summary
+    # the traceback is truncated; a launcher's traceback ends with the launcher's own summary
+    if not last and launched:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
-        # Code without a file is code that the program ran, such as a model's answer, or the program itself
-        # (python -c). Only the following lines show which one it is.
+        # Code without a file is either code that the program executed, such as the answer of a model, or the
+        # program itself (python -c). Only the following lines show which of the two it is.
         return "snippet"
     return "failure"
 
@@ -246,17 +258,17 @@ _TRACKERS = lazy(
     r"[/\\](?:site|dist)-packages[/\\]"
     r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX|visdom)[/\\]"
 )
-#: Exceptions of a request to a process that has ended, or that ended before its socket was opened.
+#: Exceptions raised by a request to a process that has ended, or that ended before its socket was opened.
 _GONE = frozenset(
     ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError", "FileNotFoundError")
 )
 
 
 def of_helper(raised: ExceptionChain) -> bool:
-    """Return whether an experiment tracker or a reader thread of ``subprocess`` raised the exception.
+    """Return whether an experiment tracker or an output reader of ``subprocess`` raised the exception.
 
-    All frames must belong to libraries. The outermost frame of an installed package shows which package it
-    is, because packages and the standard library call each other.
+    All frames must belong to libraries. The outermost frame from an installed package identifies the package,
+    because packages and the standard library call each other.
     """
     if not raised.frames or not all(frame.library for frame in raised.frames):
         return False
@@ -268,9 +280,10 @@ def of_helper(raised: ExceptionChain) -> bool:
 
 
 def pins_batches(raised: ExceptionChain) -> bool:
-    """Return whether a data loader's thread that pins memory lost a worker.
+    """Return whether the exception shows that a data loader's thread for pinning memory lost a worker.
 
-    The thread (torch's ``_utils/pin_memory.py``) then fails to connect to the worker (``multiprocessing``).
+    In this case, the thread (torch's ``_utils/pin_memory.py``) fails to connect to the worker
+    (``multiprocessing``).
     """
     if raised.setting != "thread" or raised.exception not in _GONE:
         return False
@@ -282,16 +295,16 @@ def _is_in_file(frame: Frame, file: str) -> bool:
     return re.split(r"[/\\]", frame.path)[-1] == file
 
 
-DEEP = 3  #: minimum number of parts of a folder's path that identifies a package
-MAX_DEPTH = 25  #: maximum number of innermost frames to inspect: outer frames are not specific
+DEEP = 3  #: minimum number of parts in the path of a folder that identifies a package
+MAX_DEPTH = 25  #: maximum number of innermost frames to inspect; frames farther out are not specific
 
 
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """Return the page that names the place where an exception was raised, and the frame at that place.
+    """Return the page that names the place where an exception was raised, and the frame for that place.
 
-    The innermost frame that a page names counts. A page that also gives a message takes precedence, and a
-    frame takes precedence over the mere name of an exception, for which no frame is returned. Return ``None``
-    if two pages match equally well.
+    A page that also gives a message takes precedence over a page without a message. Among the remaining
+    pages, the page that names the innermost frame takes precedence. Pages that name only an exception come
+    last, and the returned frame is then ``None``. Return ``None`` if two pages match equally well.
     """
     best: list[tuple[tuple[bool, int, int], str, RulePage, Frame | None]] = []
     calls = _up_to_user_code(list(reversed(raised.frames))[:MAX_DEPTH])
@@ -316,9 +329,9 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
 
 
 def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether an exception has a name and a message that a page gives for a place.
+    """Return whether the name and the message of an exception match those that a page gives for a place.
 
-    The name is unknown if the traceback is truncated. The frames are then sufficient.
+    If the traceback is truncated, the name is unknown, and the frames are sufficient.
     """
     cut_off = not raised.exception and place.file
     named = any(f".{raised.exception}".endswith(f".{name}") for name in place.exceptions)
@@ -328,13 +341,16 @@ def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
 
 
 def _up_to_user_code(calls: list[Frame]) -> list[Frame]:
-    """Return the frames, the innermost first, up to the user's own innermost frame."""
+    """Return the frames from the innermost frame to the user's innermost frame."""
     outermost = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: outermost + 1]
 
 
 def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the frames at a place that a page names, with their depths; the innermost frame has depth 0."""
+    """Return the frames at a place that a page names, each with its depth.
+
+    The innermost frame has depth 0.
+    """
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
@@ -344,7 +360,8 @@ def _frames_at(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | N
 def _is_at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
     if place.file.endswith("/"):
-        # A user's own folder may have a short name, too; a long name may belong to a checkout.
+        # A user's folder can have the same short path. A path with several folders also identifies a checkout
+        # of the package.
         inside = (call.library or place.file.count("/") >= DEEP) and f"/{place.file}" in path
     else:
         inside = path.endswith(f"/{place.file}")
@@ -355,14 +372,15 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-MAX_KINDS = 200  #: maximum number of different exceptions per stream: a log may contain many tracebacks
+#: maximum number of different exceptions per stream, because a log may contain many tracebacks
+MAX_KINDS = 200
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 
 Key = tuple[str, str, str]
 
 
 class CountedException(msgspec.Struct):
-    """One exception in one stream, with its number of occurrences."""
+    """An exception in one stream, with the number of its occurrences."""
 
     raised: ExceptionChain  #: the first occurrence of the exception
     count: int
@@ -370,12 +388,12 @@ class CountedException(msgspec.Struct):
 
 
 class ExceptionTable(msgspec.Struct):
-    """The exceptions of one stream."""
+    """The exceptions in one stream."""
 
     seen: dict[Key, CountedException] = {}
 
     def add(self, raised: ExceptionChain) -> None:
-        """Count an exception; those with the same name, place and masked message are counted together."""
+        """Count an exception together with exceptions of the same name, place, and masked message."""
         key = _kind_key(raised)
         known = self.seen.get(key)
         if known is not None:
@@ -386,7 +404,7 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = CountedException(raised, 1, raised)
 
     def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
-        """Return a copy that also counts ``left``: exceptions that are unfinished when the stream ends."""
+        """Return a copy that also counts ``left``, the exceptions that are incomplete at the stream's end."""
         copy = ExceptionTable(
             {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
         )
@@ -398,10 +416,10 @@ class ExceptionTable(msgspec.Struct):
 def unknown_in(
     table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()
 ) -> list[CountedException]:
-    """Return the failures of a stream that none of the rules in ``known`` matched.
+    """Return the failures in a stream that no rule in ``known`` matched.
 
-    ``aborts`` are rules that match any SIGABRT, whatever its reason. They do not explain a crash whose
-    message states its reason.
+    ``aborts`` are rules that match every SIGABRT, regardless of its reason. They do not explain a crash if
+    the crash's message states the reason.
     """
     return [
         seen
@@ -412,10 +430,10 @@ def unknown_in(
 
 
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
-    """Merge exceptions that are the same on several ranks into one record each; sort the records by time."""
+    """Merge equal exceptions of several ranks into one record each, and sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
-    for each in seen:
-        groups.setdefault(_kind_key(each.raised), []).append(each)
+    for counted in seen:
+        groups.setdefault(_kind_key(counted.raised), []).append(counted)
     ordered = sorted(groups.values(), key=lambda group: _by_time(earliest(s.raised.line for s in group)))
     return [_record(group) for group in ordered]
 
@@ -435,10 +453,10 @@ def _record(group: list[CountedException]) -> UnknownException:
 
 
 def shown_frames(frames: list[Frame]) -> list[str]:
-    """Return the innermost frames of the user's code and of libraries, in the order of the calls."""
-    own = [at for at, frame in enumerate(frames) if not frame.library]
+    """Return the innermost frames of the user's code and the innermost frames of libraries, in call order."""
+    users = [at for at, frame in enumerate(frames) if not frame.library]
     library = [at for at, frame in enumerate(frames) if frame.library]
-    return [str(frames[at]) for at in sorted(own[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]
+    return [str(frames[at]) for at in sorted(users[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]
 
 
 def _kind_key(raised: ExceptionChain) -> Key:

@@ -1,8 +1,8 @@
-"""Keep the messages of one stream that match no rule: one entry for each template, with its count.
+"""Store the lines of one stream that match no rule: one entry for each template, with its count.
 
-A line's digits and identifiers are removed to find its entry (``masking.skeleton``), so a table of a few
-hundred entries covers logs of any length. Dropped entries are remembered by a checksum, so that they never
-count as new messages.
+To find the entry of a line, the line's digits and identifiers are removed (``masking.skeleton``). A table of
+a few hundred entries therefore covers logs of any length. The table keeps a checksum of each entry that it
+drops, so that lines of this template never count as new.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
 
-MAX_TEMPLATES = 256  #: maximum number of entries per stream; there may be thousands of streams
+MAX_TEMPLATES = 256  #: maximum number of entries per stream, because there may be thousands of streams
 MAX_DROPPED = 8192  #: maximum number of checksums of dropped entries
-MAX_TEXT = 400  #: maximum number of characters of a line that are read and kept
+MAX_TEXT = 400  #: maximum number of characters of a line that are read and stored
 
 Level = Literal["error", "warning", "info"]
-#: The level that each group of ``_STATED`` shows.
+#: The level for each group of ``_STATED``.
 _LEVELS: dict[str | None, Level] = {"info": "info", "warning": "warning", "error": "error"}
 _LEVELS |= {"i": "info", "w": "warning", "e": "error"}
 
 _MESSAGE = lazy(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
 _NO_MESSAGE = lazy(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
-# The level that a logger prints near the start of the line; otherwise the words decide.
+# The level that a logger prints near the start of a line. Without it, the words of the line decide.
 _STATED = lazy(
     r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
     r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
@@ -40,8 +40,9 @@ _ERROR = lazy(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
-# TensorFlow and XLA print the first two with severity E if another of their plug-ins is also imported; torch
-# prints the last for each rejected kernel (``_inductor/select_algorithm.py``, ``autotune_process.py``).
+# TensorFlow and XLA print the first two messages with severity E if another of their plug-ins is also
+# imported. torch prints the last message for each rejected kernel (``_inductor/select_algorithm.py``,
+# ``autotune_process.py``).
 _WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
     r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
@@ -50,27 +51,28 @@ _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|�
 
 
 class Template(msgspec.Struct):
-    """The lines of one stream that differ only in digits and identifiers."""
+    """The lines of one stream that differ from each other only in digits and identifiers."""
 
-    first: Line  #: the first line, with truncated text
-    last: Line  #: the latest line, with truncated text
+    first: Line  #: the first line, with its text truncated
+    last: Line  #: the latest line, with its text truncated
     count: int
     level: Level
-    advances: int  #: number of steps in the stream before the first line
-    step: int | None  #: number of the last step before the first line
-    index: int  #: number of lines of the stream before the first line
+    advances: int  #: number of training steps in the stream before the first line
+    step: int | None  #: number of the last training step before the first line
+    index: int  #: number of lines in the stream before the first line
     last_index: int
 
 
 class TemplateTable(msgspec.Struct):
-    """The messages of one source and rank, stored in bounded memory."""
+    """The lines of one source and rank that match no rule, stored in bounded memory."""
 
     entries: dict[str, Template] = {}
     dropped: set[int] = set()
-    partial: bool = False  #: True if lines were skipped or entries dropped: messages can seem new
+    #: True if lines were skipped or entries were dropped; known messages can then seem new
+    partial: bool = False
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
-        """Count a line if its template is known; return False if it is not.
+        """Count a line if its template is in the table. Return False otherwise.
 
         ``index`` is the position of the line in its stream.
         """
@@ -83,9 +85,9 @@ class TemplateTable(msgspec.Struct):
         return True
 
     def add(self, line: Line, mark: LinePosition, count: int = 1) -> None:
-        """Count a line, and add an entry if its template is new.
+        """Count a line. Add an entry if the line's template is not in the table.
 
-        ``count`` is greater than 1 if the line stands for several lines of the same template.
+        ``count`` is greater than 1 if the line represents several lines with the same template.
         """
         if self.again(line, mark.index, count):
             return
@@ -93,7 +95,7 @@ class TemplateTable(msgspec.Struct):
             return
         key = skeleton(line.text[:MAX_TEXT])
         line = _cut(line)
-        # A template whose entry was dropped earlier counts as old as the stream.
+        # If the entry of a template was dropped earlier, the template counts as old, and not as new.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
             line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index
@@ -102,7 +104,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def merge(self, later: TemplateTable) -> None:
-        """Add the entries of another table, which was read from a later part of the same stream."""
+        """Add the entries of a table that was read from a later part of the same stream."""
         for key, entry in later.entries.items():
             known = self.entries.get(key)
             if known is None:
@@ -116,7 +118,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop half of the entries: those that have not occurred for the longest time."""
+        """Drop half of the entries: those whose lines have not occurred for the longest time."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -127,13 +129,13 @@ class TemplateTable(msgspec.Struct):
 
 
 def looks_like_message(text: str) -> bool:
-    """Return whether the line is text, rather than numbers, a table or a progress bar."""
+    """Return whether a line is a message, rather than numbers, a table, or a progress bar."""
     head = text[:MAX_TEXT]
     return _MESSAGE.search(head) is not None and _NO_MESSAGE.match(head) is None
 
 
 def level_of(text: str) -> Level:
-    """Return the level of a line, from its logger's prefix or, without a prefix, from words in the line."""
+    """Return the level of a line from its logger prefix, or else from the words of the line."""
     if (level := _stated_level(text)) is not None:
         return level
     if _ERROR.search(text):
@@ -147,14 +149,14 @@ def _stated_level(text: str) -> Level | None:
 
 
 def states_info(text: str) -> bool:
-    """Return whether a logger marks the line as neither a warning nor an error."""
+    """Return whether a logger's prefix marks the line as neither a warning nor an error."""
     return _stated_level(text) == "info"
 
 
 def states_error(text: str) -> bool:
     """Return whether a logger's prefix marks the line as an error.
 
-    Words about errors do not count, because they can be part of advice.
+    Words such as "error" do not count, because they can be part of advice.
     """
     return _stated_level(text) == "error" and not _WITHOUT_EFFECT.search(text)
 

@@ -1,8 +1,8 @@
-"""Read the Python tracebacks in one stream of lines.
+"""Read the Python tracebacks in the lines of one source and rank.
 
-A traceback begins with its header or its first frame, and ends with the exception. A ``TracebackReader``
-takes the lines of one source and rank in order. It returns each chain of exceptions once, after the chain has
-ended, with the rules that matched inside the chain.
+A traceback begins with its header or its first frame, and ends with its exception. A ``TracebackReader``
+reads the lines of one source and rank in order. It returns each chain of exceptions once, after the chain has
+ended, together with the rules that matched inside the chain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
-# A notebook names the exception before its stack frames, without a colon.
+# A notebook prints the exception's name in the header, above the stack frames and without a colon.
 HEADER = lazy(
     r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)"
     r"|(?:^|(?<=\s))(?P<named>(?:\w+\.)*[A-Z]\w+) {2,}Traceback \(most recent call last\)\s*$"
@@ -28,16 +28,17 @@ _NOTEBOOK_FRAME = lazy(
     r"(?::(?P<line>\d+)|, line (?P<cell>\d+))?(?:, | )?(?:in (?P<name>[\w<>.]+))?"
 )
 NOTEBOOK_SOURCE = lazy(r"-*> ?\d+ ")
-INDENT = "  "  # indentation of a frame below its header
-# Source is indented more than a frame. Text that is indented less is not source: the frame and the exception
-# lost their distinct indentation.
+INDENT = "  "  # indentation of a frame relative to its header
+# The final exception in an excerpt in which frames and the exception have the same indentation. Source code
+# is indented more than frames, and therefore more than this exception.
 LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
 GROUP_HEADER = "Exception Group Traceback"
-MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin before an exception group and its parts
+MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin in front of an exception group and its parts
 BOX = "│╭╰─┌└├┃"
-# In a box, source follows its line number and a variable has a second box; this text has neither.
+# In a box, a line of source code follows its line number, and a variable is in a second box. The text of an
+# exception has neither.
 BOXED = lazy(r"[│┃] ?(?P<final>(?:\w+\.)*[A-Z]\w*(?:Error|Exception): .*)$")
-# A class inside a function is named ``train.<locals>.OddBatch``.
+# The name of a class inside a function has the form ``train.<locals>.OddBatch``.
 FINAL = lazy(
     r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.(?:[^\W\d]\w*|<locals>))*)(?:\((?P<inner>[\w.]+)\))?"
     r"(?::(?: (?P<message>.*))?)?$"
@@ -46,10 +47,10 @@ ERROR_NAME = lazy(
     r"(?:Error|Exception|Exit|Interrupt|Timeout|Fault|Died|Aborted|Failure|Expired|NotFound|ExceptionGroup)$"
     r"|^(?:StopIteration|StopAsyncIteration|GeneratorExit|Empty|Full|Again|timeout|gaierror|herror)$"
 )
-# Extension modules such as cv2, struct and zlib have one exception, in lower case.
+# Extension modules such as cv2, struct, and zlib define a single exception, named ``error``.
 _OWN_NAME = lazy(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$|(?:\w+\.)+error$")
 # "Error: 0.12" is a value that an evaluation prints. In a job that was submitted from a terminal of VS Code,
-# git asks VS Code for the password, and continues without it.
+# git requests the password from VS Code, and continues without it.
 _NO_FAILURE = lazy(
     r"Error: (?:[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?: ?%)?$|connect \w+ \S*/vscode-(?:git|ipc)-\S+\.sock)"
 )
@@ -59,62 +60,65 @@ CHAIN = lazy(
 )
 QUOTES_INNER = lazy(
     r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
-    r"|in the worker environment:$"  # message of ray 2.55, _private/function_manager.py
+    r"|in the worker environment:$"  # message of Ray 2.55, _private/function_manager.py
 )
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
-    r"|--- Logging error ---|Call stack:$)"  # logging shows its caller below the error
+    # Python's logging module prints the stack of its caller below the error
+    r"|--- Logging error ---|Call stack:$)"
     r"|\ban error occurred during closing of asynchronous generator\b"
 )
-# A logger's message that the program continues without the failed part; its traceback follows at once.
+# A logger's message that the program continues without the failed part. The traceback follows on the next
+# line.
 _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# A logger's prefix with the level of a warning, before a traceback's header: the failure did not end the
+# The level of a warning in the logger's prefix of a traceback's header. Such a failure did not end the
 # program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
-# Ray names the task, and the task's own frames follow; likewise for an actor that failed to start. The escape
-# character of Ray's color may have been lost in copying.
+# Ray prints the name of the task, followed by the task's own frames. It does the same for an actor that
+# failed to start. The escape character of Ray's color codes may have been lost when the text was copied.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
-_THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second form is W&B's
-#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py), perhaps after a logger's prefix.
+_THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # W&B prints the second form
+#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py). A logger's prefix may precede them.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
 )
-#: The line above a traceback that shows where its exception was raised.
+#: Lines above a traceback that show in which part of the program the exception was raised.
 _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("ignored", _IGNORED),
     ("thread", _THREAD),
     ("task", _TASK),
     ("handled", _HANDLED),
 )
-INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback
-HANDLED = 1  #: maximum number of lines from a message about a handled exception to its traceback
-# The raising statement, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
+INTRODUCED = 3  #: maximum number of lines between an introduction and its traceback
+HANDLED = 1  #: maximum number of lines between a message about a handled exception and its traceback
+# A ``raise`` statement as tracebacks, notebooks, and dumped files show it: indented, or after a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
-# The failed statement, as a frame shows it. An assertion without text, an assignment, or a returned call may
-# be all that distinguishes two AssertionErrors or IndexErrors without text. A rich box marks the line with ❱.
+# The statement that failed, as a frame shows it. Two AssertionErrors or IndexErrors without a message may
+# differ only in this statement: an assertion, an assignment, or a returned call. A box of rich marks its line
+# with ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
 )
-# Lines that begin another message, after which an exception's own text has ended.
+# The start of lines that belong to another message. They end the text of the exception.
 OTHER_MESSAGE = lazy(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
     r"|srun: |slurmstepd[\w.-]*: "
     r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # logger prefixes of vLLM and uvicorn
 )
-# More deeply indented lines below an exception are its message, except for frames, marks below source, and
-# bars.
+# Lines below an exception that are indented more than the exception are part of its message. Frames, marks
+# below source code, and progress bars are not.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
-# Text after a logger's prefix is not a message, if the exception has no message yet.
+# If the exception has no message yet, text with a logger's prefix is not its message.
 OTHER_LOGGER = lazy(
     r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"
     r"|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[]:|]? *[^\s:=])"
@@ -122,12 +126,12 @@ OTHER_LOGGER = lazy(
 
 
 def raised_location(text: str) -> Setting | None:
-    """Return where the exception of the next traceback was raised, if this line above it shows that."""
+    """Return the setting of the next traceback's exception if this line above the traceback shows it."""
     return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
 
 def frame_in(text: str) -> Frame | None:
-    """Return the frame in a line of a traceback; ``None`` if there is none."""
+    """Return the stack frame in a line of a traceback, or ``None`` if the line does not contain a frame."""
     found = _FRAME.match(text) if 'File "' in text else None
     if found is None and text[:1] in "│|":
         found = _BOX_FRAME.match(text)
@@ -135,7 +139,7 @@ def frame_in(text: str) -> Frame | None:
 
 
 def notebook_frame(text: str) -> Frame | None:
-    """Return the frame in a line of a notebook's traceback; ``None`` if there is none."""
+    """Return the stack frame in a line of a notebook's traceback, or ``None`` if the line has none."""
     found = _NOTEBOOK_FRAME.match(text)
     if found is None or not (found["name"] or found["line"] or found["cell"]):
         return None
@@ -143,10 +147,10 @@ def notebook_frame(text: str) -> Frame | None:
 
 
 def is_error(name: str, adjoining: bool) -> bool:
-    """Return whether a name is the name of an exception.
+    """Return whether a name can be the name of an exception.
 
-    ``adjoining`` is True if the line directly follows the frames of a traceback. Any capitalized name is then
-    accepted, and also the ``error`` of a module.
+    ``adjoining`` is True if the line directly follows the frames of a traceback. In this case, any
+    capitalized name is accepted, and also the name ``error`` in a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.
@@ -156,7 +160,7 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Return a line without its logger prefix, if this equals the header's ``prefix`` except for digits."""
+    """Remove a line's logger prefix if it equals the header's ``prefix`` except for digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -167,17 +171,19 @@ _DIGITS = lazy(r"\d")
 
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
-FOREIGN_LINES = 30  #: maximum number of foreign lines inside a traceback before it is abandoned
-MORE_LINES = 3  #: number of lines of a message that are kept, directly below its first line
-MESSAGE_LINES = 14  #: maximum number of lines of a message after the exception's first line
-BARE_LINES_AFTER = 6  #: maximum number of lines after a bare "XError: …" for it to count
-#: Python prints the place of these exceptions above their names; without a place, they concern code that a
+#: number of foreign lines inside a traceback after which the reader abandons the traceback
+FOREIGN_LINES = 30
+MORE_LINES = 3  #: maximum number of message lines directly below the exception's first line that are kept
+MESSAGE_LINES = 14  #: maximum number of lines of a message after the first line of the exception
+#: maximum number of lines after a bare "XError: …" line; with more lines, it does not count
+BARE_LINES_AFTER = 6
+#: Python prints the place of these exceptions above their names. Without a place, they refer to code that a
 #: program tried to parse.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
 class _Open(msgspec.Struct):
-    """A traceback whose final exception has not appeared yet."""
+    """A traceback whose final exception has not been read yet."""
 
     start: Line
     prefix: str
@@ -188,17 +194,19 @@ class _Open(msgspec.Struct):
     rules: set[str] = set()
     heading: set[str] = set()
     foreign: int = 0
-    adjoining: bool = False  #: True if the previous line belonged to the traceback
-    source: str = ""  #: the last frame's line of code
-    bare_frame: bool = False  #: True if the last frame's source line is still missing
-    named: str = ""  #: name of the exception, if the header has it
-    group: bool = False  #: True if the traceback is part of an exception group, indented by a margin
+    adjoining: bool = False  #: True if the previous line was part of the traceback
+    source: str = ""  #: the last frame's line of source code
+    bare_frame: bool = False  #: True if the line of source code of the last frame has not been read yet
+    named: str = ""  #: name of the exception, if the header contains it
+    group: bool = False  #: True if the traceback is part of an exception group, which a margin indents
     warned: bool = False
-    quoted: bool = False  #: True if the previous exception only reports this one, which was raised first
-    column: int = 0  #: indentation of the traceback's lines, or the column of the box of rich's log handler
+    #: True if the previous exception only reports the exception of this traceback, which was raised first
+    quoted: bool = False
+    #: indentation of the traceback's lines, or the column at which the box of rich's log handler begins
+    column: int = 0
 
     def unwrapped(self, text: str) -> str:
-        """Return a line without the prefix of this traceback's lines, and without a box around the line."""
+        """Return a line without the traceback's logger prefix, and without a box around the line."""
         text = without_prefix(self.prefix, text)
         if self.column and text[: self.column].isspace():
             text = text[self.column :]
@@ -214,37 +222,39 @@ _START = LinePosition()
 
 
 class TracebackReader:
-    """Reader that finds the exceptions in one stream.
+    """Reader that finds the exceptions in the lines of one source and rank.
 
-    An exception also records which of its lines matched a rule in ``failures``.
+    For each exception, the reader also records the rules in ``failures`` that matched one of its lines.
     """
 
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
-        self._raised: ExceptionChain | None = None  # the last exception, whose message may continue
-        self._after = 0  # number of lines since the exception's first line
-        self._more = 0  # number of lines directly below the exception's first line that are its message
-        self._colon = False  # True if the name ends in a colon: the message may begin on the next line
-        self._chained = False  # True if a chain marker followed the exception
-        self._setting: Setting = "main"  # setting of the next traceback, from its introduction
-        self._lines = 0  # number of lines within which the introduced traceback must begin
+        self._raised: ExceptionChain | None = None  # the last exception; its message may continue
+        self._after = 0  # number of lines after the exception's first line
+        self._more = 0  # number of lines directly below the exception's first line that belong to its message
+        # True if a colon ends the exception's name; the message may then begin on the next line
+        self._colon = False
+        self._chained = False  # True if a line that links chained exceptions followed the exception
+        # setting of the next traceback, according to the line that introduces it
+        self._setting: Setting = "main"
+        self._lines = 0  # number of remaining lines in which the introduced traceback must begin
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
 
     @property
     def busy(self) -> bool:
-        """True if the reader needs every next line, not only lines with a word of ``hints.TRACEBACK``."""
+        """True if the reader needs every following line, not only lines with words of ``hints.TRACEBACK``."""
         return self._open is not None or self._raised is not None or self._bare is not None or self._lines > 0
 
     @property
     def in_progress(self) -> bool:
-        """True if the last line was part of a traceback or of the message below it, which may continue."""
+        """True if the last line was part of a traceback or of the message below it. Both may continue."""
         return self._open is not None or self._raised is not None
 
     @property
     def teardown(self) -> bool:
-        """True if the last line was printed by a process during its teardown."""
+        """True if the last line was printed while a process ended."""
         if self._open is not None:
             return self._open.introduced in ("ignored", "handled") and self._open.adjoining
         raised = self._raised
@@ -260,7 +270,10 @@ class TracebackReader:
     def feed(
         self, line: Line, rules: Collection[str] = (), mark: LinePosition = _START
     ) -> ExceptionChain | None:
-        """Read the next line and the rules that matched it; return the chain that ended before it, if any."""
+        """Read the next line and the rules that matched it.
+
+        If an earlier chain ended before this line, return it.
+        """
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             self._part(self._raised, text, rules)
@@ -281,10 +294,10 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Return whether a line would be quoted source code, and not a message, if it came next.
+        """Return whether a line, as the next line, would be quoted source code rather than a message.
 
-        Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and the value of a variable
-        in a box.
+        Examples are ``raise RuntimeError("CUDA out of memory")`` below a frame, and a variable's value in a
+        box.
         """
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             inner = MARGIN.sub("", text, count=1)
@@ -302,7 +315,10 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> ExceptionChain | None:
-        """Skip lines of the stream that are not read; return the chain that has ended, if any."""
+        """Skip lines of the stream that are not read.
+
+        If the current chain ended in these lines, return it.
+        """
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
@@ -319,7 +335,7 @@ class TracebackReader:
         return ended
 
     def left(self, mark: LinePosition = _START) -> list[ExceptionChain]:
-        """Return the exceptions that are unfinished if the stream ends here; the reader does not change."""
+        """Return the exceptions that are incomplete if the stream ends here. The reader does not change."""
         if self._raised is not None:
             return [self._raised]
         begun = self._open
@@ -345,7 +361,8 @@ class TracebackReader:
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
-        # A chain inside a destructor begins in the destructor: any other chain belongs to another process.
+        # A chain in a destructor begins with a destructor's exception. If it does not, the ignored exception
+        # came from another process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":
@@ -377,7 +394,7 @@ class TracebackReader:
             if final is not None and is_error(final["name"], begun.adjoining):
                 self._finish(begun, final, line, rules, mark)
                 return None
-            if begun.bare_frame and FLUSH.match(text):  # an excerpt without indentation
+            if begun.bare_frame and FLUSH.match(text):  # the excerpt lost its indentation
                 begun.bare_frame, begun.source = False, text.strip()
                 return None
             begun.adjoining = False
@@ -403,7 +420,8 @@ class TracebackReader:
             raised.root = begun.chain.root
             if not raised.root and not begun.quoted:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
-            # An exception that quotes this one, such as a launcher's, does not explain it.
+            # An exception that only quotes this exception, such as a launcher's exception, does not explain
+            # it.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
         raised.group, raised.warned = begun.group, begun.warned
         raised.setting = setting_of(begun.frames, begun.introduced)
@@ -412,9 +430,9 @@ class TracebackReader:
         self._more, self._colon = 0, final.group().endswith(":")
 
     def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
-        """Read a line about an exception inside an exception group.
+        """Read a line about an exception that is part of an exception group.
 
-        The first exception that is not a group itself becomes the root of the group.
+        The first part that is not itself a group becomes the root of the group.
         """
         self._after = 0
         raised.rules.update(self._failures & set(rules))
@@ -424,7 +442,7 @@ class TracebackReader:
             raised.root = f"{name}: {final['message'] or ''}"[:MAX_MESSAGE].rstrip(": ")
 
     def _continues(self, text: str, rules: Collection[str]) -> bool:
-        """Return whether a line is part of the last exception, such as a line of its message."""
+        """Return whether a line is part of the last exception, for example a line of its message."""
         raised = self._raised
         assert raised is not None
         if CHAIN.search(text):
@@ -437,7 +455,7 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
-            # the exception has no message, and this line belongs to another logger
+            # the exception has no message, and another logger printed this line
             if OTHER_LOGGER.match(text):
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
@@ -459,7 +477,7 @@ class TracebackReader:
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None
-            # An excerpt that begins with a frame was indented as a whole by the extra margin.
+            # In an excerpt that begins with a frame, the extra margin indents all lines.
             margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
             introduced_as: Setting = "ignored" if ignored else "main"
             self._open = _Open(line, margin, introduced_as, None, header=False, adjoining=True)

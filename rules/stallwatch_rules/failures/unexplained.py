@@ -1,8 +1,8 @@
-"""Find hints for a run whose cause no rule knows: similar rule pages, and lines that are new.
+"""Find hints for a run whose cause no rule describes: similar rule pages, and new lines.
 
-New lines are lines that occur neither in the healthy part of the run nor in a healthy run that the user
-provides. Lines are compared without digits, identifiers and paths. Drain3, if it is installed, also merges
-lines that differ in a word or two; it reads one line of each kind.
+New lines occur neither in the healthy part of the run nor in a healthy run that the user provides. Lines are
+compared without their digits, identifiers, and paths. If Drain3 is installed, it also merges lines that
+differ in a word or two. Drain3 reads only one line of each template.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from stallwatch_rules.text.display import earliest, latest, place, shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
-ALIKE = 0.65  #: minimum share of equal words for two lines to have one template
+ALIKE = 0.65  #: minimum share of equal words for which two lines have the same template
 DEPTH = 4
 
 
 def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
-    """Return a number for each pair of level and masked text; pairs with the same number are alike.
+    """Return a number for each pair of level and masked text. Similar pairs have the same number.
 
-    Lines of different levels never share a number. Without Drain3 (``pip install 'stallwatch[scale]'``), only
-    equal texts do. Callers sort the lines, because Drain3's result depends on their order.
+    Lines with different levels never have the same number. Without Drain3 (``pip install
+    'stallwatch[scale]'``), only equal texts have the same number. Callers must sort the lines, because the
+    result of Drain3 depends on their order.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -49,15 +50,15 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
 
 
 def _drain() -> Any:
-    """Return a factory of Drain3 trees; ``None`` if Drain3 is not installed."""
+    """Return a function that creates Drain3 trees, or ``None`` if Drain3 is not installed."""
     try:
-        from drain3.drain import Drain  # Drain3 is slow to import, and most diagnoses do not need it
+        from drain3.drain import Drain  # the import of Drain3 is slow, and most diagnoses do not need it
     except ImportError:
         return None
     return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")
 
 
-#: Lines in a log after any failure: rows of torchrun's table, and CUDA's constant advice.
+#: Lines that can follow any failure: rows of torchrun's table, and advice that CUDA prints in all its errors.
 _BOILERPLATE = lazy(
     r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
     r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
@@ -71,22 +72,22 @@ _BOILERPLATE = lazy(
 
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
-MAX_NEW = 10  #: maximum number of reported lines per run
-STARTED = 3  #: minimum number of steps that prove that the lines above the first step belong to start-up
-MAX_EXEMPLARS = 3000  #: maximum number of lines to cluster
+MAX_NEW = 10  #: maximum number of new lines reported for a run
+STARTED = 3  #: minimum number of steps after which the lines before the first step count as start-up
+MAX_EXEMPLARS = 3000  #: maximum number of lines that are clustered
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The messages of a healthy run, with which another run is compared."""
+    """The messages of a healthy run. They are compared with the messages of another run."""
 
     exemplars: Mapping[str, Template] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Iterable[TemplateTable]) -> Baseline:
-        """Return the messages in the tables of a run's streams."""
+        """Return a baseline of the messages in the tables of all streams of a run."""
         exemplars: dict[str, Template] = {}
         for table in tables:
             for key, entry in table.entries.items():
@@ -96,7 +97,7 @@ class Baseline:
 
 @dataclass
 class _Group:
-    """The entries for one template in all streams that contain it."""
+    """The entries for one template from all streams that contain the template."""
 
     entries: list[tuple[StreamReading, Template]]
     new: bool
@@ -111,9 +112,10 @@ class _Group:
 
 
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
-    """Return the new lines of a run, the most significant first.
+    """Return the new lines of a run. The most significant line comes first.
 
-    These are lines that are missing in ``baseline`` or, without a baseline, in the healthy part of the run.
+    New lines do not occur in ``baseline``. If no baseline is given, they do not occur in the healthy part of
+    the run.
     """
     lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     clock = StepClock(lead)
@@ -140,9 +142,9 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Return the number of the line with the first step, for each source with enough steps.
+    """Return, for each source with enough steps, the number of the line with the first step.
 
-    Earlier lines are output of the start of the program. For a rank without steps of its own, the order of
+    Earlier lines belong to the start of the program. For a rank that prints no steps itself, the order of
     later lines is inconclusive, because the lines with the steps of other ranks can be delayed.
     """
     started: dict[str, int] = {}
@@ -155,15 +157,15 @@ def _started(streams: Streams) -> dict[str, int]:
 
 
 def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
-    """Return whether the lines of a template first occurred after the last step.
+    """Return whether the lines of a template first occurred after the last training step.
 
-    A log without steps has no healthy part for comparison, so only errors are new there.
+    A log without steps has no healthy part for comparison. In such a log, only errors count as new.
     """
     if stream.templates.partial and entry.level == "info":
         return False
-    own = stream.timelines.advances
-    if own:
-        return entry.advances >= own
+    steps = stream.timelines.advances
+    if steps:
+        return entry.advances >= steps
     time = stream.when(entry.first)
     if stepped and time is not None:
         return entry.advances >= 0 and clock.after(time) == 0
@@ -171,7 +173,7 @@ def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: b
 
 
 def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]:
-    """Merge new groups of similar lines, and drop groups that resemble a line that is not new."""
+    """Merge new groups with similar lines, and drop new groups that resemble lines that are not new."""
     fresh = [group for group in groups if group.new]
     if not fresh:
         return []
@@ -191,13 +193,13 @@ def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]
 
 
 def _weight(group: _Group) -> float:
-    """Return how significant a group of lines is.
+    """Return the significance of a group of lines.
 
-    Errors, rare lines, lines near the end of the log, and lines of many ranks are more significant.
+    Errors, rare lines, lines near the end of the log, and lines that many ranks printed are more significant.
     """
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
-    # A line is near the end if few lines of its stream follow it.
+    # A line is near the end if few lines of the same stream follow it.
     followed = min(max(0, stream.index - 1 - entry.last_index) for stream, entry in group.entries)
     return (
         _SEVERITY[group.level]
@@ -222,7 +224,7 @@ def _record(group: _Group) -> NewLines:
     )
 
 
-MAX_LOOKED_UP = 5  #: maximum number of unknown exceptions for which pages are searched
+MAX_LOOKED_UP = 5  #: maximum number of unknown exceptions for which similar pages are searched
 
 
 def with_explanations(
@@ -233,11 +235,11 @@ def with_explanations(
     *,
     ended: bool = False,
 ) -> Diagnosis:
-    """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
+    """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
-    Other runs get new lines and a note if their log ends with an error, or if a baseline lacks some of the
-    lines. They get nothing if the run has ``ended`` in a way that is known from elsewhere, or is still
-    watched.
+    Other runs get new lines and a note only if their log ends with an error, or if a baseline does not
+    contain some of their lines. They get neither if ``ended`` is True. In this case, the caller knows the
+    run's end from other evidence, or the run is still being watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
@@ -260,7 +262,7 @@ def with_explanations(
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
-    """Return whether the log of an unfinished run contains an error after the last step."""
+    """Return whether the log of an unfinished run contains an error after the last training step."""
     progress = diagnosis.progress
     return (
         progress.last_step is not None

@@ -1,1 +1,1 @@
-"""Parse lines: determine the rank and time of each line, and remove prefixes."""
+"""Parse the lines of logs: determine the rank and the time of each line, and remove prefixes."""

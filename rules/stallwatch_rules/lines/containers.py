@@ -1,14 +1,14 @@
-"""Parse the records in which container runtimes and log collectors store a text, with its time and stream.
+"""Parse the records in which container runtimes and log collectors store log text, its time, and its stream.
 
-Kubernetes' CRI records and Docker's JSON records contain the time and the stream of their text, and whether
-the line continues in the next record of that stream. (A runtime splits lines at 16 KiB, and writes a separate
-record for text that was flushed without a newline.) ``kubectl logs --timestamps`` and similar tools add only
-a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services, journald's ``-o json`` and
-loggers that write JSON use different keys for the text: ``message``, ``msg``, ``log``, ``line``,
-``textPayload``. Besides the text, their records have a time, a level or the origin of the line; a record
-without any of these is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``)
-are not such a record, unless they come with a traceback, because some loggers add the step to all their
-records.
+Kubernetes' CRI records and Docker's JSON records contain a text, its time, and its stream. They also show
+whether the line continues in the next record of the same stream, because a runtime splits lines at 16 KiB and
+writes a separate record for text that was flushed without a newline. ``kubectl logs --timestamps`` and
+similar tools add only a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services,
+journald's ``-o json``, and loggers that write JSON use different keys for the text: ``message``, ``msg``,
+``log``, ``line``, ``textPayload``. Their records also contain a time, a level, or the origin of the line. A
+JSON object without any of these is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss":
+0.5, …}``) do not count as a record unless they contain a traceback, because some loggers add the step to all
+their records.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _CRI = lazy(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)"
     r" (stdout|stderr) ([FP])(?::\w+)?(?: |$)"
 )
-# `kubectl logs --timestamps`, `docker logs -t`, GitHub's and GitLab's runners. A program's own logger writes
-# fewer digits.
+# Timestamps of `kubectl logs --timestamps`, `docker logs -t`, and the runners of GitHub and GitLab. The
+# logger of a program writes fewer digits.
 _STAMPED = lazy(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(?:(\d{7,9})Z |(\d{6})Z \d\d[OE][ +])")
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
 class Record(NamedTuple):
-    """A record of a container runtime or a log collector: the text, and what the record shows about it."""
+    """A record of a container runtime or a log collector: its text, time, and stream."""
 
     time: float | None
     stream: str
-    partial: bool  #: True if the line continues in the stream's next record
+    partial: bool  #: True if the line continues in the next record of the same stream
     text: str
 
 
 def record_of(text: str) -> Record | None:
-    """Return the record that a line of a file contains; ``None`` if the line is not a record."""
+    """Return the record in a line of a file, or ``None`` if the line is not a record."""
     if text[10:11] == "T" and text[4:5] == "-":
         found = _CRI.match(text)
         if found:
@@ -58,7 +58,7 @@ def record_of(text: str) -> Record | None:
 
 
 def may_be_json(text: str) -> bool:
-    """Return whether a line can be a JSON record, judging by its first characters."""
+    """Return whether a line can be a JSON record. Only its first characters are inspected."""
     return text[:2] == '{"'
 
 
@@ -69,14 +69,15 @@ _TIME_KEYS = (
     "datetime",
 )  # fmt: skip
 _OTHER_KEYS = ("level", "levelname", "severity", "lvl", "stream", "kubernetes", "container_name", "hostname")
-_RECORD_KEYS = frozenset((*_TIME_KEYS, *_OTHER_KEYS))  # a record of a log collector has one of these keys
+# every record of a log collector has at least one of these keys
+_RECORD_KEYS = frozenset((*_TIME_KEYS, *_OTHER_KEYS))
 _TRACEBACKS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack_info")
 _QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))
 _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
 _YEAR_2100 = 4.1e9
-_DIGITS = 19  # maximum number of digits of a time in nanoseconds before the year 2100
+_DIGITS = 19  # maximum number of digits in a time in nanoseconds, before the year 2100
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
@@ -84,7 +85,7 @@ class _DockerRecord(msgspec.Struct):
     log: str
     stream: str
     time: str
-    _p: str = ""  # CRI's flag for partial lines, as copied by Fluent Bit
+    _p: str = ""  # CRI's flag for partial lines, copied by Fluent Bit
 
 
 _docker = msgspec.json.Decoder(_DockerRecord)
@@ -98,7 +99,7 @@ def _json_record(text: str) -> Record | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         if '"log":' not in text:
             return None
-        try:  # the field that cannot be decoded may be one that is not needed
+        try:  # the decoder may have failed in a field that is not needed
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
@@ -111,14 +112,15 @@ def _of_docker(record: dict[str, object]) -> Record | None:
     if found is None or not isinstance(log, str) or not isinstance(stream, str):
         return None
     text = log.removesuffix("\n")
-    partial = tag == "P" if tag else text == log  # Fluent Bit copies CRI's flag
+    partial = tag == "P" if tag else text == log  # Fluent Bit copies CRI's flag for partial lines
     return Record(unix_time(found[1], found[2], found[3]), stream, partial, text)
 
 
 def _of_collector(record: dict[str, object]) -> Record | None:
-    """Return the record of a log collector; ``None`` if the line is not one.
+    """Return the record of a log collector, or ``None`` if the JSON object is not such a record.
 
-    If the text has several lines, carriage returns separate them, as in a line that is redrawn.
+    Carriage returns separate the lines of a text with several lines, as they separate the states of a line
+    that is redrawn.
     """
     if _RECORD_KEYS.isdisjoint(record):
         return None
@@ -140,7 +142,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _time(record: dict[str, object]) -> float | None:
-    """Return a record's time, from a timestamp or from seconds, ms, µs or ns since 1970."""
+    """Return the time of a record, from a timestamp or from seconds, ms, µs, or ns since 1970."""
     for key in _TIME_KEYS:
         value = record.get(key)
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Find the host that wrote a log, from the path of the file or from lines that contain the host's name."""
+"""Find the host that wrote a log from the path of the file or from lines with the host's name."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import NamedTuple
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.text.lazy import lazy
 
-# Words that only end a machine's name, before its number: node-07, gpu-node-12, compute3.
+# Words in front of the number in a machine's name, such as node-07, gpu-node-12, or compute3.
 _MACHINE = r"(?:node|host|hostname|machine|server|compute|instance|inst|vm|blade|nid|cn|dgx|hgx)"
 _ADDRESS = r"ip(?:-\d{1,3}){4}"  # hostnames of EC2
 _NAMED = rf"(?:(?:[a-z][a-z0-9]{{0,15}}[-_]){{0,3}}{_MACHINE}[-_]?\d{{1,6}}|{_ADDRESS})"
-# A host's name can be that of a folder, or part of a file's name: "sft-1001-n3.out" (Slurm's "%x-%j-%N.out").
+# The name of a folder can be a host's name. The name of a file can contain a host's name, as in
+# "sft-1001-n3.out" (Slurm's "%x-%j-%N.out").
 _FOLDER = lazy(rf"{_NAMED}(?:\.[\w.-]+)?", re.IGNORECASE)
 _IN_FILE = lazy(rf"(?:^|(?<=[-_.]))({_NAMED}|n\d{{1,6}})(?=[-_.]|$)", re.IGNORECASE)
-# A folder beside others that differ only in their numbers: n0, gpu-a-17, trn2x31.
+# The name of a folder whose sibling folders have the same name with another number: n0, gpu-a-17, trn2x31.
 _NUMBERED = lazy(r"(?P<word>(?:[a-z0-9]+[-_])*?[a-z0-9]*[a-z])[-_]?\d{1,6}(?:\.[\w.-]+)?", re.IGNORECASE)
 _DIGITS = lazy(r"\d+")
 _PARTS = lazy(r"[/\\!]")
 _LAST_WORD = lazy(r"[a-z]+$")
-# Words before the number in the names of other folders. Of single letters, only `_LETTERS` name hosts.
+# Words that precede the number in names of folders that are not hosts. A single letter precedes a host's
+# number only if it is one of `_LETTERS`.
 _NO_HOST = frozenset((
     "rank", "ranks", "attempt", "step", "steps", "checkpoint", "ckpt", "epoch", "part", "parts", "shard",
     "job", "run", "version", "exp", "experiment", "seed", "gpu", "gpus", "device", "dev", "worker",
@@ -31,18 +33,18 @@ _NO_HOST = frozenset((
     "rdzv",
 ))  # fmt: skip
 _LETTERS = frozenset("nhcg")
-# Example: ``n3:4711:4711 [0] NCCL INFO …`` (nccl 2.27, src/debug.cc).
+# Beginning of a line of NCCL, such as ``n3:4711:4711 [0] NCCL INFO …`` (NCCL 2.27, src/debug.cc).
 _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
 
 
 def host_in_line(text: str) -> str:
-    """Return the host that a line names as its origin; an empty string if it names none."""
+    """Return the host that wrote a line, or an empty string if the line does not contain the host's name."""
     named = _NCCL.match(text) if ":" in text[:70] else None
     return named[1] if named is not None else ""
 
 
 def hosts_of_paths(names: Iterable[str]) -> dict[str, str]:
-    """Map files to the hosts that their paths name; empty if all files are from one host."""
+    """Map files to the hosts in their paths. Return an empty dictionary if all files are from one host."""
     split = {name: _PARTS.split(name) for name in names}
     folders = {tuple(above) for *above, _ in split.values()}
     families = _families(folders)
@@ -61,7 +63,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the innermost folder that is named after a host, or an empty string."""
+    """Return the innermost folder that is named after a host, or an empty string if none is."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -69,9 +71,9 @@ def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
 
 
 def _family(above: _Folders, depth: int) -> _Folders:
-    """Return the path of a folder with its number replaced by 0, to compare it with other folders.
+    """Return the path of a folder with 0 in place of its number, for comparison with other folders.
 
-    Return an empty path if the folder cannot be named after a host.
+    Return an empty path if the name of the folder cannot be the name of a host.
     """
     named = _NUMBERED.fullmatch(above[depth])
     if named is None or rank_of_path(f"{above[depth]}/x") is not None:
@@ -84,7 +86,7 @@ def _family(above: _Folders, depth: int) -> _Folders:
 
 
 def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
-    """Group the folders that can be named after hosts, and whose names differ only in their numbers."""
+    """Group the folders whose names can be hosts' names and differ only in their numbers."""
     families: dict[_Folders, set[str]] = {}
     for above in folders:
         for depth, folder in enumerate(above):
@@ -95,7 +97,7 @@ def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
 
 
 class HostNumbers(NamedTuple):
-    """The numbering of hosts from which the host of a rank can be calculated.
+    """A numbering of hosts that determines the host of each rank.
 
     Ranks are assigned to the hosts in order, and each host has the same number of ranks.
     """
@@ -103,20 +105,20 @@ class HostNumbers(NamedTuple):
     before: str
     behind: str
     digits: int
-    first: int  #: number of the host with rank 0
-    ranks: int  #: number of ranks of each host
+    first: int  #: number of the host that runs rank 0
+    ranks: int  #: number of ranks on each host
 
     def host(self, rank: int) -> str:
-        """Return the name of the host of a rank."""
+        """Return the name of the host that runs a rank."""
         return f"{self.before}{self.first + rank // self.ranks:0{self.digits}d}{self.behind}"
 
 
 _NUMBER = lazy(r"(?P<before>.*?)(?P<number>\d{1,6})(?P<behind>\D[^0-9]*)?")
-_LEAST = 3  # minimum number of hosts from which the numbering is derived
+_LEAST = 3  # minimum number of hosts for which a numbering is derived
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the numbering that hosts with these ranks follow; ``None`` if they do not follow one."""
+    """Return the numbering of hosts with these ranks, or ``None`` if they do not follow a numbering."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

@@ -1,10 +1,10 @@
-"""Find a prefix that all lines of a text have in common, if it is not one of the known prefixes.
+"""Find an unknown prefix that all lines of a text have in common.
 
-Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
-countless forms. A logger, in contrast, adds a prefix only to the first line of each of its messages. So if
-the frames of a traceback, or lines with the timestamps of another program, have the same prefix as all other
-lines, the prefix is not a logger's. A progress bar proves nothing, because its description precedes each of
-its states.
+Log viewers, collectors, and launchers put the name of a pod, a stream, a time, or a column in front of each
+line, in countless forms. In contrast, a logger adds its prefix only to the first line of each message. If the
+frames of a traceback, or lines with the timestamps of another program, have the same prefix as all other
+lines, the prefix is not a logger's prefix. A progress bar is not evidence, because its description precedes
+each of its states.
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
-_MOST_LINES = 300  # maximum number of first lines that are examined
-_BEGINNING = 64 * 1024  # number of bytes that are searched for the first lines
-_PROBED = 12  # approximate number of lines from which candidate prefixes are taken
+_MOST_LINES = 300  # maximum number of first lines to examine
+_BEGINNING = 64 * 1024  # number of bytes in which the first lines are searched
+_PROBED = 12  # approximate number of lines from which candidates for the prefix are taken
 _LONGEST = 120  # maximum length of a prefix, in characters
-_NEARLY_ALL = 0.9  # minimum share of the lines that have the prefix
+_NEARLY_ALL = 0.9  # minimum share of lines that must have the prefix
 
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
-_LEVELS = "\x01"  # placeholder for any level, with the spaces that fill its column
+_LEVELS = "\x01"  # placeholder for any log level and the spaces that pad its column
 _DIGITS = lazy(r"\d+")
-_COLUMN = lazy(r"^ +(?=\d)")  # padding that aligns numbers on the right
+_COLUMN = lazy(r"^ +(?=\d)")  # spaces that align numbers on the right
 _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
-# A trainer's counter or metric is not part of a prefix, and neither is the start of a record.
+# A trainer's counter or metric cannot be part of a prefix. The start of a record cannot be part of a prefix
+# either.
 _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
-# Words that do not belong to a prefix: the description of a progress bar, a phase other than training, a
-# document, or "CANCELLED", which precedes the time in Slurm's message about the end of a job.
+# Words that cannot be part of a prefix: the description of a progress bar, a phase other than training, a
+# document, and "CANCELLED", which precedes the time in Slurm's message about the end of a job.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
-_PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # text other than a level, which every prefix contains
+_PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # text that every prefix must contain in addition to a level
 # Starts of lines that never follow a logger's prefix.
 _STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
     r"|\[(?:rank|default)\d+\]:"
 )
-_STAMPED = lazy(  # a second timestamp follows a logger's prefix only if a level precedes it
+_STAMPED = lazy(  # after a logger's prefix, a second timestamp follows only if a level precedes it
     r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
     r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
 )
@@ -63,10 +64,14 @@ class LinePrefix(NamedTuple):
     """A prefix to remove from each line."""
 
     form: re.Pattern[str]
-    quoted: bool = False  #: True if the prefix opens a quote that the line's end closes, as in a table cell
+    #: True if the prefix opens a quote that ends at the end of the line, as in a cell of a table
+    quoted: bool = False
 
     def take(self, text: str) -> tuple[str, str]:
-        """Split a line into the prefix, which is empty if the line has none, and the text after it."""
+        """Return the prefix of a line and the text after it.
+
+        The prefix is empty if the line does not have it.
+        """
         found = self.form.match(text)
         if found is None:
             return "", text
@@ -77,49 +82,50 @@ class LinePrefix(NamedTuple):
 
 
 def rank_in(lead: str) -> int | None:
-    """Return the rank that a line prefix contains; ``None`` if it contains none."""
+    """Return the rank in a line prefix, or ``None`` if the prefix does not contain a rank."""
     found = _RANK.search(lead)
     return int(found[1]) if found is not None else None
 
 
 def time_in(lead: str) -> float | None:
-    """Return the time that a line prefix contains; ``None`` if it does not contain both date and time."""
+    """Return the time in a line prefix, or ``None`` if the prefix does not contain both a date and a time."""
     at = _STAMP.search(lead)
     return time_of_line(lead[at.start() :]) if at is not None else None
 
 
 def certain_prefix(head: bytes) -> LinePrefix | None:
-    """Return the prefix that nearly all lines have, if it is certain that it is not part of the messages.
+    """Return the prefix of nearly all lines if it is certain that the prefix is not part of the messages.
 
-    The text after the prefix must be one that never follows the prefix of a logger.
+    To make this certain, a line must have text after the prefix that never follows a logger's prefix.
     """
     lines, leads = _examined(head)
     for lead in leads:
         if not _needed(lead, lines):
-            return None  # the known prefixes are sufficient
+            return None  # the removal of known prefixes is sufficient
         if _shown(lead, lines):
             return lead
     return None
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes that nearly all lines of a text have, but that may be part of the messages.
+    """Return prefixes that nearly all lines have, but that may be part of the messages.
 
-    The caller must verify them. A single line has no likely prefix, because a note written by hand can start
-    in the same way.
+    The caller must verify these prefixes. A text with a single line has no likely prefix, because a note that
+    a person writes can start in the same way.
     """
     lines, common = _examined(head)
     return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
 
 
-@functools.lru_cache(maxsize=2)  # two callers in a row pass the same text
+# the two public functions are often called one after the other with the same text
+@functools.lru_cache(maxsize=2)
 def _examined(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
     lines = first_lines(head)
     return tuple(lines), tuple(_common(lines))
 
 
 def first_lines(head: bytes) -> list[str]:
-    """Return the first lines of a text that are not blank, without container records and terminal codes."""
+    """Return the first lines of a text, without blank lines, container records, and terminal codes."""
     lines = []
     coded = b"\x1b" in head
     for text in _as_utf8(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
@@ -134,7 +140,7 @@ def first_lines(head: bytes) -> list[str]:
 
 
 def _as_utf8(head: bytes) -> bytes:
-    """Convert a text with any supported encoding and line ends to UTF-8 with line feeds."""
+    """Convert a text to UTF-8 with line feeds from any supported encoding and any line ends."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")
@@ -145,7 +151,7 @@ def _masked(text: str) -> str:
 
 
 def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
-    """Yield the prefixes that nearly all lines have in common, the longest first."""
+    """Yield the prefixes that nearly all lines have in common, from the longest to the shortest."""
     if len(lines) < 2:
         return
     masked = [_masked(line) for line in lines]
@@ -178,13 +184,16 @@ def _form(lead: str) -> re.Pattern[str]:
 
 
 def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether the prefix contains more than the known prefixes, which are removed anyway."""
+    """Return whether the prefix contains text that is not part of the known prefixes.
+
+    Known prefixes are removed in any case.
+    """
     prefixes = [prefix for prefix, _ in map(lead.take, lines) if prefix]
     return any(take_rank(f"{prefix}x")[1] != "x" for prefix in prefixes[:_PROBED])
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether some line has, after the prefix, text that never follows the prefix of a logger."""
+    """Return whether, in some line, the prefix precedes text that never follows a logger's prefix."""
     for line in lines:
         prefix, rest = lead.take(line)
         if not prefix or prefix.isspace() or _LEVEL.search(prefix):

@@ -1,24 +1,25 @@
-"""Shorten lines that are too long to be stored.
+"""Shorten lines that are too long for storage.
 
-Such a line can be a dumped array, an endless progress bar, or a log without line ends. Its beginning and its
-end are kept, because it can still end in an important error.
+Such a line can be a dumped array, a progress bar that never ends its line, or a log without line ends. The
+beginning and the end of the line are kept, because the end can contain an important error.
 """
 
 from __future__ import annotations
 
 from stallwatch_rules.text.encodings import decode_cut, decode_rest
 
-MAX_LINE = 64 * 1024  #: maximum number of bytes kept of a line
-TAIL = 16 * 1024  #: number of bytes kept from the end of a longer line
+MAX_LINE = 64 * 1024  #: maximum number of bytes of a line that are kept
+TAIL = 16 * 1024  #: number of bytes that are kept from the end of a longer line
 HEAD = MAX_LINE - TAIL
-CUT = "\n"  #: mark of omitted text in a line, in which it cannot occur otherwise
-GOES_ON = "…"  #: mark before the end of a shortened line, so that it is not taken for the start of a line
+CUT = "\n"  #: mark that replaces the removed text; it cannot occur elsewhere in a line
+#: mark before the end of a shortened line, which shows that this end is not the start of a line
+GOES_ON = "…"
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Append ``data`` to an unfinished line; if the line gets too long, remove bytes from its middle.
+    """Append ``data`` to an unfinished line. If the line gets too long, remove bytes from its middle.
 
-    A shortened line has ``MAX_LINE + 1`` bytes, which shows that text was omitted.
+    A shortened line has ``MAX_LINE + 1`` bytes. This length shows that bytes were removed.
     """
     if len(held) + len(data) <= MAX_LINE + 1:
         held += data
@@ -31,12 +32,12 @@ def append_bounded(held: bytearray, data: bytes) -> None:
 
 
 def decoded(raw: bytes) -> str:
-    """Return a shortened line as text, with ``CUT`` in place of the bytes that were removed."""
+    """Decode a shortened line to text. ``CUT`` replaces the removed bytes."""
     return decode_cut(raw[:HEAD]) + CUT + decode_rest(raw[-TAIL:])
 
 
 def joined(begun: str, text: str) -> str:
-    """Join two parts of a line, and shorten the result if it is too long."""
+    """Join two parts of a line, and shorten the resulting line if it is too long."""
     whole = begun + text
     if len(whole) <= MAX_LINE:
         return whole

@@ -1,10 +1,11 @@
-"""Find the rank that printed a line: from launchers' prefixes, from numeric labels, or from file names.
+"""Find the rank that printed a line from launchers' prefixes, numeric labels, or file names.
 
-``srun --label`` writes only the task number, Intel MPI's ``-prepend-rank`` writes a number in brackets, and
-pdsh (which DeepSpeed's launcher uses on several nodes) writes the hostname. Much other text looks like these
-labels, so they are learned from the first lines of a source. For a file, this happens before its lines are
-read; for a stream, the first few lines keep their labels. A task is a rank, unless each task is a launcher
-that starts the ranks of a node: then the number is that of the node.
+``srun --label`` puts only the task number in front of each line. Intel MPI's ``-prepend-rank`` uses a number
+in brackets. pdsh, with which DeepSpeed's launcher starts several nodes, uses the hostname. Much other text
+looks like these labels, so the labels of a source are learned from its first lines. For a file, they are
+learned before its lines are read. For a stream, the first few lines keep their labels. A task is a rank,
+unless each task is a launcher that starts the ranks of a node. In this case, the label is the number of the
+node.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ from itertools import pairwise
 
 from stallwatch_rules.text.lazy import lazy
 
-# A trailing space belongs to the prefix; further spaces are the line's own indentation (tracebacks).
+# The first trailing space belongs to the prefix. Further spaces are the indentation of the line itself, as in
+# tracebacks.
 _BRACKETED = lazy(
     r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # prefixes of torch, and of torchrun --tee
-    # prefixes of mpirun and horovod
+    # prefixes of mpirun and Horovod
     r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"
     r"|\[std(?:out|err)\] ?"  # prefix of Azure ML, and of Horovod on Spark
     r"|\[pod/[\w.-]+/[\w.-]+\] "  # prefix of kubectl logs --prefix
 )
 _BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
-# Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", SkyPilot's tasks, vLLM's "(VllmWorker rank=3 pid=7)"
+# Prefixes of Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", of SkyPilot's tasks, and of vLLM's workers
+# "(VllmWorker rank=3 pid=7)".
 _RAY = lazy(r"\([\w.:\[\]=/-]+(?:,? \w+=[\w.-]+)*?,? pid=\d+(?:, ?\w+=[\w.:-]+)*\) ?")
-_RAY_RANK = lazy(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")  # SkyPilot's ", rank=" counts nodes
+# the number after SkyPilot's ", rank=" is that of a node
+_RAY_RANK = lazy(r"(?<!,)[ \[]rank=(\d{1,6})(?!\d)")
 _REPEATED = lazy(r" ?\[repeated \d+x across cluster\](?: \(Ray deduplicates logs by default\..*)?\s*\Z")
 _JOURNALD = lazy(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: ")
 _JOURNALD_ISO = lazy(
@@ -35,25 +39,27 @@ _JOURNALD_ISO = lazy(
 )
 _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
-_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh's prefix, only if a rank follows
-# Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog. Only the ranks of process group 0 are global
-# ranks.
+# pdsh's prefix, but only before a rank's prefix
+_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")
+# Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog. Only the numbers in process group 0 are
+# global ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
-    r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # MosaicML's Composer
+    r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # prefix of MosaicML's Composer
 )
-_NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 17 …", "12.5s rank 3 …"
+# messages such as "rank 3 step 17 …", "12.5s rank 3 …"
+_NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")
 
 
 def take_rank(text: str) -> tuple[int | None, str]:
-    """Return the rank that a line names, and the line without the prefixes of launchers.
+    """Return the rank in a line, and the line without launchers' prefixes.
 
-    If several prefixes contain a rank, the innermost counts: ``[default3]:[rank11]: …`` is rank 11. If no
-    prefix contains a rank, a rank in the message (``[Rank 3] Watchdog caught …``) is returned, and stays in
-    the text.
+    If several prefixes contain a rank, the innermost rank is returned: ``[default3]:[rank11]: …`` is a line
+    of rank 11. If no prefix contains a rank, the rank in the message (``[Rank 3] Watchdog caught …``) is
+    returned and remains in the text.
     """
     rank: int | None = None
-    for _ in range(4):  # a line can have the prefixes of several nested launchers
+    for _ in range(4):  # several nested launchers can each add a prefix
         found = _prefix_of(text)
         if found is None:
             break
@@ -73,7 +79,10 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 def _prefix_of(text: str) -> re.Match[str] | None:
-    """Match the prefix of a launcher; the only group that matches, if any, is the rank."""
+    """Match the prefix of a launcher.
+
+    The rank is the only group that matches, if the prefix contains a rank.
+    """
     first = text[:1]
     found = None
     if first == "[":
@@ -99,73 +108,80 @@ def _prefix_of(text: str) -> re.Match[str] | None:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # minimum labeled lines (2 or more per task) that cannot be a numbered list
-_SURE_TASKS = 4  # minimum labeled lines, with alternating tasks from 0, to accept the labels as tasks
+_SURE_NUMBERS = 12  # minimum number of labeled lines (2 or more per task) that cannot be a numbered list
+_SURE_TASKS = 4  # minimum number of labeled lines to accept labels as task numbers, if tasks from 0 alternate
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
-# The start of a line with the label of a task or a host, also after quote marks or other framing characters
-# of pasted text; or the start of a container's record, which has a time with a "T".
+# The start of a line with the label of a task or host. Quote marks or other marks of pasted text may precede
+# the label. The start of a container's record also matches: a time with a "T".
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
-_ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # a launcher's command, JSON, a terminal's codes
+_ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # text of a launcher's command, JSON, or terminal codes
 _OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
-# A metrics line with a step or an iteration after its label.
+# A line with metrics: a step or an iteration follows the label.
 _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
 _HOST_LABEL = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = lazy(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
-    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, followed by a time
+    r"|E[A-Z0-9]\d{4}"  # error code of Ascend; a time follows it
 )
 _ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
-# Starts of lines that do not follow a word and a colon, unless these are a label.
+# Starts of lines that follow a word and a colon only if the word and the colon are a label.
 _LINE_STARTS = lazy(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
-# Evidence that a task is not a rank: its lines have prefixes with other ranks, its lines are torchrun's, or
-# several processes write its lines.
+# Evidence that a task is not a rank: its lines have prefixes with other ranks, torchrun printed its lines, or
+# several processes wrote its lines.
 _OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
 _ELASTIC = lazy(
     r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
     r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
 )
-_NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread and device
-# A command in which srun labels lines, and the last launcher in that command, with the text after it.
+_NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, and device
+# The parts of a command in which srun labels lines: srun itself, its option for labels, and the last launcher
+# with the text after it.
 _SRUN = lazy(r"\bsrun\b")
 _LABELS = lazy(r"\s(?:-\w*l|--label)\b")
 _LAUNCHER = lazy(
     r".*\s(?:\S*torchrun|\S*accelerate launch|-m torch\.distributed\.(?:run|launch))\s(?P<after>.*)"
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
-_LONGEST_COMMAND = 4000  # maximum number of characters of a command that are searched
-_SURE_HOSTS = 20  # minimum number of consecutive lines with the names of a few hosts, to accept labels
-_BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
-_FIRST_LINES = 1000  # maximum number of lines that are searched, because a launcher labels all lines or none
+_LONGEST_COMMAND = 4000  # maximum number of characters of a command to search
+# minimum number of consecutive lines with the names of a few hosts to accept these names as labels
+_SURE_HOSTS = 20
+_BEGINNING = 64 * 1024  # number of bytes in which the first label is searched
+# maximum number of lines to search, because a launcher labels either all lines or no lines
+_FIRST_LINES = 1000
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether lines can have labels, judging by the beginning of a text. Most texts have none."""
+    """Return whether the lines of a text can have labels, according to its beginning.
+
+    Most texts have none.
+    """
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """Labels of tasks and hosts before the lines of a source, learned from its first lines."""
+    """Labels of tasks or hosts in front of the lines of a source, learned from its first lines."""
 
     def __init__(self) -> None:
-        self.found = False  #: True if some labels are known
+        self.found = False  #: True if at least one label is known
         self.searching = True
         self._lines = 0
         self._numbered = False
-        self._of_nodes = False  # True if the labels are those of tasks that are not ranks
-        self._processes: dict[int, str] = {}  # task → the first process in NCCL's lines
+        self._of_nodes = False  # True if the labels belong to tasks that are not ranks
+        self._processes: dict[int, str] = {}  # task → process ID in the task's first line from NCCL
         self._numbers: list[int] = []
-        self._message = False  # True if one of the labeled lines in ``_numbers`` is not a metrics line
+        self._message = False  # True if one of the labeled lines in ``_numbers`` does not contain metrics
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Learn from the first lines of a source which labels it has.
+        """Learn the labels of a source from its first lines.
 
-        If its lines are ``alike``, the search for labels can end with these lines.
+        If the lines of the source are ``alike``, no later line is searched for labels once these lines are
+        sufficient.
         """
         ahead = TaskLabels()
         for text in texts:
@@ -178,9 +194,9 @@ class TaskLabels:
             self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """Return the rank in the label of a line, and the line without its label.
+        """Return the rank in a line's label, and the line without its label.
 
-        The rank is ``None`` if there is no label, or if the labels number nodes.
+        The rank is ``None`` if the line has no label, or if the labels are the numbers of nodes.
         """
         if self.searching:
             self._search(text)
@@ -198,10 +214,10 @@ class TaskLabels:
         return None if self._of_nodes else task, text
 
     def _is_node(self, task: int, text: str) -> bool:
-        """Return whether the line shows that its task is a node with several ranks."""
-        own = _OWN_RANK.match(text)
-        if own is not None:
-            return int(own[1]) != task
+        """Return whether a line shows that its task is a node with several ranks."""
+        prefixed = _OWN_RANK.match(text)
+        if prefixed is not None:
+            return int(prefixed[1]) != task
         process = _NCCL.match(text) if ":" in text[:80] and "NCCL" in text else None
         if process is not None:
             return self._processes.setdefault(task, process[1]) != process[1]
@@ -225,9 +241,9 @@ class TaskLabels:
         self.searching = self._lines < _FIRST_LINES and not self._numbered
 
     def _sure(self, text: str) -> bool:
-        """Return whether the numbers at the start of the latest lines are certainly task numbers.
+        """Return whether the numbers in front of the latest lines are certainly task numbers.
 
-        ``text`` is the last of these lines.
+        ``text`` is the latest of these lines.
         """
         row, tasks = self._numbers, set(self._numbers)
         repeated = 2 * len(tasks) <= len(row)
@@ -241,7 +257,7 @@ class TaskLabels:
         elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
             return True
         if _OF_TRACEBACK.match(text, label.end()):
-            return len(row) < 3 or len(tasks) < len(row)  # numbers that occur once may be line numbers
+            return len(row) < 3 or len(tasks) < len(row)  # numbers that do not repeat may be line numbers
         take_turns = any(later < earlier for earlier, later in pairwise(row))
         return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
 
@@ -259,13 +275,13 @@ class TaskLabels:
 
 
 def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, ...]:
-    """Return a host's ranks in the order of their local ranks.
+    """Return the ranks of a host in the order of their local ranks.
 
-    The position of a rank in the result is its local rank. It is needed for lines and files that contain only
-    local ranks. Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py,
-    ``_assign_worker_ranks``), so local ranks have the same order as ranks. If `first`, the rank with local
-    rank 0, is known, ``ranks`` can be incomplete. The result is empty if a number can be both a rank and a
-    local rank of this host.
+    The position of a rank in the result is its local rank. The result is used for lines and files that
+    contain only local ranks. Launchers number the ranks host by host (torch 2.13,
+    elastic/agent/server/api.py, ``_assign_worker_ranks``), so local ranks and ranks have the same order.
+    ``ranks`` can be incomplete if `first`, the rank with local rank 0, is known. The result is empty if a
+    number can be both a rank and a local rank of this host.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
     return tuple(sorted(known)) if known and min(known) >= len(known) else ()
@@ -277,22 +293,22 @@ _NUMBERED_FILE = lazy(
     r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # log files of MindSpore's msrun
     r"|workerlog\.(\d{1,5})"  # log files of paddle.distributed.launch
     r"|std_log_process_(\d{1,5})\.txt"  # log files of Azure ML
-    # names with Slurm's %t after a word
+    # names in which Slurm's %t follows a word
     r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",
     re.IGNORECASE,
 )
 _RANK_FOLDER = lazy(
-    # names in torch, Open MPI, MindSpore and Ascend
+    # names of folders from torch, Open MPI, MindSpore, and Ascend
     r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",
     re.IGNORECASE,
 )
 
 
 def _starts_nodes(command: str) -> bool:
-    """Return whether the tasks of an srun command are launchers, and srun labels their output.
+    """Return whether the tasks of an srun command are launchers and srun labels their output.
 
-    Each launcher can start several ranks, so a label is then the number of a node. The search begins at the
-    first ``srun`` of the command, so it also covers the text after later ones.
+    Each launcher can start several ranks. In this case, a label is the number of a node. The search begins at
+    the first ``srun`` in the command and covers all later text, which may contain other ``srun`` commands.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:
@@ -302,10 +318,10 @@ def _starts_nodes(command: str) -> bool:
 
 
 def rank_of_path(path: str) -> int | None:
-    """Return the rank whose output a file contains, from the name of the file or of its folder.
+    """Return the rank whose output a file contains, according to the name of the file or its folder.
 
-    Return ``None`` if the names do not show a rank. Examples are ``rank_3.log``, ``attempt_0/3/stderr.log``
-    (torchrun), ``rank0/stdout.log`` and ``workerlog.3``.
+    Return ``None`` if the names do not contain a rank. Examples of names with a rank are ``rank_3.log``,
+    ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, and ``workerlog.3``.
     """
     parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:
@@ -325,14 +341,16 @@ def rank_of_path(path: str) -> int | None:
     return None
 
 
-# `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a separate run, and a date is not a job.
+# `%x-%j-%t.out`: the job's name, the job, and the task. `slurm-17_4.out` of a job array belongs to a separate
+# run, and a date is not a job.
 _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
 
 
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
-    """Return the ranks of files whose names end with the task numbers of one Slurm job.
+    """Return the ranks of files whose names end with the task numbers of the same Slurm job.
 
-    One such name is not sufficient. Several files of one job are, if they are numbered from 0 without a gap.
+    A single file with such a name is not sufficient evidence. Several files of one job are sufficient if
+    their numbers start at 0 and have no gap.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:

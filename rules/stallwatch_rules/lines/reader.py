@@ -1,8 +1,8 @@
-"""Convert bytes to lines with ranks and times.
+"""Convert bytes to lines that have a rank and a time.
 
-Encodings, ANSI codes and container records are removed. A ``LineReader`` takes the bytes of one source in
-portions. The lines do not depend on how the bytes are divided into portions, except that ``idle`` returns the
-unfinished segment of a progress bar.
+A ``LineReader`` reads the bytes of one source in portions. It decodes them, and removes ANSI codes and
+container records. The resulting lines do not depend on the sizes of the portions, with one exception:
+``idle`` returns the unfinished segment of a progress bar.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
 
-# Brackets can be part of a prefix or a bar only in a line with one of these texts or an initial timestamp.
+# Brackets can be part of a prefix or a progress bar only in a line that contains one of these texts or starts
+# with a timestamp.
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
-_PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp
-_LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp can follow
-_MAY_QUOTE = "{>"  # a record that contains an escaped string can follow
-_Partial = tuple[str, int, float | None]  # text, line number and time of an unfinished record
+_PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of prefixes and timestamps
+# first characters of levels that may precede a timestamp
+_LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))
+_MAY_QUOTE = "{>"  # first characters of records that may contain an escaped string
+_Partial = tuple[str, int, float | None]  # text, line number, and time of an unfinished record
 
 
 class LineReader:
-    """Reader that converts the bytes of one source to lines.
+    """Reader that converts the bytes of one source into lines.
 
-    ``rank`` is the rank of all lines that do not name one. The time of a line is the first of these that is
-    known: the time of its container record (CRI, Docker), the ``time`` that ``feed`` receives in live
-    reading, the timestamp in the line, and the last time of its rank in this source. ``lead`` is the prefix
-    of the lines (see ``line_prefix``). ``local_ranks`` are the ranks of the host in ascending order, if lines
-    can contain local ranks, as in torchrun's ``[default0]:``.
+    ``rank`` is the rank of all lines that do not contain a rank. The time of a line is the first known time
+    from this list: the time of the line's container record (CRI, Docker), the ``time`` that ``feed`` receives
+    for a live source, the timestamp in the line, and the last time of the line's rank in this source.
+    ``lead`` is a prefix that all lines have (see ``line_prefix``). ``local_ranks`` are the ranks of the host
+    in ascending order. They are used if lines contain local ranks, as in torchrun's ``[default0]:``.
     """
 
     def __init__(
@@ -59,31 +61,34 @@ class LineReader:
     ) -> None:
         self.source = source
         self.rank = rank
-        self.cut = 0  #: number of lines that were longer than MAX_LINE
-        self.bytes = 0  #: number of bytes fed so far
-        self._head: bytes | None = b""  # the first bytes, until they show whether there is a byte order mark
+        self.cut = 0  #: number of lines longer than MAX_LINE
+        self.bytes = 0  #: number of bytes read so far
+        # the first bytes, as long as it is unknown whether they are a byte order mark
+        self._head: bytes | None = b""
         self._utf16: codecs.IncrementalDecoder | None = None
-        self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
-        self._held_at: float | None = None  # time at which the last bytes of ``_held`` arrived, if known
+        self._held = bytearray()  # the unfinished segment, shortened to at most MAX_LINE + 1 bytes
+        # time at which the last bytes of ``_held`` arrived, if it is known
+        self._held_at: float | None = None
         self._redrawn = False  # True if the unfinished segment follows a carriage return
         self.number = 1  #: number of the next line
         self._line_start = True
-        self._record: Record | None = None  # the container record in this physical line
+        self._record: Record | None = None  # the container record in the current physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        self._near: float | None = None  # the last time of any rank, for timestamps without a year
-        self._zoned = False  # True if the last timestamp in a line had a zone
-        self.contained = False  #: True if container records were among the lines
+        # the last time of any rank, for the parsing of timestamps without a year
+        self._near: float | None = None
+        self._zoned = False  # True if the last timestamp in a line had a time zone
+        self.contained = False  #: True if at least one line was a container record
         self._labels = TaskLabels()
         self._tables = MetricTables()
         self.lead = lead
         self.local_ranks = local_ranks
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
-        """Prepare the reader for single lines that do not follow one another; return the reader.
+        """Prepare the reader for single lines that do not follow each other, and return the reader.
 
-        The lines have no labels and were written at about the time ``near``. The state from earlier lines is
-        discarded, so the reader can be used for many unrelated lines.
+        Such lines have no labels, and were written at approximately the time ``near``. The state from earlier
+        lines is discarded, so the same reader can be used for many unrelated lines.
         """
         self._head, self._near, self.number = None, near, number
         self._times, self._zoned = {}, False
@@ -91,19 +96,25 @@ class LineReader:
         return self
 
     def look_ahead(self, head: bytes) -> LineReader:
-        """Learn the labels of a file's lines from its head, before the lines are read; return the reader."""
+        """Learn the labels of a file's lines from the head of the file before its lines are read.
+
+        Return the reader.
+        """
         if may_have_labels(head):
             self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property
     def ordinary(self) -> bool:
-        """True if a line, except for the first lines, can be read without the lines around it."""
+        """True if every line after the first lines can be read independently of the lines around it."""
         odd = self._utf16 or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     def carried(self, rank: int | None, time: float | None) -> float | None:
-        """Store `time` as the last time of a rank and return it; if it is ``None``, return the stored one."""
+        """Store `time` as the last time of a rank and return it.
+
+        If `time` is ``None``, return the stored time.
+        """
         if time is None:
             return self._times.get(rank)
         self._times[rank] = self._near = time
@@ -111,11 +122,11 @@ class LineReader:
 
     @property
     def lines(self) -> int:
-        """The number of physical lines that have ended so far."""
+        """The number of physical lines that have ended."""
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
-        """Read a portion of bytes, and return the lines that end in it."""
+        """Read a portion of bytes, and return the lines that end in this portion."""
         self.bytes += len(data)
         if self._head is not None:
             data = self._begin(data)
@@ -127,10 +138,10 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip bytes of the source that contain this many line ends; return the lines that were incomplete.
+        """Skip bytes of the source with this number of line ends, and return the lines that were incomplete.
 
-        The bytes before must end with a segment, or inside a line longer than ``MAX_LINE``, the rest of which
-        is skipped. A partial record is not continued after the skipped bytes.
+        The bytes read before must end with a complete segment, or inside a line longer than ``MAX_LINE``. The
+        rest of such a line is skipped. A partial record does not continue after the skipped bytes.
         """
         out: list[Line] = []
         if raw := self._unfinished():
@@ -142,11 +153,11 @@ class LineReader:
         return out
 
     def idle(self, since: float) -> list[Line]:
-        """Return the unfinished segment of a progress bar, if no bytes were added to it after `since`.
+        """Return the unfinished segment of a progress bar if no bytes were added to it after `since`.
 
-        A progress bar prints a carriage return before each state, so only the next state ends a segment, and
-        a run that hangs prints no next state. The segment is returned once; later bytes are a separate
-        segment. An ordinary unfinished line is not returned.
+        A progress bar prints a carriage return before each state. Therefore, only the next state ends a
+        segment, and a run that hangs does not print a next state. The segment is returned only once. Bytes
+        that arrive later start a new segment. An ordinary unfinished line is not returned.
         """
         at = since if self._held_at is None else self._held_at
         out: list[Line] = []
@@ -155,9 +166,9 @@ class LineReader:
         return out
 
     def finish(self, time: float | None = None) -> list[Line]:
-        """Return the lines that are unfinished at the end of the source, including unfinished records.
+        """Return the lines and records that are unfinished at the end of the source.
 
-        These lines have the time at which they arrived, if known, or else `time`.
+        These lines have the time at which they arrived. If this time is unknown, they have the time `time`.
         """
         time = time if self._held_at is None else self._held_at
         data = b""
@@ -193,9 +204,10 @@ class LineReader:
         return data
 
     def _feed(self, data: bytes, time: float | None) -> list[Line]:
-        if b"\0" in data:  # null bytes fill the holes in a truncated file
+        if b"\0" in data:  # holes in a truncated file consist of null bytes
             data = data.replace(b"\0", b"")
-        if b"\b" in data:  # Keras erases its bar with as many backspaces as it drew characters
+        # to erase its progress bar, Keras prints one backspace for each character of the bar
+        if b"\b" in data:
             data = data.replace(b"\b", b"\r")
         out: list[Line] = []
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -213,7 +225,7 @@ class LineReader:
         return out
 
     def _whole(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Read a line, except for the segments of it that were already read after a carriage return."""
+        """Read a line, except for segments that were already read because a carriage return ended them."""
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
             for segment in filter(None, redrawn):
@@ -227,9 +239,11 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Read a line in a fast way, which is possible if nothing in it must be removed, split or parsed.
+        """Read a line quickly.
 
-        Return False, without reading the line, if it must be read in the slow way.
+        This is possible only if no part of the line must be removed, split, or parsed.
+
+        If this is not possible, return False without reading the line.
         """
         if len(raw) > MAX_LINE:
             return False
@@ -295,7 +309,8 @@ class LineReader:
             self.cut += CUT in text and CUT not in begun[0]
         if not text:
             return
-        # the line continues after the writer's flush or a runtime's 16 KiB limit
+        # A record is partial if the writer flushed the text before the line ended, or if the runtime split
+        # the line at 16 KiB.
         if ends_line and record.partial:
             self._partials[stream] = (text, number, stamp)
         else:
@@ -339,13 +354,14 @@ class LineReader:
             rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
-        # the prefix has the same clock in all lines; the lines' own clocks may be in different time zones
+        # All lines have the prefix's clock. The timestamps after the prefix may be in different time zones.
         if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned
         if when is None:
             when = time_of_line(bare, self._near)
-            if when is None and len(bare) < len(text):  # a journal's timestamp is part of its prefix
+            # the timestamp of a journal is part of the removed prefix
+            if when is None and len(bare) < len(text):
                 when = time_of_line(text, self._near)
             if when is not None:
                 zoned = self._zoned = has_zone(text)

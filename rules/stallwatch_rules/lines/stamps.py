@@ -1,7 +1,7 @@
-"""Parse the time of a line from the timestamp that its logger puts at its start.
+"""Parse the timestamp that a logger puts at the start of a line.
 
-Timestamps without a time zone are read as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
-date can be parsed only if a time ``near`` them is known.
+Timestamps without a time zone are parsed as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
+date can be parsed only if a time ``near`` the line is known.
 """
 
 from __future__ import annotations
@@ -13,49 +13,50 @@ from functools import lru_cache
 
 from stallwatch_rules.text.lazy import lazy
 
-# Text of loggers before their timestamp: a level, a name in brackets, Megatron's "[after …] datetime:".
+# Text that loggers put in front of their timestamps: a level, a name in brackets, or Megatron's "[after …]
+# datetime:".
 _LEAD = (
     r"(?:\[[A-Z]+\||\[[\w./ :|-]{1,48}\][ :]{0,2}|[A-Z]{4,9}[:| ]{1,4}|[A-Z]{2,12}\([\w,./-]{1,60}\):"
     r"|datetime: |\[| - ){0,3}"
 )
-_USUAL = lazy(  # a fast path for the next pattern
+_USUAL = lazy(  # a faster pattern for the most common timestamps
     r"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?!\.?\d))? ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
 _DATED = lazy(
     _LEAD + r"(20\d\d[-/]\d\d[-/]\d\d)[ T-](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?:\.(\d{3}))?)?"
     r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
-_LEAD_LENGTH = 110  # maximum number of characters before the year
-# form of transformers' examples and of rich
+_LEAD_LENGTH = 110  # maximum number of characters in front of the year
+# Timestamps of transformers' examples and of rich.
 _SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")
 _GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
-_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM's form
+_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # timestamp of vLLM
 _SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine's form
-_NAMED = lazy(  # form of syslog, dmesg -T and date
+_NAMED = lazy(  # timestamp of syslog, dmesg -T, and date
     r"\[?(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,6})?"
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
-# The hour is tested after the colon, for which Python searches faster.
+# The hour is tested after the colon, because Python searches for a colon faster.
 _ZONED = lazy(r":(?<=\d\d:)\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
-CANCELLED = "CANCELLED AT"  #: text that precedes the time in slurmstepd's last message
-_CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
+CANCELLED = "CANCELLED AT"  #: text before the time in slurmstepd's last message
+_CANCELLED = lazy(  # from Slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
-_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes of Ray's driver for lines of its daemons
+_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes that Ray's driver adds to lines of its daemons
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAY = 86400.0
 _HOUR = 3600.0
-# The Sundays on which clocks are changed for daylight saving time: month, first and last possible day, and
-# the hours in local time that are skipped or repeated. Regions: the European Union and its neighbors, the
-# United States and Canada, Australia and New Zealand (tzdata 2025b).
+# The Sundays on which daylight saving time starts or ends: month, first and last possible day, and the hours
+# in local time that are skipped or repeated. The regions are the European Union and its neighbors, the United
+# States and Canada, and Australia and New Zealand (tzdata 2025b).
 _HOURS_LEFT_OUT = ((3, 25, 31, (1, 2, 3)), (3, 8, 14, (2,)), (9, 24, 30, (2,)), (10, 1, 7, (2,)))
 _HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))
 _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the start of a line, or in slurmstepd's message about a canceled job, if any."""
+    """Return the time at the start of a line or in slurmstepd's message about a canceled job, if any."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -65,7 +66,7 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
         return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
-        if not text.startswith("["):  # lines of Megatron begin with a space and a bracket
+        if not text.startswith("["):  # Megatron's lines begin with a space and a bracket
             return None
         first = "["
     if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
@@ -88,11 +89,11 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
 
 
 def elapsed(earlier: float, later: float) -> float:
-    """Return the seconds between two local times that have no time zone.
+    """Return the seconds between two local times without a time zone.
 
-    If the clocks changed for daylight saving time in between, a skipped hour is subtracted, and a repeated
-    hour is added. If the times are so far apart that a whole repeated hour may lie between them, it is
-    unknown whether a correction is needed, and none is made.
+    If daylight saving time started or ended between the two times, subtract the skipped hour or add the
+    repeated hour. If the times are so far apart that they may include a whole repeated hour, it is unknown
+    whether an hour must be added, and none is added.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -103,7 +104,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return the seconds by which the end of daylight saving time set the clock back between two times."""
+    """Return by how many seconds the end of daylight saving time set a clock back between two times."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -111,7 +112,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of those hours of a day that a change of the clocks can skip or repeat."""
+    """Return the starts of the hours of a day that the clock may skip or repeat."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -128,7 +129,7 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
 
 
 def has_zone(text: str) -> bool:
-    """Return whether the time at the line's start has a time zone."""
+    """Return whether the timestamp at the start of a line has a time zone."""
     return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
 
 
@@ -136,7 +137,7 @@ def _digits_first(text: str, near: float | None) -> float | None:
     found = _SLASHED.match(text)
     if found:
         first, second, century, third, clock = found.groups()
-        if int(first) > 12 and not century:  # Spark writes the year first
+        if int(first) > 12 and not century:  # Spark prints the year first
             first, second, third = second, third, first
         return unix_time(f"20{third}-{first}-{second} {clock}")
     if near is None:
@@ -165,7 +166,10 @@ def _letters_first(text: str, near: float | None) -> float | None:
 
 
 def _in_the_year(month: int, day: int, clock: str, fraction: str | None, near: float) -> float | None:
-    """Return a time that has no year, in the year in which it is closest to `near`."""
+    """Return the time of a timestamp without a year.
+
+    The year is chosen so that the time is closest to `near`.
+    """
     year = datetime.fromtimestamp(near, timezone.utc).year
     moments = [
         unix_time(f"{some}-{month:02d}-{day:02d} {clock}", fraction) for some in (year - 1, year, year + 1)
@@ -182,7 +186,7 @@ def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
 
 
 def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
-    """Return the Unix time of a date and time, the digits of its fraction, and its time zone."""
+    """Return the Unix time of a date and time. `fraction` contains the digits of a fraction of a second."""
     seconds = _whole_seconds(stamp)
     if seconds is None:
         return None
@@ -194,7 +198,7 @@ def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) 
     return seconds
 
 
-@lru_cache(maxsize=1024)  # consecutive lines often have the same second
+@lru_cache(maxsize=1024)  # consecutive lines often have timestamps within the same second
 def _whole_seconds(stamp: str) -> float | None:
     try:
         midnight = _midnight(stamp[:10])

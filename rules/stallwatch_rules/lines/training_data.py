@@ -1,7 +1,7 @@
-"""Recognize lines that show training data instead of messages of the run.
+"""Recognize lines that show training data rather than messages of the run.
 
-Trainers print samples, prompts and completions. These texts can mention failures, too: data sets about
-programming are full of error messages.
+Trainers print samples, prompts, and completions. Such texts can also mention failures. For example, data sets
+about programming contain many error messages.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ _NAMES = (
     r"|examples?|generat(?:ed|ions?)|predictions?|references?|ground[ _]truth|user|assistant|human|gpt"
     r"|inputs?|decoded(?: (?:inputs?|labels?|text))?|labels?"
 )
-#: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data followed only by a separator.
+#: A name of data, followed only by a separator: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``.
 _NAMED = lazy(
     rf"(?i)(?:\[?20\d\d-\d\d-\d\d[ T][\d:.,]{{8,18}}Z?\]?\W{{1,3}})?(?:(?:INFO|DEBUG)\W{{1,4}})?"
     rf"\W{{0,4}}(?:(?:rank ?\d+|step ?\d+|eval(?:uation)?|val(?:idation)?)\W{{1,4}}){{0,3}}(?:{_NAMES})"
     r"(?: text| tokens| ids)?"
     r"(?: ?[#\[(]?\d+[\])]?)?(?:\] |\W{0,2}[:=|] ?)"
 )
-#: A record of a data set, as JSON or as Python prints it.
+#: A record of a data set in the form of JSON or of a printed Python dictionary.
 _RECORD = lazy(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
 )
-#: A logger's own keys: a record with one of them and without a second name of data belongs to the log
-#: (loguru's record begins with "text").
+#: Keys that loggers use. A record with such a key, and without a second name of data, belongs to the log. For
+#: example, a record of loguru begins with "text".
 _LOGGED = lazy(
     r"""["'](?:level|levelname|severity|lvl|record|time|timestamp|ts|asctime|rank|msg|logger)["']: ?[^\s,}]"""
 )
@@ -34,24 +34,24 @@ _FIELD = lazy(
     r"""["'](messages|conversations?|role|from|value|prompt|completion|instruction|question|answer|query|response"""
     r"""|chosen|rejected|text|input|output|content|problem|solution)["']: ?["'\[]"""
 )
-#: Marks that chat templates and reasoning models put around text.
+#: Marks that chat templates and reasoning models put around texts.
 _MARKS = lazy(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
 )
-#: Requests and responses as inference servers log them: vLLM (``entrypoints/logger.py``) and SGLang
-#: (``managers/tokenizer_manager.py``).
+#: Requests and responses in the form in which inference servers log them: vLLM (``entrypoints/logger.py``)
+#: and SGLang (``managers/tokenizer_manager.py``).
 _SERVED = lazy(
     r"\b(?:Received request|Request) \S{1,80}(?: details)?: prompt: "
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
-_HEAD = 200  # number of characters in which the start of a server's line shows what it contains
-#: The start of an exception; its message may contain a text of ``_MARKS``, but is not training data.
+_HEAD = 200  # number of characters at the start of a server's line that show the kind of the line
+#: The start of an exception. Its message may contain a mark from ``_MARKS``, but it is not training data.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
 def is_training_data(text: str) -> bool:
-    """Return whether a line shows training data, so that an error in it did not occur in the run."""
+    """Return whether a line shows training data. An error in such a line did not occur in the run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
         return True
@@ -61,5 +61,5 @@ def is_training_data(text: str) -> bool:
 
 
 def _is_logged(text: str) -> bool:
-    """Return whether the JSON in a line was written by a logger, and is not from a data set."""
+    """Return whether a logger wrote the JSON in a line. Otherwise, the JSON is from a data set."""
     return _LOGGED.search(text) is not None and len(set(_FIELD.findall(text))) < 2

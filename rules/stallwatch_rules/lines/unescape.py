@@ -1,9 +1,9 @@
-"""Restore lines that were changed after a program printed them.
+"""Restore lines that were changed after programs printed them.
 
-If one process prints while another process has not ended its line, both texts are in one line. Forums and
-blogs replace ``'NoneType' object`` with ``‘NoneType’ object``, and text copied from the source of a web page
-contains ``&#39;``. A Chinese input method types ``ValueError：``. A server's response or a JSON log can
-contain a traceback as one string. Notebooks show the metrics of transformers' Trainer as a table.
+If one process prints while another process has not ended its line, the texts of both are in one line. Forums
+and blogs replace ``'NoneType' object`` with ``‘NoneType’ object``. Text from the source of a web page
+contains ``&#39;``. A Chinese input method produces ``ValueError：``. A server's response or a JSON log can
+contain a whole traceback in one string. Notebooks show the metrics of transformers' Trainer as a table.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
 
-# Places where lines are split: after the end of a progress bar, before another rank's prefix, or before a
-# traceback (except its own prefix).
+# Positions at which lines are split: after the end of a progress bar, before the prefix of another rank, and
+# before a traceback that does not directly follow its own prefix.
 _INTERLEAVED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
-# A message after a bar that ends with its own numbers, as Lightning's do; other metrics are not split.
+# A message after a progress bar that ends with its own numbers, as bars of Lightning do. If more metrics
+# follow the bar, the line is not split.
 _BEHIND_POSTFIX = lazy(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
-# Python writes an exception's name, the colon and the message one after the other. Processes that fail at the
-# same time produce "KeyErrorKeyError: : 'text'", or repeat the message as often as the name.
+# Python writes the name of an exception, the colon, and the message separately. If several processes fail at
+# the same time, their output is "KeyErrorKeyError: : 'text'". The message can also be repeated as often as
+# the name.
 _AT_ONCE = lazy(
     r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?P<more>(?P=name)+)"
     r"(?:: ){2,}(?P<message>\S.*)"
@@ -38,7 +40,7 @@ _AT_ONCE = lazy(
 
 
 def lines_of_writers(text: str) -> list[str]:
-    """Split a line that several processes wrote into the texts of the processes (usually only one)."""
+    """Split a line that several processes wrote into the text of each process. Most lines have one text."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
@@ -51,7 +53,7 @@ def lines_of_writers(text: str) -> list[str]:
 
 
 def _of_one(found: re.Match[str]) -> str:
-    """Return one copy of an exception's line that several processes wrote into a line at the same time."""
+    """Return one copy of an exception's line that several processes wrote into one line simultaneously."""
     name, message = found["name"], found["message"]
     writers = 1 + len(found["more"]) // len(name)
     once = message[: len(message) // writers]
@@ -59,7 +61,7 @@ def _of_one(found: re.Match[str]) -> str:
 
 
 def _may_be_interleaved(text: str) -> bool:
-    """Return whether a text can contain the end of a progress bar or the prefix of a rank in its middle."""
+    """Return whether the middle of a text contains the end of a progress bar or the prefix of a rank."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):
             return True
@@ -67,7 +69,7 @@ def _may_be_interleaved(text: str) -> bool:
 
 
 COLON = "："
-#: character of a web page → character as printed
+#: typographic character on a web page → character that the program printed
 TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
@@ -77,12 +79,13 @@ ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: maximum number of lines into which one string is split
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
-# A person who types the colon by hand types the name by hand, too. "value error：0.02" is a metric.
+# A person who types this colon also types the name. "value error：0.02" is a metric.
 _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,
 )
-# Keys of an exception's text. The response of a sandbox or a tool ("stderr", "output") is data.
+# Keys whose value is the text of an exception. The response of a sandbox or a tool ("stderr", "output") is
+# data.
 _KEY = lazy(
     r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
     r"""(?P<quote>['"])"""
@@ -96,7 +99,7 @@ _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def with_plain_quotes(text: str) -> str:
-    """Return a line with the quotes and spaces that programs print, instead of those of web pages."""
+    """Replace the quotes and spaces of web pages with those that programs print."""
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
     if "&" in text and ";" in text:
@@ -105,7 +108,7 @@ def with_plain_quotes(text: str) -> str:
 
 
 def with_ascii_colon(text: str) -> str:
-    """Return a line with an ASCII colon after the name of the exception with which it starts."""
+    """If a line starts with an exception's name, replace the colon after the name with an ASCII colon."""
     found = _NAMED.match(text)
     if found is not None:
         return f"{found[1]}: {text[found.end() :]}"
@@ -116,9 +119,9 @@ def with_ascii_colon(text: str) -> str:
 
 
 def exception_lines(text: str) -> list[str]:
-    """Split a line in which a string contains an exception into the lines of the exception.
+    """If a string in a line contains an exception, split the line into the lines of this exception.
 
-    The text before the string comes first. A line without such a string is returned unchanged.
+    The text in front of the string comes first. A line without such a string is not changed.
     """
     found = _KEY.search(text)
     if found is None or is_training_data(text):
@@ -135,23 +138,26 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\t" if found[1] == "t" else found[1]
 
 
-HEAD = "Training Loss"  #: the column that all tables of metrics have
+HEAD = "Training Loss"  #: a column that every table of metrics has
 _COUNTERS = {"Step": "step", "Epoch": "epoch"}
 _COLUMNS = {**_COUNTERS, HEAD: "loss", "Validation Loss": "eval_loss"}
 _CELLS = lazy(r" {0,40}\| {0,40}|\t| {2,}")
 _COUNT = lazy(r"\d{1,15}(?:\.\d+)?")
 _METRIC = lazy(NUMBER)
-_TABLE_RULE = lazy(r"[\s|:+-]+")  # the separator row of a table in Markdown
+_TABLE_RULE = lazy(r"[\s|:+-]+")  # row that separates the header from the other rows of a Markdown table
 
 
 class MetricTables:
-    """Parser of the tables in which notebooks show metrics, for the lines of one source."""
+    """Parser for the tables in which notebooks show metrics. It reads the lines of one source."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []  # columns of the open table
+        self._names: list[str] = []  # columns of the table that has begun
 
     def take(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines, with each table row as the dictionary that the trainer usually prints."""
+        """Return the lines.
+
+        Each table row is replaced with the dictionary that the trainer usually prints.
+        """
         return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
 
     def _row(self, line: Line) -> Line:
@@ -177,5 +183,5 @@ def _cells(text: str) -> list[str]:
 
 
 def _column(cell: str) -> str:
-    """Return the key of a column in the trainer's dictionaries, such as ``rewards/chosen`` or ``kl``."""
+    """Return the key for a column in the trainer's dictionaries, such as ``rewards/chosen`` or ``kl``."""
     return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))

@@ -1,12 +1,14 @@
-"""Render messages in English and Chinese; no other module chooses a language.
+"""Render messages in English and Chinese. No other module chooses a language.
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
-is the template for ``count=1``. Besides Python's own format specifications, a field may have
-* ``span``: seconds as a duration, such as ``42 s`` or ``3 min 10 s``,
-* ``one|many``: the first word if the number is 1, else the second,
-* ``commas``, ``semicolons`` or ``brackets``: how the items of a list are joined,
-* ``capital``, alone or after a comma (``semicolons,capital``): the first letter as a capital.
-Both languages have the same keys with the same fields; a test compares them.
+is the template for ``count=1``. In addition to Python's own format specifications, a field can have these
+specifications:
+* ``span``: format seconds as a duration, such as ``42 s`` or ``3 min 10 s``,
+* ``one|many``: use the first word if the number is 1, and otherwise the second word,
+* ``commas``, ``semicolons``, or ``brackets``: join the items of a list in this way,
+* ``capital``, alone or after a comma (``semicolons,capital``): convert the first letter to a capital.
+
+A test checks that both languages have the same keys with the same fields.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ _BETWEEN = {"en": " ", "zh": ""}  # separator of sentences
 
 
 def language_of(name: str) -> str:
-    """Return the language for a name such as ``zh-CN``: English for any name that is not Chinese."""
+    """Return the language for a name such as ``zh-CN``. Names that are not Chinese result in English."""
     return "zh" if name.lower().startswith("zh") else "en"
 
 
 @cache
 def templates(language: str, area: str) -> Mapping[str, str]:
-    """Return the templates of an area in ``en`` or ``zh``; raise ``FileNotFoundError`` if unknown."""
+    """Return the templates of an area in ``en`` or ``zh``. Raise ``FileNotFoundError`` if it is unknown."""
     text = (_HERE / language / f"{area}.json").read_bytes()
     return from_json(text, dict[str, str])
 
 
 def render(text: Text, language: str = "en") -> str:
-    """Return a message as text in a language; a text that is not a message is returned unchanged.
+    """Return a message as text in a language. A text that is not a message is returned unchanged.
 
     Raises:
         KeyError: if the message is unknown, or a parameter of its template is missing.
@@ -52,31 +54,31 @@ def render(text: Text, language: str = "en") -> str:
     if isinstance(text, str):
         return text
     language = language_of(language)
-    own = _rendered(text, language)
-    return _BETWEEN[language].join([own, *(_rendered(one, language) for one in text.then)])
+    first = _rendered(text, language)
+    return _BETWEEN[language].join([first, *(_rendered(later, language) for later in text.then)])
 
 
 def say(id: str, /, language: str = "en", **params: str | int | float | Message | list[str | Message]) -> str:
-    """Return the text of a message directly, for text that is only shown."""
+    """Return the text of a message directly, for texts that are shown but not stored."""
     return render(Message(id, params), language)
 
 
 def rendered(value: T, language: str = "en") -> T:
-    """Return a record, list, tuple or mapping with all its messages as text."""
+    """Return a record, list, tuple, or mapping in which text replaces all messages."""
     if isinstance(value, Message):
         return cast("T", render(value, language))
     if isinstance(value, msgspec.Struct):
         fields = {name: rendered(getattr(value, name), language) for name in value.__struct_fields__}
         return cast("T", type(value)(**fields))
     if isinstance(value, (list, tuple)):
-        return cast("T", type(value)(rendered(one, language) for one in value))
+        return cast("T", type(value)(rendered(item, language) for item in value))
     if isinstance(value, dict):
-        return cast("T", {key: rendered(one, language) for key, one in value.items()})
+        return cast("T", {key: rendered(item, language) for key, item in value.items()})
     return value
 
 
 def contains_message(text: Text, *ids: str) -> bool:
-    """Return whether a text is or contains one of these messages, or their words of version 0.1."""
+    """Return whether a text is or contains one of these messages, possibly in the words of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:
@@ -101,7 +103,7 @@ def _rendered(message: Message, language: str) -> str:
 
 
 def duration_text(seconds: float, language: str = "en") -> str:
-    """Return a duration in the units of the language: ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``2 d 3 h``."""
+    """Return a duration in the units of a language: ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``2 d 3 h``."""
     (count, unit), *rest = duration_parts(seconds)
     if not rest:
         return say(f"span.{_UNITS[unit]}", language, count=count)
@@ -147,7 +149,7 @@ class _Formatter(string.Formatter):
 
 
 def _joined(before: str, after: str) -> str:
-    """Return both texts; a space of a template that is now between two Chinese characters is left out."""
+    """Join two texts. A template's space between two Chinese characters is removed."""
     if before.endswith(" ") and _CHINESE.match(before[-2:-1]) and _CHINESE.match(after):
         return before[:-1] + after
     if after.startswith(" ") and _CHINESE.match(before[-1:]) and _CHINESE.match(after, 1):

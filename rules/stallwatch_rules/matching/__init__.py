@@ -1,1 +1,1 @@
-"""Find the matches of patterns in the lines of a watched run and in blocks of bytes of a long log."""
+"""Find the lines that patterns match, in a watched run and in blocks of bytes from a long log."""

@@ -1,4 +1,4 @@
-"""Cache compiled patterns on disk, and search a block of bytes for them."""
+"""Cache compiled patterns on disk, and search blocks of bytes for the patterns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignor
 
 
 class DatabaseStore:
-    """Compiler of patterns, which stores its results in a folder if it has one."""
+    """Compiler of patterns. If it has a folder, it stores the compiled databases in the folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
-        """Return the hyperscan database of these patterns and texts; texts are numbered after patterns.
+        """Return the hyperscan database of these patterns and texts.
+
+        The numbers of texts follow those of patterns.
 
         Raise ``hyperscan.error`` if the database cannot be compiled.
         """
@@ -43,7 +45,7 @@ class DatabaseStore:
         return _loaded[key]
 
 
-_loaded: dict[object, Any] = {}  # a process uses few catalogues
+_loaded: dict[object, Any] = {}  # not limited, because a process uses few catalogues
 
 
 def _dump(database: Any) -> bytes | None:
@@ -53,20 +55,23 @@ def _dump(database: Any) -> bytes | None:
 
 
 def _load(content: bytes) -> Any:
-    """Load a database; return ``None`` if it is damaged or was compiled for another type of processor."""
+    """Load a database. Return ``None`` if it is damaged or was compiled for another type of processor."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-        # Only a scan fails if the database was compiled for another type of processor.
+        # Loading does not fail if the database was compiled for another type of processor. Only a scan does.
         database.scan(b"x", match_event_handler=lambda *_: None)
-    except Exception:  # a file that is not a database can cause any exception
+    except Exception:  # a file that is not a database can raise any exception
         return None
     return database
 
 
 @functools.cache
 def _processor() -> str:
-    """Return the features of this processor. A compiled database works only on processors that have them."""
+    """Return the features of this processor.
+
+    A compiled database works only on processors with all of them.
+    """
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:
             if line.startswith(("flags", "Features")):
@@ -78,14 +83,14 @@ Hits = tuple[list[int], list[int]]  #: pattern number and end offset of each mat
 
 
 class BlockScanner:
-    """Scanner that searches bytes for the patterns of one database; several threads can share it."""
+    """Scanner that searches bytes for the patterns of a database. Several threads can share a scanner."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
-        self._local = threading.local()  # scratch space must not be shared between threads
+        self._local = threading.local()  # threads must not share scratch space
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Return all matches in a block, or only the first ``most`` matches."""
+        """Return all matches in a block, or only the first ``most`` matches if ``most`` is given."""
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             scratch = self._local.scratch = hyperscan.Scratch(self._database)
@@ -100,7 +105,7 @@ class BlockScanner:
         def on_counted(number: int, _start: int, end: int, _flags: int, _context: object) -> bool:
             add_number(number)
             add_end(end)
-            return len(ends) == most  # True stops the scan
+            return len(ends) == most  # hyperscan stops the scan if the result is True
 
         with contextlib.suppress(hyperscan.ScanTerminated):
             handler = on_match if most is None else on_counted

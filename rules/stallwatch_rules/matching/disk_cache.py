@@ -1,8 +1,9 @@
-"""Store files that can be created again in a private cache folder, and write them atomically.
+"""Store files in a private cache folder, and write them atomically. The files can be created again.
 
-The content is trusted, because a compiled database is native bytecode. Therefore only the user who runs this
-process can access the folder. A file is read only if this user owns the file and its folder, and no other
-user can write to them. A file that cannot be read or written raises no error, but is treated as missing.
+The content of the files is trusted, because a compiled database consists of native bytecode. Therefore, only
+the user who runs this process can access the folder. A file is read only if this user owns the file and its
+folder, and if no other user can write to either of them. If a file cannot be read or written, no error is
+raised, and the file counts as missing.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: Part of each digest, because a different version of the package can produce a different result.
+#: Part of each digest, because another version of the package can produce another result.
 MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of the file; ``None`` if it is unreadable or another user could write it."""
+    """Return the content of a file, or ``None`` if it is unreadable or another user could have written it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
@@ -37,7 +38,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write the file atomically, readable only for this user."""
+    """Write a file atomically. Only this user can read it."""
     folder = path.parent
     with contextlib.suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,10 +56,10 @@ def load_or_make(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load the cached result for these inputs (``parts``), or make and store it.
+    """Load the cached result for these inputs (``parts``), or else create and store the result.
 
-    Without a folder, nothing is loaded or stored. The ``*`` in ``name`` is replaced by a digest of the inputs
-    and of the code. Only the newest ``most`` files with such a name are kept.
+    If ``folder`` is ``None``, nothing is loaded or stored. A digest of the inputs and the code replaces the
+    ``*`` in ``name``. Of the files with such a name, only the newest ``most`` files are kept.
     """
     if folder is None:
         return make()
@@ -80,7 +81,10 @@ def _digest(parts: object) -> str:
 
 @functools.cache
 def _makers() -> bytes:
-    """Return a digest of the code that makes cached results, which are made again if it changes."""
+    """Return a digest of the code that creates cached results.
+
+    If the code changes, old results are not used.
+    """
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
         for path in sorted((*here.iterdir(), *(here.parent / "pages").iterdir())):
@@ -90,7 +94,7 @@ def _makers() -> bytes:
 
 
 def prune(folder: Path, pattern: str, kept: int) -> None:
-    """Delete all but the newest ``kept`` files whose names match ``pattern``."""
+    """Delete all files whose names match ``pattern``, except for the newest ``kept`` files."""
     with contextlib.suppress(OSError):
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-kept]:

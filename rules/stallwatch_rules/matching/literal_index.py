@@ -1,14 +1,14 @@
-"""Find the lines that a pattern may match, by fixed texts that every match of the pattern contains.
+"""Find the lines that a pattern may match, with fixed texts that every match of the pattern contains.
 
-Fixed texts are faster to find than patterns. Every match of ``RuntimeError: (?:CUDA|HIP) error: out of
-memory`` contains the text ``error: out of memory``. One pass of hyperscan searches for the texts of many
-patterns, and for the few patterns that have no such text. The matcher tries a pattern only on lines on which
-its text is found.
+Searching for fixed texts is faster than searching for patterns. For example, every match of ``RuntimeError:
+(?:CUDA|HIP) error: out of memory`` contains the text ``error: out of memory``. Hyperscan searches in one pass
+for the texts of many patterns, and for the few patterns without such a text. The matcher tries a pattern only
+on lines that contain the pattern's text.
 
-Hyperscan first compares the last eight bytes of a text, and checks the other bytes only if these match. So a
-text is cut where its last bytes are rare: many words end like ``failed to initialize``, but few end like
-``failed to initializ``. The shortened texts occur on hardly more lines, and the search is a fifth faster
-(2.8 instead of 2.2 GB/s with 200 patterns, 1.2 instead of 1.0 GB/s with 1,000).
+Hyperscan first compares the last eight bytes of a text. It checks the other bytes only if these match.
+Therefore, a text is shortened so that its last bytes are rare: many words end like ``failed to initialize``,
+but few end like ``failed to initializ``. The shortened texts occur on hardly more lines, and the search is a
+fifth faster (2.8 instead of 2.2 GB/s with 200 patterns, 1.2 instead of 1.0 GB/s with 1,000 patterns).
 """
 
 from __future__ import annotations
@@ -33,41 +33,41 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened_pattern
 from stallwatch_rules.text.lazy import lazy
 
-# Python's own parser of expressions, which has no public name, and has had a different name since 3.11.
+# Python's own parser of regular expressions is not public. Its name changed in Python 3.11.
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_LEAST = 6  # minimum number of letters of a text; shorter texts are on too many lines
+_LEAST = 6  # minimum number of letters in a text; shorter texts occur on too many lines
 _ENOUGH = 12  # minimum rarity of a shortened text
-_MOST = 24  # maximum number of texts of one pattern
+_MOST = 24  # maximum number of texts for one pattern
 _SEEN = 8  # number of bytes at the end of a text that hyperscan compares first
-_KEPT = 4  # maximum number of cached indexes, one per file
-# Most lines of a training log contain one of these words.
+_KEPT = 4  # maximum number of cached indexes, each in its own file
+# Most lines of a training log contain at least one of these words.
 _FREQUENT = lazy(
     "loss|grad_norm|gradient|learning_rate|learning|rate|epoch|iteration|global_step|steps?=?|rank|torch"
     "|Alloc|INFO|WARN(?:ING)?|[Ww]arning|NCCL|deepspeed|DeepSpeed|python|site-packages|Traceback|File|line"
     "|Evaluation|time|samples|tokens|memory|model|train|trainer|dataset|[Ee]rror"
 )
-_USUAL = Path(__file__).with_name("usual_lines.txt")  # lines that are typical of a training log
+_USUAL = Path(__file__).with_name("usual_lines.txt")  # a file with typical lines of a training log
 _IGNORES_CASE = int(sre_parse.SRE_FLAG_IGNORECASE)
-# Parts that can match beyond the end of a line or of a segment of the line.
+# Parts of patterns that can match beyond the end of a line or of a segment of a line.
 _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
 class Literal(NamedTuple):
-    """A fixed text that is part of every match of a pattern."""
+    """A fixed text that every match of a pattern contains."""
 
     text: str
     caseless: bool = False
 
     @property
     def rarity(self) -> int:
-        """How rare the text is, approximately: the number of its letters that are not in frequent words."""
+        """The approximate rarity of the text: the number of its letters outside frequent words."""
         letters = "".join(_FREQUENT.sub(" ", self.text).split())
         return len(letters) if letters.isascii() else len(letters.encode())
 
     def cut(self) -> Literal:
-        """Return the text shortened so that its last bytes are as rare as possible."""
+        """Return a shortened text whose last bytes are as rare as possible."""
         if not self.text.isascii():
             return self
         ends = [end for end in range(1, len(self.text)) if Literal(self.text[:end]).rarity >= _ENOUGH]
@@ -79,7 +79,7 @@ Literals = frozenset[Literal]
 
 
 def _commonness(text: str) -> float:
-    """Return how common the last letters of a text are, as the approximate logarithm of their probability."""
+    """Return the frequency of a text's last letters, as the approximate logarithm of their probability."""
     text = text[-_SEEN:]
     return sum(map(_likelihood, text, text[1:]))
 
@@ -87,7 +87,7 @@ def _commonness(text: str) -> float:
 @functools.cache
 def _likelihood(first: str, second: str) -> float:
     pairs, letters = _counted()
-    # For a pair of letters that is not in the sample lines, the frequency of its second letter decides.
+    # If the sample lines do not contain a pair of letters, the frequency of its second letter is used.
     seen = pairs[first + second] + 0.05 * letters[second] / letters.total() + 1e-4
     return math.log(seen / pairs.total())
 
@@ -100,9 +100,9 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """Return texts of which every match of a pattern contains one.
+    """Return texts of which every match of a pattern contains at least one.
 
-    Return ``None`` if they would be too short, too common or too many.
+    Return ``None`` if these texts would be too short, too common, or too many.
     """
     try:
         with warnings.catch_warnings():
@@ -114,12 +114,12 @@ def literals_of(pattern: str) -> Literals | None:
     if best is None or len(best) > _MOST or _rarity(best) < _LEAST:
         return None
     if any(literal.caseless and not literal.text.isascii() for literal in best):
-        return None  # hyperscan ignores the case of ASCII letters only
+        return None  # hyperscan ignores case only in ASCII letters
     return frozenset(literal.cut() for literal in best)
 
 
 def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, bool]]:
-    """Yield the operations of a sequence; a group is replaced by the operations in it."""
+    """Yield the operations of a sequence. A group is replaced with the operations inside it."""
     for operation, argument in parsed:
         if operation is sre.SUBPATTERN:
             _, added, removed, inner = argument
@@ -132,7 +132,7 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
     """Return the rarest set of alternative texts in a sequence of operations.
 
-    Every match of the sequence contains one of the texts of each set.
+    Every match of the sequence contains at least one text of each set.
     """
     found: list[Literals] = []
     run = Literal("")
@@ -165,32 +165,32 @@ def _rarity(literals: Literals) -> int:
     return min(literal.rarity for literal in literals)
 
 
-@functools.lru_cache(maxsize=8192)  # a start uses each pattern several times
+@functools.lru_cache(maxsize=8192)  # each pattern is used several times at start-up
 def raw_form(pattern: str) -> str:
-    """Return the form of a pattern with which lines are searched before their prefixes are removed.
+    """Return the form of a pattern for searches in raw lines, whose prefixes have not been removed.
 
-    A raw line can begin with a launcher's prefix, end with a carriage return, or be part of a container's
-    record. So anchors to the start or the end of a line are removed. The raw form matches every line that the
-    pattern matches, and some others; these are excluded when the line is parsed.
+    A raw line can begin with a launcher's prefix, end with a carriage return, or be part of a container
+    record. Therefore, the raw form has no anchors for the start or the end of a line. It matches every line
+    that the pattern matches. It also matches some other lines, which are excluded when they are parsed.
     """
     return TOKEN.sub(_freed, widened_pattern(pattern))
 
 
 def is_certain(pattern: str) -> bool:
-    """Return whether a line on which the raw form is found certainly matches the pattern."""
+    """Return whether the pattern matches every line that contains a match of its raw form."""
     return (
         widened_pattern(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
     )
 
 
 def is_anchored(pattern: str) -> bool:
-    """Return whether the pattern requires a line's start or end, so that prefixes must be removed."""
+    """Return whether a pattern has an anchor, so that prefixes must be removed before the search."""
     return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
 
 def _freed(token: re.Match[str]) -> str:
     if token["start"]:
-        return r"(?:^|\W)"  # a prefix ends with a space or a symbol
+        return r"(?:^|\W)"  # a line's prefix ends with a space or a symbol
     return "" if token["end"] else token.group()
 
 
@@ -200,11 +200,11 @@ class _Table(msgspec.Struct, array_like=True):
     rest: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
     expressions: tuple[str, ...]  #: raw forms of the patterns in ``rest``
-    texts: tuple[tuple[str, bool], ...]  #: texts of the other entries of ``owners``, followed by the words
+    texts: tuple[tuple[str, bool], ...]  #: texts for the other entries of ``owners``, followed by the words
 
     @classmethod
     def of(cls, patterns: Sequence[str], words: Sequence[str], without: Container[int]) -> _Table:
-        """Find the texts of these patterns. This takes half a second for 1,000 patterns."""
+        """Find the fixed texts of these patterns. This takes 0.5 seconds for 1,000 patterns."""
         texts: dict[Literal, list[int]] = {}
         rest: list[int] = []
         for number, literals in enumerate(map(literals_of, patterns)):
@@ -220,7 +220,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """Index that finds the fixed texts of many patterns, and the patterns to which each text belongs."""
+    """Index of the fixed texts of many patterns. It shows to which patterns each text belongs."""
 
     def __init__(
         self,
@@ -229,9 +229,9 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """Index all patterns except those with a number in ``without``, and additional texts (``words``).
+        """Index additional texts (``words``) and all patterns except those whose numbers are in ``without``.
 
-        A hit of a word has a number after those of ``owners``.
+        The numbers of hits of additional texts follow those of ``owners``.
         """
         table = disk_cache.load_or_make(
             store.folder,
@@ -242,15 +242,17 @@ class LiteralIndex:
             make=lambda: _Table.of(patterns, words, without),
             dump=msgspec.msgpack.encode,
         )
-        self.rest = table.rest  #: numbers of the patterns without a text, which are searched for directly
-        #: For each number in a hit: the pattern of ``rest``, or the patterns with that text.
+        #: numbers of the patterns that are searched for directly because they have no fixed text
+        self.rest = table.rest
+        #: For each number of a hit, either the pattern from ``rest``, or all patterns that have the text of
+        #: the hit.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:
             self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
-        """Return the hits in a block of bytes, with indexes into ``owners``, or higher numbers for words."""
+        """Return the hits in a block. Each hit is an index into ``owners``, or a higher number for a word."""
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 
@@ -263,7 +265,7 @@ def _table_in(content: bytes) -> _Table | None:
 
 @functools.lru_cache(maxsize=4)
 def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralIndex:
-    """Return the index of a catalogue's patterns; all callers with the same catalogue share it.
+    """Return the index for the patterns of a catalogue. All callers with the same catalogue share it.
 
     Raise ``hyperscan.error`` if the patterns cannot be compiled.
     """
@@ -271,7 +273,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan can compile these patterns together; True if hyperscan is not installed."""
+    """Return whether hyperscan can compile these patterns together, or True if it is not installed."""
     if hyperscan is None or not patterns:
         return True
     try:

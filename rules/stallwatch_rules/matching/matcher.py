@@ -1,4 +1,4 @@
-"""Match rules against lines: find which rules match which lines, and what their groups capture.
+"""Match rules against lines: find the lines that each rule matches, and the captures of its groups.
 
 Matching is case-sensitive and takes linear time. Only the first ``MAX_CHARACTERS`` characters of each line
 are searched. Several threads can share a ``Matcher``.
@@ -23,18 +23,19 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-SET_MEMORY = 256 << 20  #: maximum bytes of a google-re2 set's automaton; the default (8 MiB) is too small
+#: maximum memory, in bytes, of a google-re2 set's automaton; the default of 8 MiB is too small
+SET_MEMORY = 256 << 20
 
-Candidate = tuple[int, int]  #: index of the line, index of the pattern
+Candidate = tuple[int, int]  #: line index, pattern index
 
 
-Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: function that returns all candidates
+Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: function that returns all candidates for matches
 
 
 def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
-    """Return a function that finds candidates for matches in joined lines, at over 1 GB/s per core.
+    """Return a function that finds candidates for matches in joined lines at over 1 GB/s per core.
 
-    It searches with hyperscan for the fixed texts of the patterns.
+    The function uses hyperscan to search for the fixed texts of the patterns.
     """
     index = literal_index(tuple(patterns), store)
 
@@ -44,9 +45,9 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
         hits = [(index.owners[number], end) for number, end in zip(*index.hits(data), strict=True)]
         if not hits:
             return set()
-        # The end of each line. A match usually ends inside its line or at its end. A negated class can match
-        # newlines, so a match can also end on a later line, on which it is not confirmed. Hyperscan reports
-        # every possible end of a match, so the hits also contain the end inside the first line.
+        # The end offset of each line. A match usually ends in the line in which it begins. However, a negated
+        # class can match newlines. A match can then also end in a later line, for which it is not confirmed.
+        # Hyperscan reports every possible end of a match, so the hits also contain the end in the first line.
         ascii_only = len(data) == len(joined)
         lengths = (len(text if ascii_only else text.encode("utf-8", "replace")) for text in texts)
         ends = [end + line for line, end in enumerate(accumulate(lengths))]
@@ -56,7 +57,10 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
 
 
 def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
-    """Return a function that finds candidates line by line, at about 200 MB/s, where hyperscan is missing."""
+    """Return a function that finds candidates line by line, for use without hyperscan.
+
+    It runs at about 200 MB/s.
+    """
     options = re2.Options()
     options.log_errors = False
     options.max_mem = SET_MEMORY
@@ -68,44 +72,46 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     def candidates(texts: Sequence[str]) -> set[Candidate]:
         found: set[Candidate] = set()
         for index, text in enumerate(texts):
-            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()  # None if no pattern matches
+            # the result is None if no pattern matches
+            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()
             found.update((index, number) for number in numbers)
         return found
 
     return candidates
 
 
-MAX_CHARACTERS = MAX_LINE  #: maximum number of searched characters per line
-MAX_CAPTURE = 1024  #: maximum number of characters of a capture that are kept
+MAX_CHARACTERS = MAX_LINE  #: maximum number of characters of a line that are searched
+MAX_CAPTURE = 1024  #: maximum number of characters of a capture that are stored
 
-#: environment variable whose value "re2" selects google-re2 even if hyperscan is installed
+#: environment variable; its value "re2" selects google-re2 even if hyperscan is installed
 ENGINE_VARIABLE = "STALLWATCH_MATCHER"
 
-Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule ID, captures
+Hit = tuple[int, str, dict[str, str]]  #: line index, rule ID, captures
 
 
 class Scan(NamedTuple):
-    """The rules that match in one portion of lines, and the lines that match ``requires`` of a rule."""
+    """The rules that match in one portion of lines, and the lines that match the ``requires`` of rules."""
 
-    matches: list[Hit]  #: hits in the order of lines, then of the catalogue; at most one per line and rule
-    contexts: list[tuple[int, str]]  #: index of a line, and ID of a rule with ``requires`` that matches it
+    #: hits sorted by line, then by position in the catalogue; at most one hit per line and rule
+    matches: list[Hit]
+    contexts: list[tuple[int, str]]  #: line index, and ID of a rule whose ``requires`` matches the line
 
 
 class Matcher:
-    """Matcher of a catalogue's patterns, which are compiled when the first line arrives.
+    """Matcher of a catalogue's patterns. It compiles the patterns when the first line arrives.
 
-    ``match`` applies the patterns of ``unless``, which concern only the line itself. It does not apply the
-    patterns of ``requires``, which can match any line of the same source and rank, including later lines. A
-    caller that reads a run in portions calls ``scan`` and stores ``(line.source, line.rank, rule)`` for every
-    entry of ``Scan.contexts``. At the end, it counts a match of a rule in ``conditional`` only if the triple
-    of the match is stored. ``match_stream`` does this if all lines are available.
+    ``match`` applies the patterns of ``unless``, which refer only to the line itself. It does not apply the
+    patterns of ``requires``, because these can match any line of the same source and rank, including later
+    lines. A caller that reads a run in portions calls ``scan``, and stores ``(line.source, line.rank, rule)``
+    for each entry of ``Scan.contexts``. At the end, the caller counts a match of a rule in ``conditional``
+    only if the triple for the match is stored. If all lines are available, ``match_stream`` does all of this.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
         self._wanted = os.environ.get(ENGINE_VARIABLE, "")
         self._pages = scanned_rules(catalogue.pages.values())
-        #: IDs of the rules that have ``requires``.
+        #: IDs of the rules with ``requires``.
         self.conditional = frozenset(page.id for page in self._pages if page.requires)
 
     @property
@@ -132,24 +138,24 @@ class Matcher:
         ]
 
     def match(self, lines: Sequence[Line]) -> list[Hit]:
-        """Return the rules that match lines, each with the index of the line and the captures.
+        """Return the rules that match lines, each with the line index and the captures.
 
         The patterns of ``requires`` are ignored.
         """
         return self.scan(lines).matches
 
     def scan(self, lines: Sequence[Line]) -> Scan:
-        """Return the rules that match lines, and the lines that match patterns of ``requires``."""
+        """Return the rules that match lines, and the lines that match the ``requires`` of rules."""
         texts = _looked_at(lines)
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Return the rules that match lines, if only the patterns with these numbers can match."""
+        """Return the rules that match lines, considering only the patterns with these numbers."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
     def matched(self, lines: Sequence[Line]) -> set[str]:
-        """Return the rules with a pattern that matches, even those that ``unless`` excludes."""
+        """Return the rules with a matching pattern, including rules that ``unless`` excludes."""
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
@@ -182,7 +188,10 @@ class Matcher:
         )
 
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
-        """Return the rules that match, including the effect of ``requires``; ``lines`` must be complete."""
+        """Return the rules that match, with ``requires`` applied.
+
+        ``lines`` must contain all lines of the run.
+        """
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
         return [
@@ -192,7 +201,7 @@ class Matcher:
         ]
 
     def match_text(self, text: str) -> list[tuple[int, str, dict[str, str]]]:
-        """Return the rules that match a text, each with the line number (from 1) and the captures."""
+        """Return the rules that match a text, each with the line number (counted from 1) and the captures."""
         lines = lines_of(text)
         return [(lines[index].number, rule, captures) for index, rule, captures in self.match_stream(lines)]
 
@@ -202,7 +211,7 @@ def _looked_at(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(text: str, source: str = "text") -> list[Line]:
-    """Parse a text like a log file: return its lines without prefixes, and with ranks and times."""
+    """Parse a text as a log file: return its lines without prefixes, with their ranks and times."""
     reader = LineReader(source)
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
@@ -216,7 +225,10 @@ class _Part(NamedTuple):
     is_context: bool
 
     def search(self, encoded: bytes) -> Any:
-        """Search a line for the pattern. It is compiled on first use, because most patterns never match."""
+        """Search a line for the pattern.
+
+        The pattern is compiled on first use, because most patterns never match.
+        """
         return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:

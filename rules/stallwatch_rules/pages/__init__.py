@@ -1,1 +1,1 @@
-"""Read, validate and cache rule pages."""
+"""Read, validate, and cache rule pages."""

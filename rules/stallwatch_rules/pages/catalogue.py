@@ -1,7 +1,7 @@
-"""Load all rule pages, from the package and from the user's folders, and validate them together.
+"""Load all rule pages from the package and from the user's folders, and validate them together.
 
-Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only if
-none of its files changed, and only catalogues without a problem are cached.
+It takes a second to parse hundreds of Markdown files. Therefore, the pages are cached. A cache entry is valid
+only if none of its files has changed. A catalogue with problems is not cached.
 """
 
 from __future__ import annotations
@@ -33,33 +33,34 @@ if TYPE_CHECKING:
 _KEPT = 4  #: maximum number of cached catalogues
 
 _PACKS = files("stallwatch_rules") / "packs"
-_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # these pages need both languages
+# pages in these folders need both languages
+_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))
 
 
 def packs() -> list[str]:
-    """Return the names of the packs: folders of packaged pages that are loaded on request."""
+    """Return the names of the packs. A pack is a folder of packaged pages that is loaded only on request."""
     return sorted(entry.name for entry in _PACKS.iterdir() if entry.is_dir())
 
 
 def folder_of_pack(name: str) -> Path:
-    """Return the folder of a pack, which is loaded like a user's folder of rules."""
+    """Return the folder of a pack. It is loaded in the same way as a user's folder of rules."""
     return Path(str(_PACKS / name))
 
 
 @functools.cache
 def packs_by_rule() -> dict[str, str]:
-    """Map each rule that a pack defines or extends to the name of that pack."""
+    """Map each rule that a pack defines or extends to the name of the pack."""
     return {path.stem: name for name in packs() for path in folder_of_pack(name).rglob("*.md")}
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The valid rule pages by ID, and the problems found in the invalid pages."""
+    """The valid rule pages by ID, and the problems in the invalid pages."""
 
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
-    digest: str = field(default="", compare=False)  #: digest of the matcher's input
-    store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)  #: compiler of the patterns
+    digest: str = field(default="", compare=False)  #: digest of the parts of pages that the matcher uses
+    store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)  #: compiler for the patterns
 
     @classmethod
     def of(
@@ -73,12 +74,12 @@ class Catalogue:
         return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
 
     def tagged(self, tag: Tag) -> frozenset[str]:
-        """Return the rules with this tag."""
+        """Return the rules that have this tag."""
         return frozenset(page.id for page in self.pages.values() if tag in page.tags)
 
     @property
     def failures(self) -> frozenset[str]:
-        """The rules that describe failures. These are causes, and symptoms that are not harmless."""
+        """The rules that describe failures: all causes and symptoms that are not harmless."""
         return frozenset(
             page.id
             for page in self.pages.values()
@@ -86,14 +87,14 @@ class Catalogue:
         )
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the first rule with this tag (packaged rules come first), or an empty string."""
+        """Return the first rule with this tag, or an empty string. Packaged rules come first."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
 
 def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None) -> Catalogue:
-    """Read the packaged pages and those in the extra folders (``<family>/<id>.md``).
+    """Read the packaged pages and the pages in extra folders (``<family>/<id>.md``).
 
-    An invalid page is left out and reported in ``problems``; the other pages still load. Parsed pages and
+    Invalid pages are omitted and reported in ``problems``. All other pages are loaded. Parsed pages and
     compiled patterns are cached in the folder ``cache``.
     """
     store = DatabaseStore(cache)
@@ -122,7 +123,7 @@ def _dumped(catalogue: Catalogue) -> bytes | None:
 
 
 def _read_files(roots: Sequence[Traversable]) -> list[tuple[bytes, int, int]] | None:
-    """Return path, size and modification time of all files; ``None`` if some of them are not on disk."""
+    """Return the path, size, and modification time of all files, or ``None`` if some are not on disk."""
     try:
         entries = [*(file for root in roots for file in _page_files(root)), *FOLDER.iterdir()]
         paths = [entry for entry in entries if isinstance(entry, Path)]
@@ -173,7 +174,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
 
 
 def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[Traversable]:
-    """Yield the pages in a folder. Each folder is visited once, even if several links point to it."""
+    """Yield the pages in a folder. Each folder is visited once, even if several links refer to it."""
     seen = set() if seen is None else seen
     if isinstance(folder, Path):
         place = folder.resolve()
@@ -191,7 +192,7 @@ def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[
 
 @functools.lru_cache(maxsize=1024)
 def _read(content: bytes, path: str) -> RulePage | Extension:
-    """Parse a page. The result is cached, because a process can load the catalogue more than once."""
+    """Parse a page. The result is cached, because a process can load the catalogue several times."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -201,10 +202,10 @@ def _read(content: bytes, path: str) -> RulePage | Extension:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile all patterns of the matcher together. If this fails, remove pages with invalid patterns.
+    """Compile all patterns of the matcher together. If this fails, remove the pages with invalid patterns.
 
-    This starts with the last pages, which are the user's pages, and stops as soon as the remaining patterns
-    can be compiled, because checking all packaged pages takes seconds.
+    The check starts with the last pages, which are the user's pages. It stops as soon as the remaining
+    patterns can be compiled, because a check of all packaged pages takes seconds.
     """
     refused = not is_matchable(scanned_patterns(pages.values()), store)
     for page in reversed(list(pages.values())):
@@ -217,7 +218,7 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
 
 
 def _problems_of(path: str) -> Iterator[PageError]:
-    """Parse a page again with all checks, and yield the problems found."""
+    """Parse a page again with all checks, and yield the problems in it."""
     try:
         parse(Path(path).read_text(encoding="utf-8"), path, chinese=False)
     except PageError as error:
@@ -225,12 +226,12 @@ def _problems_of(path: str) -> Iterator[PageError]:
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
-    """Return the rules that are matched against lines, which are all rules except retired ones."""
+    """Return the rules that are matched against lines: all rules that are not retired."""
     return [page for page in pages if page.status != "retired"]
 
 
 def scanned_patterns(pages: Iterable[RulePage]) -> tuple[str, ...]:
-    """Return the patterns that the matcher searches for, in its order."""
+    """Return the patterns that the matcher searches for, in the matcher's order."""
     return tuple(pattern for page in scanned_rules(pages) for pattern in (*page.patterns, *page.requires))
 
 
@@ -247,7 +248,10 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each cycle of rules that explain each other. None of them can be the cause."""
+    """Yield a problem for each cycle of rules that explain each other.
+
+    No rule in a cycle can be the cause.
+    """
     explains = {page.id: [rule for rule in page.explains if rule != page.id] for page in pages.values()}
     while True:
         try:
@@ -267,7 +271,7 @@ def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:
-    """Return the first line of the page's file that contains the text, or 1 if no such line is found."""
+    """Return the number of the first line of the page that contains the text, or 1 if no line does."""
     try:
         lines = Path(page.path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):

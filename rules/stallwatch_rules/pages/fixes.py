@@ -1,16 +1,17 @@
-"""Select the texts of a rule page that apply to a run: its fixes and its cause.
+"""Select the texts of a rule page that apply to a run: the fixes and the cause.
 
-A fix can start with conditions in braces, separated by semicolons. It is shown only if none of them fails:
+A fix can start with conditions in braces, separated by semicolons. It is shown only if no condition fails.
+The conditions are:
 * ``deepspeed<0.15.4``: the log shows a package version in this range
-* ``in verl, openrlhf``: the log is from one of these frameworks, which ``failures/frameworks.json`` defines
-* ``tried > total``: one captured number is larger than another one; both may have units of memory
-* ``log ~ size mismatch for score``: a stored line of the log matches this pattern
+* ``in verl, openrlhf``: one of these frameworks of ``failures/frameworks.json`` printed the log
+* ``tried > total``: the first captured number is larger; both numbers may have units of memory
+* ``log ~ size mismatch for score``: this pattern matches a stored line of the log
 * ``finished``: training had completed
-* ``rank unknown``: it is unknown which rank the others wait for, and this fix only finds that rank
+* ``rank unknown``: the rank for which the others wait is unknown, and the fix only finds this rank
 * ``else``: none of the conditional fixes directly before this fix is shown
 
-``stallwatch rules new`` writes placeholders that the author must replace: ``stallwatch rules check`` reports
-them, and reports of runs omit them.
+``stallwatch rules new`` writes placeholders that the author must replace. ``stallwatch rules check`` reports
+placeholders, and reports about runs omit them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 
 _LARGER = lazy(r"(\w+) > (\w+)")
-_ANYWHERE = ("version", "rank unknown")  # conditions that, if unknown, do not move a fix to the end
+# an unknown result of one of these conditions does not move the fix to the end
+_ANYWHERE = ("version", "rank unknown")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 _AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
@@ -41,23 +43,27 @@ _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 class Evidence(msgspec.Struct, frozen=True):
     """Facts about a run that decide which fixes of a page are shown."""
 
-    framework: str = ""  #: a name of ``failures/frameworks.json``; empty if none was recognized
+    #: ID of a framework in ``failures/frameworks.json``; empty if no framework was recognized
+    framework: str = ""
     captures: Mapping[str, str] = {}
     finished: bool = False
     text: str = ""  #: stored lines of the log
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One condition of a fix: its kind and the values that it compares."""
+    """A condition of a fix: the kind of the condition, and the values that it compares."""
 
     kind: Literal["version", "in", "larger", "log", "finished", "rank unknown", "else"]
     left: str = ""
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
-        """Return whether the condition holds, or ``None`` if this is unknown. Do not call it for ``else``."""
+        """Return whether the condition holds, or ``None`` if this is unknown.
+
+        Do not call this for ``else``.
+        """
         if self.kind == "rank unknown":
-            return None  # `without_search` removes the fix if the rank is known
+            return None  # if the rank is known, `without_search` removes the fix
         if self.kind == "version":
             return _is_in_range(self.left, self.right, environment)
         if evidence is None:
@@ -72,7 +78,7 @@ class Condition(msgspec.Struct, frozen=True):
         return left is not None and right is not None and left > right
 
     def worded(self, fix: Text) -> Message:
-        """Return the text of the fix, extended by this condition in words."""
+        """Return the text of the fix, with this condition added in words."""
         if self.kind == "rank unknown":
             return message("diagnosis.fix-search", fix=fix)
         if self.kind == "version":
@@ -88,19 +94,19 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """One fix, and the conditions under which it helps."""
+    """A fix, and the conditions under which it helps."""
 
     text: str
     conditions: tuple[Condition, ...] = ()
 
     @property
     def otherwise(self) -> bool:
-        """True if the fix starts with ``else``: it is shown only if no conditional fix before it is shown."""
+        """True if the fix starts with ``else`` and is shown only if no conditional fix before it is shown."""
         return any(condition.kind == "else" for condition in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
-    """Parse a fix and its conditions; raise ``ValueError`` if the braces contain anything else."""
+    """Parse a fix and its conditions. Raise ``ValueError`` if the braces contain anything else."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)
@@ -146,7 +152,7 @@ def _listed(names: str) -> list[str]:
 
 
 def parse_amount(text: str) -> float | None:
-    """Parse a number with or without a unit of memory (``2.00 GiB``); return ``None`` for other text."""
+    """Parse a number with or without a unit of memory (``2.00 GiB``). Return ``None`` for other text."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         return None
@@ -157,13 +163,13 @@ def parse_amount(text: str) -> float | None:
 def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence | None = None) -> list[Text]:
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
-    Fixes with a condition that fails and placeholders are omitted. A condition that cannot be evaluated, for
-    example because the log does not contain the version, is added to the text of the fix. Without
-    ``evidence``, fixes with conditions on the run come last.
+    Placeholders and fixes with a condition that fails are omitted. If a condition cannot be evaluated, for
+    example because the log does not contain the version, the condition is added to the text of the fix.
+    Without ``evidence``, fixes with conditions on the run come last.
     """
     fixes: list[Text] = []
     last: list[Text] = []
-    shown = False  # True if one of the conditional fixes directly before this one is shown
+    shown = False  # True if one of the conditional fixes directly before the current fix is shown
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not without_placeholder(fix.text):
@@ -185,13 +191,13 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
 
 
 def without_search(fixes: Sequence[Text]) -> list[Text]:
-    """Remove the fixes that only help to find the rank that the others wait for."""
+    """Remove the fixes that only help to find the rank for which the others wait."""
     return [fix for fix in fixes if not has(fix, *_SEARCHES)]
 
 
 def _is_in_range(package: str, versions: str, environment: Mapping[str, str]) -> bool | None:
-    """Return whether a package's version is in a range of versions; ``None`` if its version is unknown."""
-    from packaging.specifiers import SpecifierSet  # imported here because it loads slowly
+    """Return whether a package's version is in a range, or ``None`` if the version is unknown."""
+    from packaging.specifiers import SpecifierSet  # imported here, because the import is slow
     from packaging.utils import canonicalize_name
     from packaging.version import InvalidVersion, Version
 
@@ -204,10 +210,10 @@ def _is_in_range(package: str, versions: str, environment: Mapping[str, str]) ->
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
-    """Return a primary cause with texts in both languages, taken from its rule page.
+    """Return a primary cause with texts in both languages from its rule page.
 
-    Version 0.1 stored the texts of a cause in one language only. Texts that the page does not contain stay as
-    they are.
+    Version 0.1 stored the texts of a cause in only one language. Texts that do not occur on the page are not
+    changed.
     """
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
@@ -236,18 +242,18 @@ TO_BE_WRITTEN = "To be written"
 
 
 def without_placeholder(text: str) -> str:
-    """Return the text, or an empty string if the text is a placeholder."""
+    """Return the text, or an empty string if it is a placeholder."""
     return "" if text.startswith(TO_BE_WRITTEN) else text
 
 
 def why_of(page: RulePage) -> Text:
-    """Return the page's text about the cause; empty if the author has not replaced the placeholder."""
+    """Return the page's text about the cause, or an empty text if it is still a placeholder."""
     why = without_placeholder(page.sections.why)
     return bilingual(why, without_placeholder(page.sections.zh_why)) if why else ""
 
 
 def placeholder_headings(page: RulePage) -> list[str]:
-    """Return the headings of the page's sections that are still placeholders."""
+    """Return the headings of the sections that still contain placeholders."""
     sections = page.sections
     fixes = [parse_fix(fix).text for fix in (*sections.fixes, *sections.zh_fixes)]
     headings = {

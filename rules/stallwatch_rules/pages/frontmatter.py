@@ -1,4 +1,4 @@
-"""Read the YAML front matter of a rule page, with the line of every value for error messages."""
+"""Read the YAML front matter of a rule page, with line numbers of all values for error messages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Loading is ten times as fast if PyYAML has libyaml, which also limits the nesting: PyYAML's own loader may
-#: take minutes.
+#: If PyYAML has libyaml, loading is ten times as fast. libyaml also limits the nesting of values, for which
+#: PyYAML's own loader may need minutes.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
@@ -27,15 +27,15 @@ _MISSING = lazy(r"missing required field `(?P<field>\w+)`")
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """The parts of a page: the front matter (as values and as YAML nodes with line numbers) and the body."""
+    """The parts of a page: the front matter as values and as YAML nodes with line numbers, and the body."""
 
     values: Any
     node: yaml.Node | None
     body: str
-    body_line: int  #: 1-based number of the line on which the body starts
+    body_line: int  #: number of the line on which the body starts, counted from 1
 
     def line_of(self, *keys: str | int) -> int:
-        """Return the line number of the value at ``keys``, or of the nearest enclosing value."""
+        """Return the line number of the value at ``keys``, or of the innermost value around it."""
         node, line = self.node, 1
         for key in keys:
             child = _child(node, key)
@@ -55,7 +55,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def split(text: str, path: str) -> FrontMatter:
-    """Split the page at its ``---`` lines and parse the YAML between them; raise `PageError` for errors."""
+    """Split a page at its ``---`` lines, and parse the YAML between them. Raise `PageError` for errors."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":
@@ -93,7 +93,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: FrontMatter, kind: type[T], path: str) -> T:
-    """Convert the values to a record of this type; raise a `PageError` that lists one problem per key."""
+    """Convert the values to a record of this type. Raise a `PageError` that lists one problem per key."""
     values: Any = matter.values
     if not isinstance(values, dict):
         remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"

@@ -1,7 +1,7 @@
-"""Read a rule page: a Markdown file with the patterns, documentation, tests and runbook of a rule.
+"""Read a rule page: a Markdown file with the patterns, documentation, tests, and runbook of a rule.
 
 A page consists of YAML front matter between ``---`` lines and a Markdown body. ``parse_page`` converts the
-text to a ``RulePage``, or raises a ``PageError`` with file, line and remedy.
+text to a ``RulePage``. If this fails, it raises a ``PageError`` with the file, the line, and the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import FrontMatter
 
 Status = Literal["stable", "incubating", "retired"]
-#: Properties of a rule for the assessors, in addition to role and harm; docs/rules.md explains each.
+#: Properties of a rule that the assessors use, in addition to the role and the harm. docs/rules.md explains
+#: each property.
 Tag = Literal[
     "ends-from-outside", "scheduler-decides", "time-limit", "preempted", "node-failed", "cancelled",
     "task-failed", "evicted", "follows-failure", "any-process", "exit-status", "peer-gone", "awaits-peer",
@@ -34,48 +35,50 @@ Tag = Literal[
 ]  # fmt: skip
 
 KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
-LONGEST = 200  #: maximum length of a pattern in a page, in characters
+LONGEST = 200  #: maximum number of characters of a pattern in a page
 
 
 class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The software that prints the line. If it hides the line by default, also the setting that shows it."""
+    """The software that prints the line, and the setting that shows the line if it is hidden by default."""
 
     package: str
-    versions: str = ""  #: a version range such as ">=0.15.4"; empty for any version
+    versions: str = ""  #: a version range such as ">=0.15.4"; empty if all versions print the line
     module: str = ""  #: file or logger that prints the line
     level: str = ""  #: level of the line: INFO, WARNING, ERROR, exception, print, …
     ranks: str = ""  #: ranks that print the line: "all", "0", "one per node", …
-    visible: str = ""  #: how to make the line visible if it is hidden
+    visible: str = ""  #: how to make the line visible if it is hidden by default
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place in a library's code whose exceptions belong to the page; see ``failures.raised``."""
+    """A place in the code of a library. Its exceptions belong to the page (see ``failures.raised``)."""
 
     file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
-    functions: list[str] = []  #: functions of the file; empty for any function
-    exceptions: list[str] = []  #: class names, optionally with their modules; empty for any class
-    message: str = ""  #: a pattern that must be found in the exception's message
-    #: True if the exceptions of functions that this code calls count, too
+    functions: list[str] = []  #: functions in the file; empty for any function
+    #: class names of exceptions, optionally with their modules; empty for any class
+    exceptions: list[str] = []
+    message: str = ""  #: regular expression that must match part of the exception's message
+    #: True if exceptions that are raised in functions called by this code also count
     below: bool = False
 
 
 class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Stack frames that distinguish exceptions with the same text; see ``diagnosis.unrelated``."""
+    """Stack frames that distinguish exceptions with the same text (see ``diagnosis.unrelated``)."""
 
-    words: str  #: a pattern that the exception's text matches: "KeyError: 'optimizer'$"
-    calls: str = ""  #: a pattern that one of the frames must match, such as "torch/serialization.py in load"
+    words: str  #: a pattern that the text of the exception must match: "KeyError: 'optimizer'$"
+    calls: str = ""  #: a pattern that at least one frame must match, such as "torch/serialization.py in load"
     never: str = ""  #: a pattern that no frame may match
 
 
 class Sections(msgspec.Struct, frozen=True):
     """The sections of a page's body in Markdown.
 
-    Each paragraph is on one line. The ``fixes`` include their conditions.
+    Each paragraph is on one line. The ``fixes`` contain their conditions.
     """
 
     what: str
     why: str
-    fixes: list[str]  #: the fixes, most likely first, with conditions; ``fixes.fixes_for`` selects from them
+    #: the fixes with their conditions, most likely first; ``fixes.fixes_for`` selects the fixes to show
+    fixes: list[str]
     harmless: str
     zh_what: str
     zh_why: str
@@ -83,13 +86,14 @@ class Sections(msgspec.Struct, frozen=True):
 
 
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that the front matter of a page and that of an extension have in common."""
+    """The keys that occur in the front matter of both pages and extensions."""
 
-    patterns: list[str]  #: the rule fires if any of them matches; empty if the rule is inferred from the run
-    fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
+    #: the rule fires if one of these patterns matches; empty if the rule is inferred from facts about the run
+    patterns: list[str]
+    fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the patterns of the page
     unless: list[str] = []  #: the rule does not fire on a line that one of these patterns matches
     emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []  #: code with exceptions that belong to the page if no pattern matches
+    raised_in: list[RaisedIn] = []  #: code whose exceptions belong to the page if no pattern matches
 
 
 class _PageFront(_Front, frozen=True, kw_only=True):
@@ -102,26 +106,26 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
-    requires: list[str] = []  #: one of these patterns must match a line of the same source and rank
-    explains: list[str] = []  #: IDs of the rules that are consequences of this rule
-    said_by: list[ExceptionOrigin] = []  #: restricts exceptions with common texts to certain stack frames
+    requires: list[str] = []  #: patterns of which at least one must match a line of the same source and rank
+    explains: list[str] = []  #: IDs of rules that describe consequences of this rule
+    said_by: list[ExceptionOrigin] = []  #: stack frames to which exceptions with common texts are restricted
     probe: str | None = None
     references: list[str] = []
 
 
 class _ExtensionFront(_Front, frozen=True, kw_only=True):
-    extends: str  #: ID of the page to which the extension adds
+    extends: str  #: ID of the page that is extended
 
 
 class Extension(_ExtensionFront, frozen=True, kw_only=True):
     """A page in a pack that adds patterns and samples to another page."""
 
     path: str
-    fires: list[str]  #: samples (one or several lines each) that must fire the rule
-    quiet: list[str]  #: samples that must not fire the rule
-    fires_at: list[int] = []  #: line number of each sample's opening fence
+    fires: list[str]  #: samples of one or several lines on which the rule must fire
+    quiet: list[str]  #: samples on which the rule must not fire
+    fires_at: list[int] = []  #: for each sample, the number of the line with the opening fence
     quiet_at: list[int] = []
-    long_at: list[int] = []  #: numbers of the lines with patterns longer than ``LONGEST``
+    long_at: list[int] = []  #: numbers of the lines that contain patterns longer than ``LONGEST``
 
 
 class RulePage(_PageFront, frozen=True, kw_only=True):
@@ -129,12 +133,12 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     sections: Sections
     path: str
-    fires: list[str]  #: samples that must fire the rule
+    fires: list[str]  #: samples on which the rule must fire
     quiet: list[str]
     fires_at: list[int] = []
     quiet_at: list[int] = []
     long_at: list[int] = []
-    extensions: list[Extension] = []  #: extensions from packs; ``patterns`` includes their patterns
+    extensions: list[Extension] = []  #: extensions from packs; their patterns are also in ``patterns``
 
     @property
     def parts(self) -> list[RulePage | Extension]:
@@ -143,14 +147,17 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> bool:
-        """True if the rule has no patterns. An assessor then infers it from facts about the run."""
+        """True if the rule has no patterns.
+
+        In this case, an assessor infers the rule from facts about the run.
+        """
         return not self.patterns
 
 
 def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
-    """Read one page, or raise a ``PageError`` that contains all problems (see ``PageError.every``).
+    """Read a page, or raise a ``PageError`` that contains all problems of the page (see ``PageError.every``).
 
-    Without ``chinese``, the English text replaces a missing Chinese title or section.
+    If ``chinese`` is False, the English text replaces a missing Chinese title or section.
     """
     page = parse(text, path, chinese=chinese)
     if isinstance(page, Extension):
@@ -159,12 +166,13 @@ def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read a page or an extension of a page; see ``parse_page`` for errors.
+    """Read a page or an extension of a page. Errors are the same as in ``parse_page``.
 
-    With ``quick``, patterns are not compiled with hyperscan; this is for callers that compile the patterns of
-    all pages together.
+    If ``quick`` is True, patterns are not compiled with hyperscan. Callers use it if they compile the
+    patterns of all pages together.
     """
-    from stallwatch_rules.pages import frontmatter  # this import loads YAML, which cached pages do not need
+    # imports YAML, which is not needed if the pages are cached
+    from stallwatch_rules.pages import frontmatter
 
     matter = frontmatter.split(text, path)
     extends = isinstance(matter.values, dict) and "extends" in matter.values
@@ -208,7 +216,7 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
 
 
 def extended(page: RulePage, extension: Extension) -> RulePage:
-    """Return the page, extended by the patterns and origins of an extension."""
+    """Return a page with the patterns and origins of an extension added."""
     return msgspec.structs.replace(
         page,
         patterns=[*page.patterns, *extension.patterns],
@@ -220,7 +228,7 @@ def extended(page: RulePage, extension: Extension) -> RulePage:
 
 
 def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[PageError]:
-    """Yield problems that types cannot express, such as an ID that differs from the file's name."""
+    """Yield problems that the types do not cover, such as an ID that differs from the name of the file."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:
         return PageError(path, matter.line_of(*keys), message, remedy)
@@ -260,7 +268,7 @@ def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[P
 def _expand_patterns(
     front: _Front, matter: FrontMatter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
-    """Insert the fragments into all patterns, store the results in `made`, and yield problems."""
+    """Insert the fragments into all patterns, store the expanded patterns in `made`, and yield problems."""
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
@@ -295,7 +303,7 @@ def _expand_patterns(
 
 
 def _usable(pattern: str, fragments: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
-    """Return the expanded patterns. If one of them cannot be used, also return the reason."""
+    """Return the expanded patterns, and the reason why one of them cannot be used, if there is one."""
     try:
         texts = expand(pattern, fragments)
     except FragmentError as error:

@@ -1,4 +1,4 @@
-"""Read the Markdown body of a rule page: its sections, its numbered fixes and its sample blocks."""
+"""Read the Markdown body of a rule page: its sections, numbered fixes, and sample blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem in a rule page. ``every()`` returns this problem and all others found in the same page."""
+    """A problem in a rule page. ``every()`` returns this problem and all other problems in the same page."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -24,13 +24,13 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Return the first problem with the others attached to it. One exception then reports all of them."""
+        """Return the first problem with the others attached, so that one exception reports all problems."""
         first = problems[0]
         first.others = list(problems[1:])
         return first
 
     def every(self) -> list[PageError]:
-        """Return this problem and those that were found with it."""
+        """Return this problem and the other problems in the same page."""
         return [self, *self.others]
 
 
@@ -51,7 +51,8 @@ _REQUIRED = {
 
 _CHINESE = ("zh", *_ZH_HEADINGS.values())
 
-_Report = Callable[[int, str, str], None]  # a function that takes a problem: line, message, remedy
+# function that receives the parts of a problem: line, message, remedy
+_Report = Callable[[int, str, str], None]
 
 _HEADING = lazy(r"#{1,3} .*")
 _FENCE = lazy(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
@@ -62,14 +63,14 @@ _BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One numbered fix or one sample, and the number of the line on which it starts."""
+    """A numbered fix or a sample, with the number of the line on which it starts."""
 
     text: str
     line: int
 
 
 class Body(msgspec.Struct):
-    """The text of the sections (Markdown with each paragraph on one line) and the samples."""
+    """The texts of the sections, in Markdown with each paragraph on one line, and the samples."""
 
     what: str = ""
     why: str = ""
@@ -90,9 +91,10 @@ class _Section(msgspec.Struct):
 def read_body(
     text: str, first_line: int, path: str, *, chinese: bool = True, samples_only: bool = False
 ) -> tuple[Body, list[PageError]]:
-    """Read the body, which starts on line ``first_line`` of the page; return its parts and its problems.
+    """Read the body, which starts on line ``first_line`` of the page. Return its parts and its problems.
 
-    Without ``chinese``, the Chinese section is optional; with ``samples_only``, all sections are optional.
+    If ``chinese`` is False, the Chinese section is optional. If ``samples_only`` is True, all sections are
+    optional.
     """
     problems: list[PageError] = []
 
@@ -126,7 +128,7 @@ def read_body(
 
 
 def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, _Section]:
-    """Sort the lines into sections and extract the sample blocks."""
+    """Assign the lines to sections, and extract the blocks with samples."""
     sections: dict[str, _Section] = {}
     current = _Section(first_line)
     inside_zh = False
@@ -157,7 +159,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
 
 
 class _Fenced(msgspec.Struct):
-    """A fenced block: the words after its opening fence, its inner lines, and its lines with the fences."""
+    """A fenced block: the words after the opening fence, the inner lines, and all lines with the fences."""
 
     line: int
     ticks: str
@@ -169,13 +171,13 @@ class _Fenced(msgspec.Struct):
 
 
 def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
-    """Yield each fenced block as one item, and each other line as an item."""
+    """Yield one item for each fenced block and one for each line outside the blocks."""
     fence: _Fenced | None = None
     for number, line in enumerate(text.split("\n"), first_line):
         mark = _FENCE.fullmatch(line)
         info = mark["info"].split() if mark else []
         if fence is not None and mark is not None and info[:1] == ["log"]:
-            yield fence  # a new sample begins: the previous fence was never closed
+            yield fence  # a new sample begins, but the previous fence was not closed
             fence = None
         if fence is None:
             if mark is None:
@@ -209,7 +211,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered items of a Fix section; report any other content of the section as a problem."""
+    """Return the numbered items of a Fix section, and report any other content as a problem."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:
@@ -234,7 +236,7 @@ def _items(section: _Section, problem: _Report) -> list[Item]:
 
 
 def _unwrap(lines: list[str]) -> str:
-    """Join the lines of each paragraph. Blank lines, list items and fenced blocks are not changed."""
+    """Join the lines of each paragraph. Blank lines, list items, and fenced blocks are not changed."""
     out: list[str] = []
     fenced = False
     fresh = True  # True if the next line starts a new paragraph

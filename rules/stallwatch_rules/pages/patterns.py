@@ -1,7 +1,8 @@
-"""Check that a rule's regular expressions need linear time, match within one line, and are fast to find.
+"""Check that regular expressions of rules need linear time, match within one line, and are fast to find.
 
-``${retry_words}`` in a pattern is a fragment, a part that several pages share. Fragments are defined in
-``stallwatch_rules/fragments/*.yaml`` and inserted when a page is loaded, so only the loader handles them.
+A fragment is a part that several patterns share. A pattern refers to it by its name, as in
+``${retry_words}``. Fragments are defined in ``stallwatch_rules/fragments/*.yaml``. They are inserted when a
+page is loaded, so other modules do not handle them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from stallwatch_rules.decoding import convert
 from stallwatch_rules.text.lazy import lazy
 
 try:
-    import hyperscan as hyperscan  # exported to the modules that search with it
-except ImportError:  # hyperscan has no wheel for this platform: google-re2 does all searches
+    import hyperscan as hyperscan  # other modules import hyperscan from this module
+except ImportError:  # without a wheel for this platform, google-re2 does all searches
     hyperscan = None  # type: ignore[assignment]
 
 _LEADING = lazy(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
@@ -40,21 +41,22 @@ class Fault(msgspec.Struct, frozen=True):
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     """Compile a google-re2 pattern for text, or for UTF-8 bytes if `encoded` is true.
 
-    Raise ``re2.error`` if the pattern is invalid.
+    Raise ``re2.error`` if google-re2 rejects the pattern.
     """
     options = re2.Options()
-    options.log_errors = False  # Stallwatch itself reports rejected patterns
+    options.log_errors = False  # Stallwatch reports invalid patterns itself
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 
-cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: compiled patterns for repeated searches
+#: compiler that caches patterns for repeated searches
+cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)
 
 
 @functools.lru_cache(maxsize=4096)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
-    """Return the reason why the pattern cannot be used, or ``None`` if it can be used.
+    """Return the reason why a pattern cannot be used, or ``None`` if it can be used.
 
-    With ``quick``, the check with hyperscan is skipped, which takes 2 ms for each pattern.
+    If ``quick`` is True, the check with hyperscan, which takes 2 ms per pattern, is skipped.
     """
     if "\n" in pattern:
         return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
@@ -83,7 +85,7 @@ def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
 
 
 def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
-    """Return the reason why hyperscan cannot compile these patterns together, or ``None``."""
+    """Return the reason why hyperscan cannot compile these patterns together, or ``None`` if it can."""
     if hyperscan is None or not patterns:
         return None
     try:
@@ -97,11 +99,11 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 
 @functools.lru_cache(maxsize=8)
 def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], ...] = ()) -> Any:
-    """Return one block-mode database for the patterns, whose IDs are their positions.
+    """Return a database in block mode for the patterns. The ID of a pattern is its position.
 
-    ``texts`` are additional fixed texts, each with a flag for ignoring (ASCII) case; their IDs follow those
-    of the patterns. One pass for patterns and texts is a third faster than two passes. Raise
-    ``hyperscan.error`` if an expression cannot be compiled.
+    ``texts`` are additional fixed texts. Each text has a flag that shows whether the case of ASCII letters is
+    ignored. The IDs of texts follow those of patterns. One pass for both patterns and texts is a third faster
+    than two passes. Raise ``hyperscan.error`` if an expression cannot be compiled.
     """
     expressions = [widened_pattern(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -114,29 +116,32 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
 
 
 def hyperscan_flags() -> int:
-    """Return the flags for compiling patterns.
+    """Return the flags with which hyperscan compiles patterns.
 
-    With MULTILINE, ``^`` and ``$`` match at the start and end of each line. Without UTF8, a dot would match
-    a single byte.
+    With MULTILINE, ``^`` and ``$`` match at the start and the end of each line. Without UTF8, a dot would
+    match only one byte.
     """
     return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
 
 TOKEN = lazy(
-    r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, character properties and codes, escapes
+    # quoted text, character properties and codes, and escape sequences
+    r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # character classes
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
-COUNTED = 16  #: maximum upper bound of a repetition that is kept for hyperscan; a larger one is removed
+#: maximum upper bound of a repetition in patterns for hyperscan; larger upper bounds are removed
+COUNTED = 16
 
 
-@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue uses each pattern several times
+# each pattern is used several times when a catalogue is compiled or loaded
+@functools.lru_cache(maxsize=8192)
 def widened_pattern(pattern: str) -> str:
-    r"""Return a pattern for hyperscan that matches all lines that `pattern` matches, and possibly others.
+    r"""Return a pattern for hyperscan that matches the same lines as `pattern` and possibly other lines.
 
     Counted repetitions are expensive: hyperscan needs seconds to compile ``.{0,200}``, but almost no time for
-    ``.*``. Hyperscan also makes one callback for each possible end of a match. So ``loss (\d+)`` becomes
+    ``.*``. Hyperscan also calls back once for each possible end of a match. Therefore, ``loss (\d+)`` becomes
     ``loss (\d)``, which matches the same lines with a single end.
     """
     return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
@@ -158,19 +163,19 @@ def _trim(tail: re.Match[str]) -> str:
 FOLDER = files("stallwatch_rules") / "fragments"
 
 _USE = lazy(r"(?<!\\)\$\{(?P<name>[^{}]*)\}(?P<repeated>(?=[*+?{]))?")
-_DEEPEST = 4  #: maximum nesting of fragments; deeper nesting means that a fragment contains itself
+_DEEPEST = 4  #: maximum nesting of fragments; if the nesting is deeper, a fragment contains itself
 
 
 class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A shared part of patterns: one pattern or a list of alternatives."""
+    """A shared part of patterns: a single pattern or a list of alternatives."""
 
-    about: str  #: one-line description of the text that the fragment matches
+    about: str  #: description, in one line, of the text that the fragment matches
     pattern: str = ""
     any_of: list[str] = []
 
 
 class FragmentError(ValueError):
-    """An unknown fragment in a pattern, or a fragment that contains itself."""
+    """A pattern contains an unknown fragment, or a fragment contains itself."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -179,7 +184,7 @@ class FragmentError(ValueError):
 
 @functools.cache
 def shared_fragments() -> Mapping[str, Fragment]:
-    """Return the packaged fragments by name."""
+    """Return the packaged fragments by their names."""
     import yaml  # imported here, because YAML is not needed if the pages are cached
 
     found: dict[str, Fragment] = {}
@@ -190,10 +195,10 @@ def shared_fragments() -> Mapping[str, Fragment]:
 
 
 def expand(pattern: str, page_fragments: Mapping[str, str]) -> list[str]:
-    """Return the pattern with its fragments inserted; raise ``FragmentError`` if one is unknown.
+    """Return the pattern with its fragments inserted. Raise ``FragmentError`` if a fragment is unknown.
 
-    ``page_fragments`` contains the fragments that the page defines, by name. A pattern that consists only of
-    a fragment with alternatives becomes one pattern for each alternative.
+    ``page_fragments`` maps the names of the page's own fragments to their texts. A pattern that consists only
+    of a fragment with alternatives becomes several patterns, one for each alternative.
     """
     known = {**shared_fragments(), **{name: Fragment("", text) for name, text in page_fragments.items()}}
     alone = _USE.fullmatch(pattern)

@@ -1,1 +1,1 @@
-"""Process text: detect encodings, parse numbers, redact secrets, remove control characters."""
+"""Process text: detect encodings, parse numbers, redact secrets, and remove control characters."""

@@ -1,7 +1,7 @@
-"""Remove terminal codes and control characters that a terminal, a page or a chat interprets or hides.
+"""Remove terminal codes and control characters, which terminals, web pages, or chats interpret or hide.
 
-Log text and file names may contain any of these characters. Every function that shows such text removes them
-with this module.
+Log text and file names can contain all of these characters. Every function that displays such text removes
+them with the functions of this module.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-# Colors, cursor movements, titles, links: CSI, OSC up to its end (never beyond the line's), and short codes.
+# Terminal codes, for example for colors, cursor movements, titles, and links. The pattern matches CSI
+# sequences, OSC sequences up to their end (but never beyond the end of the line), and short codes.
 _CODE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
 TERMINAL_CODES = lazy(_CODE)
 TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
 
 
-# Unicode's Cc except tab and line feed, the separators of lines and paragraphs, marks of annotations, and
-# characters that no font shows (Default_Ignorable_Code_Point): characters without width, characters that
-# change the direction of writing, variation selectors and tags, which can hide a whole text for machines.
+# Unicode's category Cc except tab and line feed, separators of lines and paragraphs, annotation marks, and
+# characters that no font shows (Default_Ignorable_Code_Point). The latter are characters without width,
+# characters that change the direction of writing, variation selectors, and tags. Tags can hide a whole text
+# that only machines read.
 _CONTROLS = lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb"
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -27,20 +29,21 @@ _CONTROLS = lazy(
 
 
 def without_controls(text: str, instead: str = "") -> str:
-    """Replace each control character except tabs and line feeds by ``instead``."""
+    """Replace each control character with ``instead``, except tabs and line feeds."""
     return _CONTROLS.sub(instead, text)
 
 
 def printable(text: str) -> str:
-    """Remove terminal codes and invalid characters from a text; filenames can contain any bytes."""
+    """Replace control characters and invalid characters with ``?``. File names can contain any bytes."""
     return without_controls(text, "?").encode(errors="replace").decode()
 
 
-# Starts of formulas: OWASP, "CSV injection"; their full-width forms count in Chinese or Japanese text.
+# First characters of formulas (OWASP, "CSV injection"). In Chinese or Japanese text, their full-width forms
+# also start formulas.
 _FORMULA = lazy(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20](?!\Z)")
 _NUMBER = lazy(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 
 
 def for_spreadsheet(text: str) -> str:
-    """Return the text in a form that a spreadsheet does not read as a formula."""
+    """Return the text in a form that spreadsheets do not interpret as a formula."""
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text

@@ -1,4 +1,4 @@
-"""Format facts in short, readable forms: ranks as ranges, counts, durations and times."""
+"""Format facts in short, readable forms: ranks as ranges, counts, durations, and times."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stallwatch_rules.text.lazy import lazy
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 line`` or ``2,000 lines``."""
+    """Return a count with a noun, such as ``1 line`` or ``2,000 lines``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: maximum number of lines of a digest; with more groups, there is no digest
+MAX_DIGEST = 12  #: maximum number of lines in a digest; if a run has more groups, no digest is created
 MAX_TITLE = 160
 
 
 def neighbours(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last number of each run of consecutive numbers."""
+    """Return the first and the last number of each sequence of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if found and found[-1][1] == number - 1:
@@ -47,22 +47,22 @@ _LAST_NUMBER = lazy(r"\d+(?=\D*$)")
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return the sort key for the natural order of names, in which n2 comes before n10."""
+    """Return a sort key for the natural order of names, in which n2 comes before n10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Return names as ranges, such as ``n0–n127`` or ``n0, n2``."""
+    """Return names in the form of ranges, such as ``n0–n127`` or ``n0, n2``."""
     return ", ".join(span_of(run) for run in name_runs(names))
 
 
 def span_of(run: Sequence[str]) -> str:
-    """Return consecutive names as a range, such as ``n0–n127``. Two names are listed as ``n0, n1``."""
+    """Return consecutive names as a range, such as ``n0–n127``. Two names do not form a range: ``n0, n1``."""
     return f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(run)
 
 
 def name_runs(names: Iterable[str]) -> list[list[str]]:
-    """Return names in natural order, in groups of names whose numbers are consecutive."""
+    """Return names in natural order, in groups in which the numbers of the names are consecutive."""
     series: dict[str, list[tuple[int, str]]] = {}
     for name in sorted(set(names), key=natural_order):
         number = _LAST_NUMBER.search(name)
@@ -84,7 +84,10 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:
-    """Split a duration into at most two numbers with their units; below ten seconds, keep three digits."""
+    """Split a duration into one or two numbers with units.
+
+    A duration below ten seconds keeps three digits.
+    """
     if 0 < seconds < 0.0995:
         return [(f"{seconds * 1000:.2g}", "ms")]
     if seconds < 9.995:
@@ -98,9 +101,9 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return a line for each group of ranks that ended in the same way, the primary cause first.
+    """Return a line for each group of ranks that ended in the same way. The primary cause comes first.
 
-    The result is empty if no rank is known, or if all ranks ended in the same way. In a run over several
+    The result is empty if no rank is known, or if all ranks ended in the same way. For a run on several
     hosts, ``odd`` contains the ranks for which the other ranks waited.
     """
     primary = diagnosis.primary
@@ -142,7 +145,7 @@ def _title(unknown: UnknownException) -> str:
 
 
 def shortened(text: str, most: int = MAX_TITLE) -> str:
-    """Return the text, shortened if it is longer than `most` characters."""
+    """Return the text, shortened to at most `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -161,7 +164,7 @@ def _digest_line(
     return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
 
 
-FEW_HOSTS = 3  #: maximum number of hosts that are named; more hosts are counted
+FEW_HOSTS = 3  #: maximum number of hosts whose names are shown; if there are more, only their number is shown
 
 
 def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
@@ -174,6 +177,9 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """Convert an ISO 8601 time from Stallwatch's records to Unix seconds. Without a zone, it is in UTC."""
-    moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot read a ``Z``
+    """Convert an ISO 8601 time from Stallwatch's records to Unix seconds.
+
+    Without a zone, it is a UTC time.
+    """
+    moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot parse a ``Z``
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

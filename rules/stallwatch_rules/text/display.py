@@ -1,4 +1,4 @@
-"""Convert a line into its place in a report, with an ISO time and shortened text."""
+"""Convert lines to the places that reports contain, with ISO times and shortened texts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime, timezone
 from stallwatch_rules.records import Line, Place
 
 MAX_TEXT = 600  #: maximum number of characters of a log line in a report
-_SEEN_BEFORE = 80  # number of characters that are shown before the part that must stay visible
+_SEEN_BEFORE = 80  # number of characters to show before the part that must stay visible
 _SEEN_AFTER = 300
 
 
 def iso(time: float | None, *, zoned: bool = True) -> str | None:
-    """Convert Unix seconds to ISO 8601 in UTC. The zone is omitted if the log does not contain one."""
+    """Convert Unix seconds to ISO 8601 in UTC. The zone is omitted if the log does not contain a zone."""
     if time is None:
         return None
     try:
@@ -24,9 +24,9 @@ def iso(time: float | None, *, zoned: bool = True) -> str | None:
 
 
 def shown(text: str, find: Callable[[str], int] | None = None) -> str:
-    """Return a log line in the form that a report contains, with limited length.
+    """Return a log line in the form in which reports show it, with limited length.
 
-    ``find`` returns the offset in a long text of the part that must stay visible.
+    ``find`` returns the offset of the part of a long text that must stay visible.
     """
     clean = text.strip()
     if len(clean) > MAX_TEXT and find is not None and (at := find(clean)) > MAX_TEXT - _SEEN_AFTER:
@@ -35,14 +35,14 @@ def shown(text: str, find: Callable[[str], int] | None = None) -> str:
 
 
 def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:
-    """Return where a line is in a log, with its text in the form of ``shown``."""
+    """Return the place of a line in a log, with the line's text in the form that ``shown`` returns."""
     return Place(
         line.rank, line.source, line.number, iso(line.time, zoned=line.zoned), step, shown(line.text, find)
     )
 
 
 def earliest(lines: Iterable[Line]) -> Line:
-    """Return the earliest of the lines. If a line has no time, return the line of the lowest rank.
+    """Return the earliest line. If any line has no time, return the line of the lowest rank.
 
     The result does not depend on the order in which the streams were read.
     """
@@ -51,7 +51,7 @@ def earliest(lines: Iterable[Line]) -> Line:
 
 
 def latest(lines: Iterable[Line]) -> Line:
-    """Return the latest of the lines. If a line has no time, return the line of the lowest rank."""
+    """Return the latest line. If any line has no time, return the line of the lowest rank."""
     lines = list(lines)
     return max(lines, key=_order(lines, first=False))
 

@@ -1,4 +1,4 @@
-"""Detect the encoding of bytes, and whether they are text."""
+"""Detect the encoding of bytes, and detect whether bytes are text."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-#: Letters and marks of Western Europe's encodings, as single bytes among ASCII; and two lower-case letters
-#: after another letter ("créé", "Größe"), which as GBK would be one rare character.
+#: Letters and marks in encodings of Western Europe: single bytes among ASCII, and two lower-case letters
+#: after another letter ("créé", "Größe"). In GBK, these two letters would be one rare character.
 _WESTERN = lazy(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-_ASCII = bytes(range(0x80))  # removing all other bytes and counting the rest is ten times as fast as a search
-#: All bytes except the first of a character of three or four bytes in UTF-8.
+# ASCII bytes. Removing them and counting the rest is ten times as fast as searching for the other bytes.
+_ASCII = bytes(range(0x80))
+#: All bytes that cannot start a UTF-8 character of three or four bytes.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
 
 def decode_foreign(raw: bytes) -> str:
-    """Decode text that is not valid UTF-8, with the most likely encoding.
+    """Decode text that is not valid UTF-8 with the most likely encoding.
 
-    UTF-8 with broken bytes is decoded as UTF-8, with replacement characters. Other text is in the encoding of
-    Western Europe (Windows-1252) or in that of Chinese Windows (GB18030).
+    UTF-8 with some invalid bytes is decoded as UTF-8, with replacement characters. Other text is decoded
+    either with the encoding of Western Europe (Windows-1252) or with the encoding of Chinese Windows
+    (GB18030).
     """
     marked = raw.decode("utf-8", "replace")
     if _mostly_sound(marked):
         return marked
     possible = {name: text for name in _ENCODINGS if (text := _decoded(raw, name)) is not None}
-    return possible.get(_foreign_encoding(raw), marked) if possible else marked  # noise has neither encoding
+    # random bytes are not valid in either encoding
+    return possible.get(_foreign_encoding(raw), marked) if possible else marked
 
 
 def _decoded(raw: bytes, encoding: str) -> str | None:
@@ -40,7 +43,7 @@ def _decoded(raw: bytes, encoding: str) -> str | None:
 
 
 def decode_cut(raw: bytes) -> str:
-    """Decode the beginning of a truncated line. An incomplete character at its end is dropped."""
+    """Decode the beginning of a truncated line, except for an incomplete character at its end."""
     for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
@@ -50,23 +53,23 @@ def decode_cut(raw: bytes) -> str:
 
 
 def _mostly_sound(marked: str) -> bool:
-    """Return whether the text contains more UTF-8 characters than broken bytes.
+    """Return whether a text contains more UTF-8 characters than invalid bytes.
 
-    Pairs of bytes in GBK can look like UTF-8 characters of two bytes, but rarely like longer ones.
+    Pairs of bytes in GBK can look like two-byte characters in UTF-8, but rarely like longer characters.
     """
     broken = marked.count("\ufffd")
     long = len(marked.encode().translate(None, _NO_LEADS))
-    return long > 2 * broken  # the replacement character is a long character, too
+    return long > 2 * broken  # the replacement character is itself a long character
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """Guess the encoding: non-ASCII bytes are usually single in Western words, but in pairs in Chinese."""
+    """Guess the encoding: Western words usually have single non-ASCII bytes, and Chinese text has pairs."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 
 
 def decode_rest(raw: bytes) -> str:
-    """Decode the end of a line that was split. An incomplete character at its start is dropped."""
+    """Decode the end of a line that was split, except for an incomplete character at its start."""
     for skipped in range(4):
         try:
             return raw[skipped:].decode()
@@ -84,9 +87,10 @@ _CONTROL = bytes(set(range(32)) - set(b"\0\t\n\r\x07\x08\x0b\x0c\x1b"))
 
 
 def looks_binary(head: bytes) -> bool:
-    """Return whether the first bytes of a file show that it is not text.
+    """Return whether the first bytes of a file show that the file is not a text file.
 
-    Data with null bytes (holes in truncated logs), control characters or other encodings is still text.
+    Data is still text if it contains null bytes (holes in truncated logs) or control characters, or if it has
+    another encoding.
     """
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return False
@@ -108,9 +112,9 @@ def _not_utf8(data: bytes) -> bool:  # damaged UTF-8 counts as UTF-8
 
 
 def _noise(data: bytes) -> bool:
-    """Return whether the data has no ASCII letter, digit or space, and is not Chinese.
+    """Return whether the data is not Chinese and contains no ASCII letter, digit, or space.
 
-    The output of programs contains at least one of these.
+    The output of programs is Chinese or contains at least one of these characters.
     """
     if re.search(rb"[A-Za-z0-9\s]", data):
         return False

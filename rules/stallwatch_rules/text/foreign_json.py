@@ -1,4 +1,4 @@
-"""Read JSON that another program wrote, or that was truncated, damaged or forged."""
+"""Read JSON that other programs wrote, or that is truncated, damaged, or forged."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Any
 
 import msgspec
 
-#: Errors of decoding bytes that are not valid JSON: wrong form, not UTF-8, nested too deeply.
+#: Errors of decoders for bytes that are not valid JSON: they have the wrong form, are not UTF-8, or are
+#: nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-MAX_DEPTH = 100  #: maximum nesting of containers; functions that walk them recurse as deeply
-MAX_VALUES = 100_000  #: maximum number of values; a few YAML aliases can expand to billions
+MAX_DEPTH = 100  #: maximum nesting of containers; functions that process containers recurse as deeply
+MAX_VALUES = 100_000  #: maximum number of values; a few YAML aliases can expand to billions of values
 _LONGEST_WHOLE = 20  # maximum number of characters of a 64-bit integer
 
 
 def read_json(data: str | bytes) -> Any:
-    """Return the value in the text; raise `ValueError` if the text is not JSON.
+    """Return the value that the text contains. Raise `ValueError` if the text is not JSON.
 
-    Whole numbers that need more than 64 bits are floats (if necessary, infinity), so that no arithmetic
-    fails. Lone surrogates, which cannot be written, become question marks.
+    Whole numbers that do not fit in 64 bits become floats (or infinity), so that arithmetic does not fail.
+    Lone surrogates, which cannot be encoded, become question marks.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
@@ -34,7 +35,7 @@ def _whole(digits: str) -> int | float:
 
 
 def without_surrogates(value: Any) -> Any:
-    """Replace lone surrogates in the texts of a value by question marks."""
+    """Replace lone surrogates with question marks in all texts of a value."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
@@ -45,7 +46,11 @@ def without_surrogates(value: Any) -> Any:
 
 
 def require_bounded(root: Any, most: int = MAX_VALUES, depth: int = MAX_DEPTH) -> Any:
-    """Return the value. Raise `RecursionError` if it is nested too deeply, or refers to itself too often."""
+    """Check the size and the nesting of a value, and return the value.
+
+    Raise `RecursionError` if the value has too many parts or is nested too deeply. A part to which the value
+    refers twice counts twice.
+    """
     count, containers = 0, [(root, 0)]
     while containers:
         value, level = containers.pop()

@@ -1,9 +1,9 @@
-"""Read pickles that another program wrote, or that were truncated, damaged or forged, without unpickling.
+"""Read pickles that other programs wrote, or that are truncated, damaged, or forged, without unpickling.
 
-The opcodes are those of ``pickletools`` (Python's standard library, pickletools.py) that make numbers, texts,
-lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp). An
-opcode that names a class, calls a function or refers to an external object is rejected before its argument is
-read.
+The reader accepts only those opcodes of ``pickletools`` (Python's standard library, pickletools.py) that
+create numbers, texts, lists, tuples, and dictionaries. torch writes such pickles (2.13,
+torch/csrc/jit/serialization/pickler.cpp). An opcode that names a class, calls a function, or refers to an
+external object is rejected before its argument is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from stallwatch_rules.text.foreign_json import require_bounded, without_surrogates
 
 MOST_BYTES = 64 << 20
-MOST_VALUES = 2_000_000  #: maximum number of values; a value that the pickle refers to twice counts twice
+MOST_VALUES = 2_000_000  #: maximum number of values; a value to which the pickle refers twice counts twice
 MOST_DEPTH = 64
 
 _DATA = frozenset(
@@ -32,15 +32,18 @@ _ALLOWED = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opco
 _NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _FEW = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_KEYS = (str, bytes, int, float, bool, type(None))  # types that are hashed directly
+_KEYS = (str, bytes, int, float, bool, type(None))  # types whose values are hashed directly
 
 
 class PickleRefusedError(ValueError):
-    """A pickle that was rejected. It is damaged, too large, or contains more than plain data."""
+    """Error for a rejected pickle, which is damaged, too large, or contains more than plain data."""
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return the value in a pickle. Raise `PickleRefusedError` with the reason if it is rejected."""
+    """Return the value that a pickle contains.
+
+    If the pickle is rejected, raise `PickleRefusedError` with the reason.
+    """
     if len(data) > MOST_BYTES:
         raise PickleRefusedError(f"is larger than {MOST_BYTES >> 20} MiB")
     machine = _Machine(io.BytesIO(data))
@@ -54,12 +57,12 @@ def read_pickle(data: bytes) -> Any:
 
 
 class _Machine:
-    """The stack and the memo of one pickle."""
+    """The stack and the memo of the pickle that is read."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         self.stream = stream
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # the stack at each mark
+        self.below: list[list[Any]] = []  # for each open mark, the stack before it
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:

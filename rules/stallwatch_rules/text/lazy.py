@@ -1,7 +1,7 @@
 """Compile regular expressions on first use.
 
-There are hundreds of expressions, and a run uses a few: compiling all of them takes a fifth of the start-up
-time of a watched command.
+There are hundreds of expressions, but a run uses only a few. Compiling all of them would take a fifth of the
+start-up time of a watched command.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _NAMES += ("pattern", "flags", "groups", "groupindex")
 
 
 def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return an object that behaves like ``re.compile(pattern, flags)``, but is compiled on first use.
+    """Return an object that behaves like ``re.compile(pattern, flags)`` but is compiled on first use.
 
-    ``match.re`` is the compiled pattern: compare its text, not the object.
+    ``match.re`` is the compiled pattern and not this object. To compare patterns, compare their texts.
     """
     return cast("re.Pattern[AnyStr]", _Lazy(pattern, flags))
 
 
 class _Compiled:
-    """A pattern that was compiled, and has the methods of the compiled pattern as attributes."""
+    """A pattern after its compilation. Its attributes are the methods of the compiled pattern."""
 
     def __init__(self, pattern: Any, flags: int) -> None:
         self._given = pattern, flags
@@ -37,6 +37,6 @@ class _Lazy(_Compiled):
             raise AttributeError(name)
         compiled = re.compile(*self._given)
         self.__dict__.update({each: getattr(compiled, each) for each in _NAMES})
-        # The attributes are found faster without the `__getattr__` of the class.
+        # Without the `__getattr__` of the class, Python finds the attributes faster.
         self.__class__ = _Compiled  # type: ignore[assignment]
         return getattr(compiled, name)

@@ -1,7 +1,7 @@
-"""Derive the template of a message: its text without numbers, addresses, IDs and paths.
+"""Derive the template of a message: its text without numbers, addresses, IDs, and paths.
 
 ``masked`` returns a template for display. ``template_key`` and ``skeleton`` return keys for tables, and are
-about 60 times as fast. Decision 27 lists the modules with other templates, and the reasons.
+about 60 times as fast. Decision 27 lists the modules that use other templates, with the reasons.
 """
 
 from __future__ import annotations
@@ -24,28 +24,32 @@ _VARYING = lazy(
     r"|(?P<n>\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?)"
 )
 _REPEATED = lazy(r"(?<!\s)\s*\[repeated (\d{1,9})x across cluster\].*$")
-#: Bytes omitted from a line's key: digits, the letters of hexadecimal numbers and the signs that join them.
+#: Bytes that are removed from the key of a line: digits, letters of hexadecimal numbers, and characters that
+#: join them.
 _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 
 def template_key(text: bytes) -> bytes:
-    """Return a key that all lines of the same message share. The key is not suitable for display."""
+    """Return a key that is the same for all lines with the same message.
+
+    The key is not suitable for display.
+    """
     return text.translate(None, _DROPPED)
 
 
 def skeleton(text: str) -> str:
     """Return the ``template_key`` of a line as text."""
-    # Removing letters from bytes is ten times as fast as from text.
+    # It is ten times as fast to remove letters from bytes as from text.
     return template_key(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def masked(text: str) -> str:
-    """Return the message with a word in brackets for each varying part: ``worker <n> lost <path>``."""
+    """Return a message in which a word in brackets replaces each varying part: ``worker <n> lost <path>``."""
     return _VARYING.sub(_name, _REPEATED.sub("", text))
 
 
 def repeats(text: str) -> tuple[str, int]:
-    """Return a message and its number of repetitions. Ray appends this number if it combines equal lines."""
+    """Return a message without Ray's count of repetitions, and the count. Ray combines equal lines."""
     found = _REPEATED.search(text)
     return (text[: found.start()], int(found[1])) if found else (text, 1)
 

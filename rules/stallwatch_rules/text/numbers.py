@@ -1,4 +1,4 @@
-"""Read numbers as trainers print them: ``2.1E+00``, ``5,000``, ``nan``, ``1 day, 0:03:34``."""
+"""Parse numbers as trainers print them: ``2.1E+00``, ``5,000``, ``nan``, ``1 day, 0:03:34``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _UNITS = lazy(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def duration(text: str) -> float | None:
-    """Return a duration in seconds; ``None`` if the text is not a duration.
+    """Return the duration in a text in seconds, or ``None`` if the text is not a duration.
 
     Examples: ``0:03:34``, ``2 days, 6:39:40``, ``10:27``, ``2h 3m 4s``.
     """
-    if text.replace(":", "").isdecimal():  # a fast path for the usual form
+    if text.replace(":", "").isdecimal():  # a faster way for the most common form
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
         if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():
@@ -38,6 +38,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lowercase, with the same length, so that positions in it stay the same."""
+    """Return the text in lowercase with the same length, so that all positions in it remain valid."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

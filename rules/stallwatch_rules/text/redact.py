@@ -1,9 +1,9 @@
-"""Remove secrets from text before it is stored, shown, sent or learned from.
+"""Remove secrets from text before the text is stored, shown, sent, or used for learning.
 
-``secret_shapes.json`` lists secrets: tokens of known services, credentials in addresses, values with names
-that suggest secrets, and the user's name in home paths. A site can add patterns. The search takes linear time
-(google-re2), and one quick search skips text without secrets, which is nearly all text. Line ends are not
-changed, so many lines can be redacted together.
+``secret_shapes.json`` lists forms of secrets: tokens of known services, credentials in addresses, values
+whose names suggest secrets, and the user's name in home paths. A site can add patterns. The search takes
+linear time (google-re2). A quick search first skips text without secrets, which is nearly all text. Line ends
+are not changed, so many lines can be redacted together.
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ import re2
 from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
-#: Variable with a site's patterns, one per line, which every process that is started later inherits.
+#: Environment variable with the patterns of a site, one per line. All processes that are started later
+#: inherit it.
 SITE_PATTERNS = "STALLWATCH_REDACT_PATTERNS"
 
 _HERE = Path(__file__)
 _SCHEMES = msgspec.json.decode(
     _HERE.with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-# Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
-# two that only earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
-SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is hidden; the host can be a token
-HOST_SCHEMES = _SCHEMES["host"]  #: schemes of users' servers; the address stays, but the path can be a token
-OPEN_SCHEMES = _SCHEMES["open"]  #: schemes with only a secret password, or not only for chats
+# Schemes of chat addresses in Apprise 2.3.0 (apprise/plugins/*.py, protocol and secure_protocol), and two
+# schemes from earlier versions. ``add_schemes`` adds the schemes of later versions when Apprise is loaded.
+SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is masked; the host can be a token
+#: schemes for users' own servers; the address is kept, but the path can be a token
+HOST_SCHEMES = _SCHEMES["host"]
+#: schemes with no secret except a password, or schemes that are not only for chats
+OPEN_SCHEMES = _SCHEMES["open"]
 _chat_schemes = SECRET_SCHEMES
 
 
-SITE = "site"  #: the source of a configuration's patterns
-_MOST_GROUPS = 100  # maximum number of groups in a site's pattern (the search time is quadratic)
+SITE = "site"  #: source of the patterns from a configuration
+_MOST_GROUPS = 100  # maximum number of groups in a pattern of a site, because the search time is quadratic
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """The form of one kind of secret, and how it is masked."""
+    """The form of one kind of secret, and the mask that replaces the secret."""
 
     id: str
-    hint: str  #: a pattern that is fast to search for and matches wherever the shape matches
-    pattern: str  #: regular expression; group 1 is kept, and the other groups are checked
+    hint: str  #: a pattern for a fast search; it matches wherever the shape can match
+    pattern: str  #: regular expression; group 1 is kept, and checks inspect the other groups
     source: str = SITE
-    check: str = ""  #: name of the check in ``_CHECKS`` that confirms a secret
+    check: str = ""  #: name of the check in ``_CHECKS`` that confirms the secret
     mask: str = "***"
 
 
@@ -64,13 +67,14 @@ _FILE = msgspec.json.decode(_HERE.with_name("secret_shapes.json").read_bytes(), 
 
 
 def redact(text: str, *, homes: bool = True) -> str:
-    """Return the text with its secrets masked; redacting the result again changes nothing.
+    """Return the text with its secrets masked. If the result is redacted again, it does not change.
 
-    ``homes=False`` keeps the user's name in home paths, for a path that the reader must recognize.
+    ``homes=False`` does not mask the user's name in home paths. Use it for a path that the reader must
+    recognize.
     """
     data = text.encode(
         "utf-8", "surrogatepass"
-    )  # lone surrogates (undecodable bytes of a log) come back unchanged
+    )  # lone surrogates (bytes of a log that cannot be decoded) are returned unchanged
     engine = _engine()
     if engine.hints.search(data) is None:
         return text
@@ -78,20 +82,20 @@ def redact(text: str, *, homes: bool = True) -> str:
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the kinds of secrets that are masked in a text, with their counts, but without home paths."""
+    """Yield the kinds of secrets that a text contains, with their counts. Home paths are not included."""
     found: dict[str, int] = {}
     _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
     yield from found.items()
 
 
 class LineMasker:
-    """Masker of the lines of one stream, in portions. It recognizes private keys that span portions."""
+    """Masker for the lines of one stream. It also recognizes private keys whose lines arrive separately."""
 
     def __init__(self) -> None:
         self.after_key = False  #: True if the last line belonged to a private key
 
     def __call__(self, line: str) -> str:
-        """Return the next line, masked."""
+        """Return the next line with its secrets masked."""
         clean = redact(line)
         if self.after_key:
             clean = mask_key_end(clean)
@@ -100,7 +104,7 @@ class LineMasker:
 
 
 def redact_part(part: str, clean: str) -> str:
-    """Mask secrets in a part of a line, as if the whole line were masked. No part of a secret remains."""
+    """Mask the secrets in a part of a line as if the whole line were masked. No part of a secret remains."""
     if part in clean:
         return part
     masked = redact(part)
@@ -108,12 +112,15 @@ def redact_part(part: str, clean: str) -> str:
 
 
 def mask_key_end(line: str) -> str:
-    """Mask the end of a private key. The line follows another line of the key."""
+    """Mask the end of a private key in a line that follows another line of the key."""
     return _KEY_END.sub(lambda found: f"{found[1]}***", line)
 
 
 def is_key_line(line: str) -> bool:
-    """Return whether a line is a full line of a private key. The next line can then be its shorter end."""
+    """Return whether a line is a full line of a private key.
+
+    The next line can then be the key's shorter end.
+    """
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
 
@@ -126,7 +133,7 @@ _KEY_END = lazy(
 
 
 def add_schemes(names: Iterable[str]) -> None:
-    """Mask addresses of all chat services that Apprise supports. Call this when Apprise is loaded."""
+    """Mask the addresses of all chat services that Apprise supports. Call this after Apprise is loaded."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}
     new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
@@ -136,7 +143,7 @@ def add_schemes(names: Iterable[str]) -> None:
 
 
 def use_site_patterns(patterns: Sequence[str]) -> None:
-    """Mask matches of these patterns, too, in this process and in processes that it starts later."""
+    """Also mask the matches of these patterns, in this process and in processes that it starts later."""
     before = os.environ.get(SITE_PATTERNS, "")
     if (given := "\n".join(patterns)) != before:
         os.environ[SITE_PATTERNS] = given
@@ -144,7 +151,7 @@ def use_site_patterns(patterns: Sequence[str]) -> None:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return the reason why a pattern of a site cannot be used; an empty string if it can be used."""
+    """Return the reason why a site's pattern cannot be used, or an empty string if it can be used."""
     try:
         compiled = re2.compile(_encoded(pattern), _options())
     except re2.error as error:
@@ -160,11 +167,12 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    return pattern.encode("utf-8", "surrogatepass")  # a site's pattern can contain text that is not UTF-8
+    # a site's pattern may contain text that is not valid UTF-8
+    return pattern.encode("utf-8", "surrogatepass")
 
 
 class _Engine:
-    """The shapes of all secrets. Each of them is compiled when it is first needed."""
+    """The shapes of all secrets. Each shape is compiled on first use."""
 
     def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
         self.shapes = shapes
@@ -178,7 +186,7 @@ class _Engine:
         self._compiled: list[tuple[Any, Callable[[Any], bytes]] | None] = [None] * len(shapes)
 
     def masked(self, data: bytes, homes: bool, found: dict[str, int] | None = None) -> bytes:
-        """Return the masked text; `found` receives the number of masks of each shape."""
+        """Return the masked text. `found` receives the number of secrets of each shape."""
         parts: list[bytes] = []
         done = 0
         while (hit := self.hints.search(data, done)) is not None:
@@ -186,14 +194,15 @@ class _Engine:
             end = data.find(b"\n", hit.end())
             line = start
             while end >= 0 and self.keys.search(data[line:end]) is not None:
-                line, end = end + 1, data.find(b"\n", end + 1)  # a key's short last line follows a long one
+                # the short last line of a key follows a long line
+                line, end = end + 1, data.find(b"\n", end + 1)
             end = len(data) if end < 0 else end
             parts += data[done:start], self._masked_line(data[start:end], homes, found)
             done = end
         return b"".join((*parts, data[done:]))
 
     def _masked_line(self, line: bytes, homes: bool, found: dict[str, int] | None) -> bytes:
-        # The set returns no match when it runs out of memory; in that case every shape is tried.
+        # The set returns no match if it runs out of memory. In this case, all shapes are tried.
         for index in sorted(self._which.Match(line) or range(len(self.shapes))):
             shape = self.shapes[index]
             if shape.mask != "***" and not homes:
@@ -207,7 +216,7 @@ class _Engine:
 
     def _compile(self, index: int) -> tuple[Any, Callable[[Any], bytes]]:
         shape = self.shapes[index]
-        lines = r"\n" in shape.pattern and shape.source != SITE  # the shape of a key's last line
+        lines = r"\n" in shape.pattern and shape.source != SITE  # the shape of the last line of a key
         expression = re2.compile(_encoded(shape.pattern), _options(lines=lines))
         made = self._compiled[index] = (expression, _replacement(shape, expression.groupindex))
         return made
@@ -223,7 +232,7 @@ def _engine() -> _Engine:
     def filled(pattern: str) -> str:
         return _FRAGMENT.sub(lambda found: fragments[found[1]], pattern)
 
-    own = [
+    packaged = [
         msgspec.structs.replace(shape, hint=filled(shape.hint), pattern=filled(shape.pattern))
         for shape in _FILE.shapes
     ]
@@ -232,7 +241,7 @@ def _engine() -> _Engine:
         for number, pattern in enumerate(os.environ.get(SITE_PATTERNS, "").splitlines(), 1)
         if not pattern_problem(pattern)
     ]
-    return _Engine([*site, *own], fragments["KEY_LINE_HINT"])
+    return _Engine([*site, *packaged], fragments["KEY_LINE_HINT"])
 
 
 _FRAGMENT = lazy(r"\{\{(\w+)\}\}")
@@ -244,11 +253,11 @@ def _either(names: Iterable[str]) -> str:
 
 def _options(*, lines: bool = False, groups: bool = True) -> Any:
     options = re2.Options()
-    options.never_nl = not lines  # matches do not span lines, unless the pattern needs it
+    options.never_nl = not lines  # matches do not span lines, except for patterns that contain a line end
     options.never_capture = not groups
-    options.encoding = re2.Options.Encoding.LATIN1  # any bytes, not only UTF-8
+    options.encoding = re2.Options.Encoding.LATIN1  # accept any bytes, not only UTF-8
     options.log_errors = False
-    options.max_mem = 64 << 20  # a set of this many hints needs more than the default of 8 MiB
+    options.max_mem = 64 << 20  # a set of all hints needs more than the default of 8 MiB
     return options
 
 
@@ -275,11 +284,11 @@ _QUOTE = lazy(rb"\\?[\"'`]")
 _NAMED = ("named", "random")
 
 
-# ---- secrets, and text that only looks like one
+# ---- secrets, and texts that only look like secrets
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether the text has letters in both cases. A token does, but a hash or a timestamp does not."""
+    """Return whether a text has letters in both cases. Tokens have both, but hashes and timestamps do not."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -289,23 +298,23 @@ def _is_key(match: Any) -> bool:
 
 
 def _is_key_material(value: bytes) -> bool:
-    """Return whether a value can be a key. A hexadecimal hash and a single long word are not keys."""
+    """Return whether a value can be part of a key. Hexadecimal hashes and single long words cannot."""
     return value != value.lower() and value != value.upper() and any(char in b"0123456789" for char in value)
 
 
 def _ends_key(match: Any) -> bool:
-    """Return whether a match can end a key: it follows a line of a key, and its length fits Base64."""
+    """Return whether a match can be a key's end: it follows a line of a key, and its length fits Base64."""
     before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
     return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
 
 
 def _is_filled(match: Any) -> bool:
-    r"""Return whether the line continues, for example with the rest of a key that contains ``\n``."""
+    r"""Return whether the line continues, for example with more of a key that contains ``\n``."""
     return bool(match.group(b"secret").strip())
 
 
 def _is_no_revision(match: Any) -> bool:
-    """Return whether a match is a W&B key, and not the hash of a commit, which has the same form."""
+    """Return whether a match is a W&B key rather than the hash of a commit, which has the same form."""
     return _REVISION.search(match.group(1)) is None
 
 
@@ -335,17 +344,18 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 _REVISION = lazy(rb"(?i)(?:commit|revision|\brev|sha1?|hash|digest|git|artifact|version)[^\n]{0,24}$")
 
-# Owners, before "token" or "key". Models have tokens, too (eos_token, cls_token, image_token), and tables
-# have keys.
+# Words before "token" or "key" that show who owns the token or key. Models also have tokens (eos_token,
+# cls_token, image_token), and tables have keys.
 _OWNERS = _FILE.lowercase("owners_of_secrets")
 _NO_OWNERS = _FILE.lowercase("owners_of_other_tokens_and_keys")
 _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Return the owner that a name gives to a token or a key, such as ``hf`` in ``hf_token``.
+    """Return the owner of a token or key according to its name, such as ``hf`` for ``hf_token``.
 
-    The result is empty if the name gives none, and ``None`` if it names a password or a similar secret.
+    The result is empty if the name does not contain an owner. It is ``None`` if the name is that of a
+    password or a similar secret.
     """
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
     if last == b"id" and owners:
@@ -355,12 +365,12 @@ def _owner(name: bytes) -> bytes | None:
     return owners[-1] if owners else b""
 
 
-# Values that programs print if no secret is set, and code in tracebacks (``api_key=self.api_key``).
+# Values that programs print if no secret is set, and code in tracebacks, such as ``api_key=self.api_key``.
 _NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
-# ``hf_…`` in advice: at most a token's beginning. A longer text may be a shortened secret.
+# ``hf_…`` in advice shows at most the beginning of a token. A longer text may be a shortened secret.
 _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 
@@ -373,7 +383,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
     owner = _owner(name)
     if owner in _NO_OWNERS:
         return False
-    # Names of environment variables are in uppercase.
+    # Environment variables have names in uppercase.
     if owner is None or owner in _OWNERS or (owner and name.isupper()):
         return len(value) >= (3 if name.isupper() else 4) and value[:1].isascii()
     enough = len(value) >= 8 if name.isupper() else _PLAIN.fullmatch(value) is not None
@@ -381,7 +391,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
 
 
 def _looks_random(value: bytes) -> bool:
-    """Return whether a value resembles a random key: it has digits and letters, and is not a number."""
+    """Return whether a value can be a random key: it contains digits and letters, and is not a number."""
     lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
     return mixed and not _is_number(value)
