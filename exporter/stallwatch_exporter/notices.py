@@ -22,7 +22,7 @@ _LINES: dict[tuple[int, int], OutputLine] = {}
 
 
 def line_of(descriptor: int) -> OutputLine:
-    """Return the state of the last line in a descriptor's file, which stdout and stderr can share."""
+    """Return the state of the last line in the descriptor's file; stdout and stderr can share a file."""
     try:
         file = os.fstat(descriptor)
     except OSError:
@@ -77,7 +77,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the ``with`` block, whose name in notices is `what`; report only one error for each name."""
+        """Run the ``with`` block and report its error in a notice that names `what`, once for each name."""
         try:
             yield
         except Exception as error:
@@ -94,7 +94,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for the work after the command ended, whose errors must not change the exit code."""
+    """Return a guard for work after the command ended; errors in this work must not change the exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 

@@ -53,11 +53,11 @@ _TRIES = 8
 _MOST_OTHERS = 64  # maximum number of known agents in addition to those that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # seconds of a post that are spent on waiting for hosts that did not respond before
+_SPARE_SECONDS = 0.25  # seconds per post for waiting for hosts that did not respond before
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
-_SIBLING_SECONDS = 5.0  # maximum seconds that the agent that posts for its host takes to respond
+_SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again
-_MISSING_SECONDS = 900.0  # seconds after which an agent that the coordinator no longer lists is forgotten
+_MISSING_SECONDS = 900.0  # seconds to remember an agent that the coordinator no longer lists
 _KEPT_SECONDS = 3600.0  # seconds between two updates of the secret file's timestamp
 
 
@@ -100,7 +100,7 @@ class HttpBacking:
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
         self._members: dict[str, Member] = {}  # agents that can merge, by the id of their host
-        self._missing: dict[str, float] = {}  # time since which the coordinator has not listed them
+        self._missing: dict[str, float] = {}  # time when the coordinator stopped listing an agent, by host id
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
@@ -218,7 +218,7 @@ class HttpBacking:
         for index, peer in enumerate(ahead):
             if self._closed:
                 return None
-            # Search for the first agent alone, because it nearly always answers.
+            # Query the first agent alone, because it nearly always answers.
             is_new, began = peer.is_new, time.monotonic()
             for other in ahead[index : index + (_AT_ONCE if index else 1)]:
                 other.look(signed)
@@ -230,7 +230,7 @@ class HttpBacking:
                     return None
                 continue
             if peer.hello is not None and peer.hello.agent == self._agent:
-                break  # this name means this agent's own host
+                break  # the agent that responded is this agent itself
             if (answer := self._try(peer, reports, signed, end, tried)) is not None:
                 return answer
         return self._merge_here(reports)
@@ -238,7 +238,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent, and then to the agent to which it redirects."""
+        """Post the reports to an agent; if it redirects to another agent, post them to that agent."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -358,7 +358,7 @@ class HttpBacking:
     def _open(self) -> Signed | None:
         """Start listening, and return the identity that signs requests.
 
-        As long as there is no secret, return ``None``: the agent then works alone.
+        Return ``None`` while there is no secret; the agent then works alone.
         """
         if self._signed is None and not self._no_secret:
             try:
@@ -369,7 +369,9 @@ class HttpBacking:
                 return None
             if secret is None:
                 return None
-            count = itertools.count(time.time_ns())  # above all numbers of earlier agents with the same name
+            count = itertools.count(
+                time.time_ns()
+            )  # starts above all numbers of earlier agents with the same name
             self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
@@ -414,7 +416,9 @@ class HostReports:
         self._clock = clock
         self._changed = threading.Condition()
         self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report and its arrival, by agent
-        self._carried: dict[str, tuple[object, ...]] = {}  #: news that the coordinator has received, by agent
+        self._carried: dict[
+            str, tuple[object, ...]
+        ] = {}  #: last news that the coordinator received, by agent
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
         self._round = 0

@@ -1,8 +1,9 @@
 """Combine the incidents of a run's agents into incidents of the run. The only other input is the clock.
 
-This module treats an agent's incident as ``watching.episodes`` treats a problem, with two differences. First,
-agents detect the same event at different times, so a new incident waits for the reports of other hosts, and
-later reports also join it. Second, another coordinator may already have reported the incident.
+This module treats an agent's incident in the way that ``watching.episodes`` treats a problem, with two
+differences. First, agents detect the same event at different times, so a new incident waits for the reports
+of other hosts, and later reports also join it. Second, another coordinator may already have reported the
+incident.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
 GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
-LATE_SECONDS = 120.0  #: maximum seconds until a crash affects the last host, because of launchers' timeouts
+LATE_SECONDS = (
+    120.0  #: maximum seconds from a crash on a host to its effect on the last host (launcher timeouts)
+)
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
 _WAITING = ("unfinished", "behind", "diverged")  # reasons for blame that imply that ranks wait in collectives
 _UPDATE_SECONDS = 60.0  # seconds between two reports of frequently changing values
@@ -120,7 +123,7 @@ class RunEpisodes(Episodes):
 
     @property
     def has_news(self) -> bool:
-        """Return whether a change has not been reported yet."""
+        """Return whether an open episode has a change that has not been reported yet."""
         return any(one.changed and not one.closed for one in self._episodes)
 
     def _count(self, known: Incident) -> None:
@@ -149,7 +152,7 @@ class RunEpisodes(Episodes):
         """Add a change of an agent's incident to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
-            # The agent seemed lost and posts again, so this is another incident with its own end.
+            # The agent was considered lost but posts again, so this is a separate incident with its own end.
             lost.troubles[f"{trouble.id} lost"] = lost.troubles.pop(trouble.id)
             self._known.pop(trouble.id, None)
         super().take(trouble)
@@ -252,12 +255,15 @@ class RunEpisodes(Episodes):
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
         """Set the stacks of all hosts' ranks and the blamed rank and host.
 
-        The reported location is kept once the stall is over. It is also kept while later snapshots are less
-        certain, because a host that has lost its connection soon seems silent, and the ranks that hang begin
-        to end. It is also kept if a silent host posts again while its ranks, possibly together with other
-        ranks, wait in a collective, because the connections between the ranks are broken. It is also kept if
-        only hosts that had posted their stacks are silent now: they lost their connection during the stall.
-        It is also kept if the host of the blamed rank no longer posts.
+        The reported location is kept in these cases:
+
+        * The stall is over.
+        * Later snapshots are less certain. A host that has lost its connection soon seems silent, and the
+          ranks that hang begin to end.
+        * A silent host posts again while its ranks, possibly together with other ranks, wait in a
+          collective. In this case, the connections between the ranks are broken.
+        * All hosts that are silent now had posted their stacks. They lost their connection during the stall.
+        * The host of the blamed rank no longer posts.
         """
         reported, now = episode.reported, view.stacks
         before = reported.stacks if reported is not None else None
@@ -278,7 +284,7 @@ class RunEpisodes(Episodes):
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode, for as long as agents may still report it."""
+        """Return whether to keep a closed episode because agents may still report it."""
         now = self._clock()
         episode.closed_at = now if episode.closed_at is None else episode.closed_at
         return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
@@ -303,10 +309,10 @@ def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallS
 
 
 def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether the hosts that are blamed now, for being silent, had posted their stacks before.
+    """Return whether all hosts that are newly blamed for being silent had posted their stacks before.
 
-    Such a host lost its connection during the stall, which other ranks had caused. A host that was already
-    blamed for its silence stays blamed.
+    Such a host lost its connection during a stall that other ranks had caused. A host that was already blamed
+    for its silence stays blamed.
     """
     blamed = {*before.silent} if before.why == "unreachable" else set()
     silenced = {*now.silent} - blamed
@@ -314,9 +320,10 @@ def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
 
 
 def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether hosts are blamed now for being silent, and the blamed ranks do not respond either.
+    """Return whether silent hosts are blamed now, and no host of the ranks that were blamed before posts
+    stacks.
 
-    This is the view of a coordinator whose hosts leave it for another one, as after a partition.
+    A coordinator sees this if its hosts switch to another coordinator, for example after a network partition.
     """
     if before.why == "unreachable" or now.why != "unreachable" or not before.odd:
         return False
@@ -324,12 +331,12 @@ def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
 
 
 def _blamed(stacks: StallStacks | None) -> object:
-    """Return the parts of a stack snapshot that concern users."""
+    """Return the parts of a stack snapshot whose changes are reported to users."""
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
 def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
-    """Return an agent's incident with the coordinator's times, a qualified id and the name `host`.
+    """Return an agent's incident with the coordinator's times, a qualified id, and the name `host`.
 
     `host` is the name of the agent's host in the run. `ahead` is the number of seconds by which the agent's
     clock is ahead of the coordinator's clock.
@@ -358,7 +365,7 @@ def in_brief(incident: Incident) -> Incident:
 
 
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
-    """Return the newest state of each incident in these ledgers of reported incidents."""
+    """Return the newest state of each incident in the given ledgers of reported incidents."""
     found: dict[str, Incident] = {}
     for incident in (one for ledger in ledgers for one in ledger):
         before = found.get(incident.id)
@@ -373,9 +380,9 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return the incidents that stay in the ledger, by id.
 
-    Open and recently closed incidents stay. The last incident of each kind and rule stays too, because the
-    next coordinator continues its number. `held` contains aliases of open incidents; incidents with these
-    aliases also stay.
+    Open and recently closed incidents stay. The last incident of each kind and rule also stays, because the
+    next coordinator continues the numbering from it. `held` contains aliases of open incidents; incidents
+    with these aliases also stay.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}
