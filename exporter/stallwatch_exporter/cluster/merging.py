@@ -26,9 +26,8 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
 GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
-LATE_SECONDS = (
-    120.0  #: maximum seconds from a crash on a host to its effect on the last host (launcher timeouts)
-)
+#: Maximum seconds from a crash on one host until it affects the last host, because of launchers' timeouts.
+LATE_SECONDS = 120.0
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
 _WAITING = ("unfinished", "behind", "diverged")  # reasons for blame that imply that ranks wait in collectives
 _UPDATE_SECONDS = 60.0  # seconds between two reports of frequently changing values

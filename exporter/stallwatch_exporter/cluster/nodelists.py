@@ -16,7 +16,7 @@ _LONGEST = 253  # maximum length of a hostname (RFC 1035 and RFC 1123)
 
 
 class BadNodeList(ValueError):
-    """The text is not a list of hosts, or it has too many hosts."""
+    """Raised if the text is not a list of hosts, or if it has too many hosts."""
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def _hosts(text: str) -> Iterator[str]:
 
 
 def _terms(text: str) -> Iterator[str]:
-    """Yield the parts between commas that are not in brackets."""
+    """Split the text at commas outside brackets, and yield the parts."""
     began, depth = 0, 0
     for at, character in enumerate(text):
         if character == "," and not depth:
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names that a term describes. If it has several brackets, the last one varies fastest."""
+    """Yield all names that a term describes. With several brackets, the last one varies fastest."""
     if not parts:
         yield ""
         return

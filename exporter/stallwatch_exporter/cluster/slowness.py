@@ -1,4 +1,4 @@
-"""Find the host that slows the other hosts down, from the ranks' steps, and manage its incident."""
+"""Compare the ranks' steps to find a host that slows the other hosts down, and manage its incident."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class UnacknowledgedSteps:
             return [self._paces(rank, steps) for rank, steps in self._steps.items() if steps]
 
     def acknowledged(self, number: int) -> None:
-        """Remove the steps of this report and of earlier reports."""
+        """Remove the steps of the report with this number, and of all earlier reports."""
         with self._lock:
             for known in [posted for posted in self._posted if posted <= number]:
                 for rank, count in self._posted.pop(known).items():
@@ -105,7 +105,7 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in a report; `ledger` contains the incidents of which users were notified."""
+        """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
         if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
