@@ -36,7 +36,7 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text."""
+    """Return one line of advice if the command starts ranks on other hosts, or an empty string otherwise."""
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
         return ""
@@ -53,7 +53,7 @@ def advice(
 
 
 def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -> list[str]:
-    """Return the options of ``stallwatch run`` that the agents on other hosts need too."""
+    """Return the options of ``stallwatch run`` that the agents on other hosts also need."""
     found = ["--name", name] if name else []
     for option, value, variable in (
         ("--run", join.run, "STALLWATCH_JOIN_RUN"),
@@ -78,7 +78,7 @@ class _Start(NamedTuple):
 
     @property
     def variables(self) -> list[str]:
-        """Names of the ``STALLWATCH_…`` variables, which agents on other hosts need too."""
+        """Names of the ``STALLWATCH_…`` variables, which agents on other hosts also need."""
         return [
             name for name in sorted(self.environ) if name.startswith("STALLWATCH_") and self.environ[name]
         ]
@@ -92,7 +92,8 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before the program at index `at`, or advice if there is none."""
+        """Return the command with an agent before the program at index `at`, or advice if no program is
+        known."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"

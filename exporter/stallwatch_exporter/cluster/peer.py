@@ -1,4 +1,4 @@
-"""Represent another agent that can merge the run: find its port, and post reports to it."""
+"""Represent another agent that can merge the run's reports: find its port, and post reports to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, P
 
 ANSWER_SECONDS = 2.0  #: maximum seconds that an agent takes to respond
 RETRY_SECONDS = 10.0  #: maximum seconds until the next search for an agent that did not respond
-# First pause, which doubles each time, because agents start within seconds of each other.
+# First pause between two searches; it is short because agents start within seconds of each other. Each
+# further pause is twice as long.
 _FIRST_RETRY_SECONDS = 1.0
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
@@ -90,7 +91,7 @@ class Connection(http.client.HTTPConnection):
             raise
 
     def end(self) -> None:
-        """Shut down the connection, so that a thread that waits on it wakes."""
+        """Shut down the connection to wake up a thread that waits on it."""
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
@@ -127,7 +128,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; return the response's status, body, ``Content-Encoding`` and signature."""
+        """Send a request; return the response's status, body, ``Content-Encoding``, and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -187,7 +188,7 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Search for the agent in a thread, unless it was found, or did not respond a short time ago."""
+        """Search for the agent in a thread, unless it was found or recently did not respond."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -238,7 +239,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports; return ``None`` if the agent does not respond, or rejects the reports."""
+        """Post the reports; return ``None`` if the agent does not respond or rejects the reports."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -270,7 +271,8 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The cause may only be that the kept connection was too old.
+                # The persistent connection may just have been too old, so ask the agent for its identity
+                # again.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:
                     break

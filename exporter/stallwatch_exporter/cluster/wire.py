@@ -1,7 +1,7 @@
 """Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
 
-Durations are ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ. Every
-report contains everything that its host knows about open incidents, so that any agent can replace the
+Times are sent as ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ.
+Every report contains everything that its host knows about open incidents, so any agent can replace the
 coordinator.
 """
 
@@ -25,7 +25,7 @@ MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one pos
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
 QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
 SILENT_BEATS = 3.0  #: a host without a post for this many beats is silent
-_BEATS_BEFORE = 8.0  # the next post is due after this part (1/8) of the time to the threshold, or since it
+_BEATS_BEFORE = 8.0  # divisor: the next post is due after 1/8 of the time until or since the threshold
 
 
 def is_quiet(quiet: float, threshold: float | None) -> bool:
@@ -44,18 +44,18 @@ class Paces(msgspec.Struct, frozen=True):
     """Durations, in seconds, of one rank's steps that no coordinator has acknowledged."""
 
     rank: int
-    before: int  #: number of earlier steps of this rank, with which a receiver detects repeated steps
+    before: int  #: number of earlier steps of this rank, used by receivers to detect repeated steps
     steps: list[int]
-    own: list[float]  #: time of each step without the rank's waits for other ranks
+    own: list[float]  #: duration of each step, without the time in which the rank waits for other ranks
     whole: list[float]
     tokens: list[int] = []  #: tokens of each step; empty if they are not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """Report of one agent, which watches a host, or only a rank under ``srun … stallwatch run``."""
+    """Report of one agent, which watches a host, or a single rank under ``srun … stallwatch run``."""
 
     key: str  #: key of the run
-    agent: str  #: unique id: host id, process id and start time of the agent
+    agent: str  #: unique id: host id, process id, and start time of the agent
     host: str
     host_id: str  #: id from `host.host_id`, because several hosts can have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
@@ -114,7 +114,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def digest_of(members: Sequence[Member]) -> int:
-    """Return a checksum of a list, so that the list is sent only to hosts that have another one."""
+    """Return a checksum of a list, so that the list is sent only to hosts that have a different list."""
     return zlib.crc32(msgspec.json.encode(members))
 
 
@@ -129,7 +129,7 @@ class Reply(msgspec.Struct, kw_only=True):
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
     ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts
-    #: Incidents of the run that were sent and are open or recently closed, in brief. The next coordinator
+    #: Shortened incidents of the run that were sent and are open or recently closed. The next coordinator
     #: does not send these incidents again.
     ledger: list[Incident] = []
     escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
