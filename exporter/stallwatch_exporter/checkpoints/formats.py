@@ -1,13 +1,14 @@
 """Check files of tensors in bounded memory and without unpickling them.
 
-safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the header
-as JSON, at most 100 MB; then the tensors' bytes without gaps. The library is not used because it rejects an
-invalid file without naming the invalid tensor, maps the whole file into memory, and is not always installed.
+A safetensors file (huggingface/safetensors, README) starts with the header's length in eight bytes,
+little-endian. The header follows as JSON, at most 100 MB, and then the tensors' bytes without gaps. This
+module does not use the library, because it rejects an invalid file without naming the invalid tensor, maps
+the whole file into memory, and is not always installed.
 
-``torch.save``: a zip archive with a pickle and a member per storage. The pickle writes a tensor as a call of
-``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, in which the storage is a persistent id
-``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``, ``_tensor.py``). In opcodes:
-``BINPERSID``, an integer, then the integers and the tuple of the size.
+``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle contains each
+tensor as a call of ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
+storage is a persistent id ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
+``_tensor.py``). The opcodes are ``BINPERSID``, an integer, and then the integers and the tuple of the size.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def check_safetensors(path: Path) -> Iterator[Fault]:
 
 
 def tensor_names(path: Path) -> set[str]:
-    """Return the names of the tensors in a safetensors file; none if its header cannot be read."""
+    """Return the names of the tensors in a safetensors file; an empty set if its header cannot be read."""
     try:
         return set(_header(path)[0])
     except (OSError, _BadHeader):
@@ -134,7 +135,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _span(entry: Any) -> tuple[int, int] | None:
-    """Return where the bytes of a tensor begin and end; ``None`` if the header's entry is invalid."""
+    """Return the start and the end of a tensor's bytes; ``None`` if the header's entry is invalid."""
     if not isinstance(entry, dict):
         return None
     offsets, shape = entry.get("data_offsets"), entry.get("shape")
@@ -175,7 +176,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
     If `partitioned`, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design.
-    For torch's format before 1.6, a bare pickle, only the beginning is checked.
+    Before version 1.6, torch wrote a bare pickle; only the beginning of such a file is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):
@@ -201,7 +202,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
 
 
 class PickleFacts(msgspec.Struct):
-    """What the pickle of a torch file shows about tensors, storages, and world sizes."""
+    """Facts about tensors, storages, and world sizes from the pickle of a torch file."""
 
     tensors: int = 0
     empty: list[str] = []  #: names of tensors of shape [0], as far as known
@@ -210,7 +211,7 @@ class PickleFacts(msgspec.Struct):
 
 
 def facts_of(path: Path) -> PickleFacts | None:
-    """Return the facts in the pickle of a torch file; ``None`` if it cannot be read."""
+    """Return the facts in the pickle of a torch file; ``None`` if the file cannot be read."""
     try:
         return _read(path)[0]
     except (OSError, zipfile.BadZipFile, *_UNREADABLE):

@@ -54,8 +54,10 @@ class Options:
     progress: OnProgress | None = None
     limits: Limits | None = None
     baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
-    parallel: Parallel | None = None  #: reading in several processes; the diagnosis is the same
-    scratch: str | None = None  #: folder for copies of records from archives; by default, the system's
+    parallel: Parallel | None = None  #: options for parallel reading; they do not affect the diagnosis
+    scratch: str | None = (
+        None  #: folder for copies of records from archives; by default, the system's temporary one
+    )
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
@@ -81,7 +83,7 @@ class UserFiles(NamedTuple):
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: snapshots and dumps that show where ranks were; no logs
+    rank_files: list[LogFile]  #: snapshots and dumps, not logs, that show where ranks were
     run_folders: list[str]  #: run folders that Stallwatch stored
     notes: list[Message]  #: notes on added folders
 
@@ -94,7 +96,7 @@ class RunResult(NamedTuple):
 
 
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
-    """Read files, folders, globs, archives and ``-``, and diagnose their run.
+    """Read files, folders, globs, archives, and standard input (``-``), and diagnose their run.
 
     Inputs that cannot be read are listed as problems; the others are diagnosed.
     """
@@ -146,9 +148,9 @@ def diagnose_run(
 ) -> RunResult:
     """Diagnose files as the logs of one run.
 
-    `folders` are the run folders of the hosts, whose records add facts. `rank_files` show where the ranks
-    were; they are used only if the agent did not record the ranks' stacks. Inputs that cannot be read are
-    added to `problems`, and the diagnosis contains all problems.
+    `folders` are the run folders of the hosts; their records add facts to the diagnosis. `rank_files` show
+    where the ranks were; they are used only if the agent did not record the ranks' stacks. Inputs that cannot
+    be read are added to `problems`, and the diagnosis contains all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -194,7 +196,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return a note that the time limit ended the reading of `files` files, with `unread` bytes left."""
+    """Return a note that the time limit was reached while `files` files still had `unread` bytes to read."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
@@ -203,7 +205,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files, and return statistics and notes on the content that was not read."""
+    """Read the files, and return statistics, and notes about the content that was not read."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []

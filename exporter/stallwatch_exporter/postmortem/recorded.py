@@ -1,4 +1,4 @@
-"""Read what the agents recorded about a run: its ending, open incidents, stacks, and last diagnosis."""
+"""Read the agents' records of a run: its ending, open incidents, stacks, and last diagnosis."""
 
 from __future__ import annotations
 
@@ -48,11 +48,13 @@ class Recorded(NamedTuple):
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
-    stall_continues: bool = False  #: the agent that reported the stall still watches it
+    stall_continues: bool = False  #: True if the agent that reported the stall still watches it
     quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
     findings: Sequence[Incident] = ()  #: open fatal findings, and slow hosts
-    watched: bool = False  #: the agent still watches the run
-    end: Incident | None = None  #: incident of the run's end, if the agent's own record lacks the end
+    watched: bool = False  #: True if the agent still watches the run
+    end: Incident | None = (
+        None  #: incident of the run's end, if the agent's own record does not contain the end
+    )
     threshold: float | None = None  #: threshold, in seconds, of the run's last phase
     unheard: float | None = None  #: Unix time of the last report of an agent that ended before the run
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
@@ -105,7 +107,7 @@ def _of_agent(given: Path) -> Recorded:
     if known is not None and known.failed is False:
         stall, findings = None, []
     quiet = None
-    if stall is not None and watching:  # both times are of the agent's clock
+    if stall is not None and watching:  # both times are from the agent's clock
         lasted = max(stall.stalled_seconds or 0.0, info.updated_at - stall.quiet_since)
         stall = replace(stall, stalled_seconds=lasted)
     elif watching and info.quiet_since is not None and info.threshold:
@@ -136,7 +138,7 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
     with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
         for line in lines:
-            if b'"versions"' not in line:  # most events are of other kinds, and a long run has many
+            if b'"versions"' not in line:  # skip the many events of other kinds without decoding them
                 continue
             with suppress(*NOT_JSON):  # skip a truncated line
                 event = from_json(line, dict[str, Any])
@@ -235,10 +237,10 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
     """Return the record of the host that failed first.
 
-    If no host failed, return a host that has not finished, or the host that finished last. After a rank is
-    lost, other hosts fail within moments, and launchers wait for their other ranks before they end.
-    Therefore, a host on which a signal ended a rank takes precedence over hosts that failed at about the same
-    time.
+    If no host failed, return the record of a host that has not finished, or of the host that finished last.
+    After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
+    they end. Therefore, a host on which a signal ended a rank takes precedence over hosts that failed at
+    about the same time.
     """
     failed = [part for part in parts if part.ending is not None and part.ending.failed]
     if failed:
@@ -269,10 +271,10 @@ def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
     """Return the stacks of all hosts at the last stall.
 
-    These are the stacks that the agents combined during the run, unless the stacks in the records of the
-    hosts, when combined, give a more certain result.
+    These are the stacks that the agents combined during the run, unless combining the stacks in the hosts'
+    records gives a more certain result.
     """
-    # An incident that an agent sent alone has no hosts, and stacks only from the agent's host.
+    # An incident that an agent sent alone names no hosts, and has only the stacks of the agent's own host.
     last = next((each for each in reversed(merged) if each.hosts and each.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     recorded_stacks = by_host(
@@ -328,7 +330,7 @@ def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | No
 def _was_open(incident: Incident, started: float) -> bool:
     """Return whether the incident was still unresolved when the run ended.
 
-    An incident that was closed before the last agent started (at `started`) would have been reopened by it.
+    The last agent, which started at `started`, would have reopened an incident that was closed before.
     """
     if incident.became_end:
         return incident.updated_at >= started
@@ -409,7 +411,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    # Any text other than the rule page's is about this run. Version 0.1 stored plain text.
+    # A text that differs from the rule page's text is about this run. Version 0.1 stored plain text.
     why = stall.primary.why
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
@@ -419,9 +421,9 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Return whether the logs show later steps, so that the run continued after the incident.
+    """Return whether the logs show later steps, which means that the run continued after the incident.
 
-    After the loss of a rank, later steps are those of other ranks, so they do not count.
+    After the loss of a rank, later steps do not count, because they are steps of other ranks.
     """
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
@@ -433,7 +435,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
-    can be truncated, because the disk was full, or deleted.
+    can be deleted, or truncated because the disk was full.
     """
     if known.folder is None:
         return diagnosis
