@@ -55,9 +55,8 @@ class Options:
     limits: Limits | None = None
     baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
     parallel: Parallel | None = None  #: options for parallel reading; they do not affect the diagnosis
-    scratch: str | None = (
-        None  #: folder for copies of records from archives; by default, the system's temporary one
-    )
+    #: Folder for copies of records from archives; by default, the system's temporary folder.
+    scratch: str | None = None
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:

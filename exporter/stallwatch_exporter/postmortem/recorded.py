@@ -52,9 +52,7 @@ class Recorded(NamedTuple):
     quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
     findings: Sequence[Incident] = ()  #: open fatal findings, and slow hosts
     watched: bool = False  #: True if the agent still watches the run
-    end: Incident | None = (
-        None  #: incident of the run's end, if the agent's own record does not contain the end
-    )
+    end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
     threshold: float | None = None  #: threshold, in seconds, of the run's last phase
     unheard: float | None = None  #: Unix time of the last report of an agent that ended before the run
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it

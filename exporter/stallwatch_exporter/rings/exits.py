@@ -42,7 +42,7 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process `pid` that ran at `started` (steady time). A repeated `key` has no effect."""
+        """Watch the process `pid`, which ran at `started` (steady time). A repeated `key` has no effect."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -129,7 +129,7 @@ def _of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX" and is_own(folder.stat()):  # for other users, the value is 0
+        if fields[0] in "ZX" and is_own(folder.stat()):  # the value is 0 for processes of other users
             return int(fields[_EXIT_CODE])
     return None
 

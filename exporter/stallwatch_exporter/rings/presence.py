@@ -23,7 +23,8 @@ SAME_PROCESS_SECONDS = 5.0
 def is_there(pid: int, started: float) -> bool:
     """Return whether the process `pid`, which ran at `started` (current wall clock), still runs.
 
-    Zombies and other processes with the same id do not count; processes that cannot be inspected do.
+    Zombies and other processes with the same id do not count as running. Processes that cannot be inspected
+    count as running.
     """
     try:
         process = psutil.Process(pid)

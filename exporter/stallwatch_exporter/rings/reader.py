@@ -62,7 +62,8 @@ def open_file(path: Path) -> int:
 
 
 class RingReader:
-    """Reader of one ring. Raises `LayoutProblem` if the file is no ring, `OSError` if it cannot be opened."""
+    """Reader of one ring. Raises `LayoutProblem` if the file is not a ring, and `OSError` if opening it
+    fails."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -110,7 +111,7 @@ class RingReader:
     def _opened(self) -> Iterator[None]:
         """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
         was_closed = self._fd is None
-        with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
+        with contextlib.suppress(OSError):  # the file was removed, or no descriptor is free; no data is lost
             if was_closed:
                 self._fd = open_file(self.path)
         try:
@@ -141,7 +142,7 @@ class RingReader:
     def _add_draft(self, batch: Batch) -> None:
         """Add the draft of the next record, if it contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read twice, because between two stores, a step can be mixed with the values of another step.
+        # Read the draft twice, because between two stores, it can mix a step with another step's values.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:

@@ -1,9 +1,9 @@
 """Start the command, pass its output through and into a queue of bytes, and wait for the command to end.
 
-If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
-bars; otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
+If the agent's own output is a terminal, the command gets a pseudo-terminal, so it still draws its progress
+bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
 real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
-pseudo-terminal, so that the output stays in order.
+pseudo-terminal, which keeps the output in order.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: the bytes do not continue earlier bytes, which were dropped or of another file
+    fresh: bool = False  #: true if earlier bytes were dropped, or belong to another file
     stream: str = "stdout"
     rank: int | None = None  #: rank of the whole source, if known
 
 
 class ByteQueue:
-    """Bounded queue of output, which drops and counts excess bytes, so that the command never waits."""
+    """Bounded queue of output. It drops and counts excess bytes, so the command never has to wait."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.dropped = 0  #: number of lines (or parts of lines) that were dropped
@@ -128,7 +128,7 @@ class ByteQueue:
 class Pump:
     """Copy `source` to `target` and the queue until the source ends, or is empty after `finish`.
 
-    The buffer is allocated at the start, so that the output is still passed on if memory runs out.
+    The buffer is allocated at the start, so the output is still passed on if memory runs out.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Pump:
         """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        self._thread.join()  # only the agent's own output can delay this; it would delay the command too
+        self._thread.join()  # only the agent's own output can delay this, as it would delay the command
         os.close(self._wake_write)
         os.close(self._wake_read)
 
@@ -255,10 +255,11 @@ class Capture:
             self._terminals.clear()
             out, err = stdout, stderr
         if self._carried and self.problem is None:
-            with contextlib.suppress(OSError):  # the agent works without a keeper process
+            with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Python buffers up to 8 KiB of output to a pipe. In a hang, these lines are the important ones.
+            # Python buffers up to 8 KiB of output to a pipe. After a hang, the lines in this buffer are the
+            # important ones.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:

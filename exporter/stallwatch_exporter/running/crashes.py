@@ -1,9 +1,9 @@
-"""Find the process that crashed in a run although the command returned 0, from all evidence of the end.
+"""Use all evidence of a run's end to find a process that crashed although the command returned 0.
 
 A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
 ``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
-evidence. The others are the exit codes of its programs, from the kernel; the last report of each interpreter;
-the last step of the run; and, if no process was observed, the log.
+evidence. The other evidence is the programs' exit codes from the kernel, the last report of each interpreter,
+the last step of the run, and, if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
 _AFTER_SECONDS = 1.0  #: seconds after the end of a process from which progress belongs to other processes
-#: Codes of processes that SIGHUP, SIGINT or SIGTERM ended, also in the form of a shell.
+#: Exit codes of processes that SIGHUP, SIGINT, or SIGTERM ended, including the codes that a shell returns.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
 
 Fate = Literal["up", "well", "failed", "silent", "unknown"]
@@ -31,12 +31,12 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     up: bool = False
     code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None`` if unknown
     ended_at: float | None = None  #: steady time, like all times in this class
-    probed: bool = False  #: True if it had a probe that would have reported its end
-    left: bool | None = None  #: the interpreter ended without an error (True), with one (False), or unknown
+    probed: bool = False  #: true if the process had a probe that would have reported its end
+    left: bool | None = None  #: whether the interpreter ended without an error; ``None`` if unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
     run_step: int | None = None  #: last step of the run when the end of the process was detected
-    started: float | None = None  #: time at which it was first seen, or an earlier start time
+    started: float | None = None  #: time when the process was first seen, or an earlier start time
     words: tuple[str, ...] = ()  #: command line, if known
 
     @property
@@ -52,7 +52,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_ray_worker(self) -> bool:
-        """Return whether Ray started the process, so that its exit code has no meaning.
+        """Return whether Ray started the process, in which case its exit code has no meaning.
 
         Ray ends workers with SIGTERM, SIGKILL, or exit code 1. If a worker dies, the call that waits for the
         worker fails (ray 2.60, ``RayActorError``).
@@ -84,7 +84,7 @@ class Reached(msgspec.Struct, frozen=True):
     step: int | None = None
     total: int | None = None
     at: float | None = None  #: time of the run's last step
-    complete: bool = False  #: the steps or the output of the run show that it completed
+    complete: bool = False  #: true if the steps or the output of the run show that it completed
 
     @property
     def short(self) -> bool:

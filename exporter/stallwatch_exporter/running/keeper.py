@@ -25,7 +25,8 @@ class Keeper:
 
         life, self._life = os.pipe()
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        # A scheduler sends the last two to all processes of a job. Signals blocked here stay blocked there.
+        # A scheduler sends the last two to all processes of a job. The child process inherits the blocked
+        # signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ends, signal.SIGUSR1, signal.SIGUSR2))
         targets: list[int] = []
         try:

@@ -25,7 +25,8 @@ class MemoryHeld:
     """Record the highest memory use of each rank and of the whole command."""
 
     def __init__(self) -> None:
-        self.counted: Callable[[], bool | None] = lambda: None  #: returns if the kernel counted an OOM kill
+        #: Returns whether the kernel counted an OOM kill; None if this is unknown.
+        self.counted: Callable[[], bool | None] = lambda: None
         self.killed: Callable[[Kill | None], None] = lambda _: None  #: reports a kill to the OOM counter
         self._ranks: dict[int, float] = {}
         self._all = 0

@@ -90,7 +90,7 @@ def _is_python(words: list[str]) -> bool:
 
 
 def _script(words: Sequence[str]) -> str:
-    """Return the script in ``bash -c SCRIPT``."""
+    """Return the script in ``bash -c SCRIPT``, or an empty string for other commands."""
     if not words or Path(words[0]).name not in _SHELLS:
         return ""
     flags = [at for at, word in enumerate(words) if word.startswith("-") and "c" in word]
