@@ -252,7 +252,7 @@ class Member:
                 (incident for incident in known if incident.status == "open" and alias in incident.aliases),
                 None,
             )
-            used = [number_of(one) for one in known if one.began_as == incident.began_as]
+            used = [number_of(other) for other in known if other.began_as == incident.began_as]
             number = max([incident.episode, *(taken + 1 for taken in used)])
             name = f"{incident.id.rpartition('/')[0]}/{number}"
             self._names[incident.id] = (run.id, run.opened_at) if run else (name, incident.opened_at)

@@ -88,13 +88,13 @@ class RunEpisodes(Episodes):
         """
         self._count(known)
         if self.has(known.id):
-            waiting = next((one for one in self._episodes if known.id in one.troubles), None)
+            waiting = next((episode for episode in self._episodes if known.id in episode.troubles), None)
             if waiting is None or waiting.closed or known.status == "open":
                 return False
             waiting.troubles[known.id] = known
             self._recognise(waiting, known)
             return True
-        before = next((one for one in self._known.values() if one.id == known.id), None)
+        before = next((other for other in self._known.values() if other.id == known.id), None)
         if before is not None and (before.status, before.severity) == (known.status, known.severity):
             return False
         self._known |= dict.fromkeys(known.aliases, known)
@@ -118,12 +118,12 @@ class RunEpisodes(Episodes):
 
     def awaits(self, name: str) -> bool:
         """Return whether the incident is open and no agent has reported it yet."""
-        return any(name in one.troubles and not one.closed for one in self._episodes)
+        return any(name in episode.troubles and not episode.closed for episode in self._episodes)
 
     @property
     def has_news(self) -> bool:
         """Return whether an open episode has a change that has not been reported yet."""
-        return any(one.changed and not one.closed for one in self._episodes)
+        return any(episode.changed and not episode.closed for episode in self._episodes)
 
     def _count(self, known: Incident) -> None:
         """Record that the incident's number is in use, so that no later incident gets its id."""
@@ -131,7 +131,7 @@ class RunEpisodes(Episodes):
 
     def has(self, name: str) -> bool:
         """Return whether the run has an incident with this id."""
-        return any(name == one.id or name in one.merged for one in self._episodes)
+        return any(name == episode.id or name in episode.merged for episode in self._episodes)
 
     def begin(self, trouble: Incident) -> Episode:
         """Begin an episode for an agent's incident.
@@ -167,7 +167,11 @@ class RunEpisodes(Episodes):
         """
         mine, before = episode.id, episode.reported
         merged, over = episode.merged, known.status == "resolved"
-        rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
+        rest = [
+            incident
+            for incident in episode.troubles.values()
+            if not is_over(incident) and incident.id not in known.aliases
+        ]
         if over and known.id != mine and (rest or before is not None):
             merged[known.id] = known.opened_at  # a host without a connection closed its part of the incident
             return
@@ -191,7 +195,8 @@ class RunEpisodes(Episodes):
         if episode.closed:
             since = self._clock() - (-KEPT_SECONDS if episode.closed_at is None else episode.closed_at)
             failed = any(
-                one.kind == "ended" or one.resolution == "run-failed" for one in episode.troubles.values()
+                incident.kind == "ended" or incident.resolution == "run-failed"
+                for incident in episode.troubles.values()
             )
             late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is reported
             return since < LATE_SECONDS and (failed or late)
@@ -246,8 +251,8 @@ class RunEpisodes(Episodes):
         if episode.reported is not None:  # the opening time identifies notifications, but clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
-        folded.hosts = sorted({one.host for one in episode.troubles.values()})
-        if any(one.kind == "stall" for one in episode.troubles.values()):
+        folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
+        if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
         return folded
 
@@ -266,7 +271,11 @@ class RunEpisodes(Episodes):
         """
         reported, now = episode.reported, view.stacks
         before = reported.stacks if reported is not None else None
-        going = {name for name, one in episode.troubles.items() if one.kind == "stall" and not is_over(one)}
+        going = {
+            name
+            for name, incident in episode.troubles.items()
+            if incident.kind == "stall" and not is_over(incident)
+        }
         if not going or now is None:
             folded.stacks = before or folded.stacks
         elif reported is None or before is None:
@@ -293,7 +302,7 @@ class RunEpisodes(Episodes):
 
         A host without a connection to the other hosts reports the incident under an id of its own.
         """
-        return next((one.merged for one in self._episodes if one.id == incident.id), {})
+        return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:
@@ -366,7 +375,7 @@ def in_brief(incident: Incident) -> Incident:
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
     """Return the newest state of each incident in the given ledgers of reported incidents."""
     found: dict[str, Incident] = {}
-    for incident in (one for ledger in ledgers for one in ledger):
+    for incident in (entry for ledger in ledgers for entry in ledger):
         before = found.get(incident.id)
         if before is None or (before.updated_at, len(before.aliases)) <= (
             incident.updated_at,

@@ -69,14 +69,14 @@ class UnacknowledgedSteps:
 
     def _paces(self, rank: int, steps: Iterable[tuple[int, RankStep]]) -> Paces:
         known = list(steps)
-        counted = any(own.tokens for _, own in known)
+        counted = any(rank_step.tokens for _, rank_step in known)
         return Paces(
             rank,
             self._counts[rank] - len(known),
             [step for step, _ in known],
-            [_rounded(own.own) for _, own in known],
-            [_rounded(own.whole) for _, own in known],
-            [round(own.tokens) for _, own in known] if counted else [],
+            [_rounded(rank_step.own) for _, rank_step in known],
+            [_rounded(rank_step.whole) for _, rank_step in known],
+            [round(rank_step.tokens) for _, rank_step in known] if counted else [],
         )
 
 
