@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
 UNKNOWN_FAILURE = "unknown-failure"  #: rule name of an ending or a silence that no rule page explains
-RANK_GONE = "rank-gone"  #: rule name of a rank that something other than its own program ended; has no page
+RANK_GONE = "rank-gone"  #: rule name of a rank that was ended from outside its program; has no rule page
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
@@ -44,13 +44,13 @@ class Incident(msgspec.Struct, kw_only=True):
     ``watching.episodes`` combines these problems.
     """
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>" with the values at the opening; never changes
+    id: str  #: "<run>/<kind>/<rule>/<episode>", set when the incident opens; never changes
     run: str
     kind: Kind
     rule: str
     severity: Severity
     status: Status
-    episode: int  #: counts 1, 2, … for each run, kind, and rule
+    episode: int  #: number of the episode, counted from 1 for each run, kind, and rule
     opened_at: float
     updated_at: float
     resolved_at: float | None = None
@@ -61,7 +61,7 @@ class Incident(msgspec.Struct, kw_only=True):
     step: int | None = None
     total_steps: int | None = None
     last_loss: float | None = None
-    stalled_since: float | None = None  #: last sign of progress before the stall; see `quiet_since`
+    stalled_since: float | None = None  #: last time of progress before the stall; see `quiet_since`
     stalled_seconds: float | None = None  #: seconds from `stalled_since` to the last update or the end
     threshold_seconds: float | None = None
     learning: bool = False  #: True if the default threshold is used, because the run's durations are unknown
@@ -69,15 +69,15 @@ class Incident(msgspec.Struct, kw_only=True):
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
-    exception: str = ""  #: short form, if no rule matches the cause: ``ValueError: message (train.py:8)``
+    exception: str = ""  #: summary of the exception if no rule matches: ``ValueError: message (train.py:8)``
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
-    hosts: list[str] = []  #: hosts that reported it, if the run has several; `host` is the host of `rank`
+    hosts: list[str] = []  #: reporting hosts, if the run has several hosts; `host` is the host of `rank`
     attempt: int = 0  #: number of the job attempt
-    aliases: list[str] = []  #: ids of the agents' incidents as "<agent> <id>", for a run over several hosts
+    aliases: list[str] = []  #: ids of the merged incidents, as "<agent> <id>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause
     folder: str = ""  #: folder of the run on the incident's host
     kept: Text = ""  #: location of the run's record, if it is not in the state folder
@@ -93,7 +93,8 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def quiet_since(self) -> float:
-        """Time of the last sign of progress before the stall, from which its duration is measured."""
+        """Time of the last sign of progress before the stall; the stall's duration is measured from this
+        time."""
         if self.stalled_since is not None:
             return self.stalled_since
         # Records of versions 0.1 and 0.2.0 contain only the threshold and the duration, updated at intervals.
@@ -123,13 +124,13 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def closing(self) -> Message:
-        """How the closed incident ended, in words such as ``recovered`` or ``ended with the run: failed``."""
+        """Phrase for how the incident ended, such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 
     @property
     def stage(self) -> str:
-        """Stage of the notification: ``open``, ``worse`` (a warning became critical) or ``resolved``."""
+        """Stage of the notification: ``open``, ``worse`` (a warning became critical), or ``resolved``."""
         if self.status == "open" and self.severity == "critical" and self.history:
             return "worse" if self.history[0].severity != "critical" else "open"
         return self.status

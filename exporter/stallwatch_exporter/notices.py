@@ -34,7 +34,7 @@ def begin_line(stream: TextIO) -> None:
     """End the command's last line with a newline if it has none, for example after a progress bar."""
     try:
         line = line_of(stream.fileno())
-    except (OSError, ValueError, AttributeError):  # not a file, so it receives no output of the command
+    except (OSError, ValueError, AttributeError):  # not a file, so it contains no output of the command
         return
     if not line.ended:
         line.ended = True
@@ -85,8 +85,9 @@ class Guard:
             if what not in self._reported:
                 self._reported.add(what)
                 cause = type(error).__name__
-                with contextlib.suppress(OSError):  # the import can fail if no descriptor is free
-                    # Import here, because ranks and every command load this module.
+                # Import late, because ranks and every command load this module. The import can fail if no
+                # descriptor is free.
+                with contextlib.suppress(OSError):
                     from stallwatch_rules.text.redact import redact
 
                     cause += f": {redact(str(error))}"

@@ -16,7 +16,7 @@ from pathlib import Path
 from stallwatch_exporter.settings import make_home
 
 _OTHERS = 0o077
-_usual = -1  # -1: the umask was not changed
+_usual = -1  # the user's umask; -1 if the umask was not changed
 
 
 def usual_umask() -> int:
@@ -48,7 +48,7 @@ def keep_private(home: Path) -> None:
     If the user gave a group or all accounts access to the folder, the files stay accessible to them. Never
     raises an error.
     """
-    global _usual  # the umask also applies to the whole process
+    global _usual  # like the umask, this value belongs to the whole process
     if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):

@@ -148,10 +148,11 @@ def own_main(module: str) -> list[str]:
 class ServerSettings:
     """Access settings of /metrics and the relay, and the host names that every server accepts."""
 
-    allowed_hosts: tuple[str, ...] = ()  #: besides addresses, ``localhost``, and the machine's names
+    #: Accepted host names, in addition to addresses, ``localhost``, and the machine's names.
+    allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
-    mistake: str = ""  #: error in the settings above, which prevents serving
+    mistake: str = ""  #: error in these settings that prevents serving; empty if there is none
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ class JoinSettings:
 
     mode: str = "auto"  #: "auto" to find the other agents, or "off" to keep each agent separate
     run: str = ""  #: name of the run, if no scheduler identifies it
-    address: str = ""  #: HOST:PORT of the merging host; empty for the first host that responds
+    address: str = ""  #: HOST:PORT of the host that merges reports; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; if empty, all addresses if there is a secret
+    host: str = ""  #: address to listen on; empty for all addresses, which requires a secret
     port: int = 0  #: 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
@@ -176,8 +177,8 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    reserved_ports: tuple[int, ...] = ()  #: skipped in this search, because other programs use them
-    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
+    reserved_ports: tuple[int, ...] = ()  #: ports that are not tried, because other programs use them
+    linger_seconds: float = 30.0  #: seconds that /metrics can stay up after the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM files; if both are set, /metrics uses HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
@@ -185,9 +186,9 @@ class ExporterSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
     stall_floor_seconds: float = 30.0  #: minimum time without progress before a stall is reported
-    stall_start_seconds: float = 1800.0  #: threshold of a phase until its own durations are known
+    stall_start_seconds: float = 1800.0  #: threshold of a phase while its durations are not known
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
-    on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
+    on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: days after which an ended run is removed, at the start of another run
     keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first

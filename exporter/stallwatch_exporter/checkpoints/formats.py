@@ -29,8 +29,10 @@ from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
-MAX_PICKLE = 32 << 20  #: bytes; the pickle contains names and sizes, and separate members contain the numbers
-#: Bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several elements may share a byte.
+#: Maximum bytes of a pickle. The pickle contains only names and sizes; other members contain the numbers.
+MAX_PICKLE = 32 << 20
+#: Number of bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several elements may share a
+#: byte.
 _BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -42,8 +44,8 @@ _BITS = {
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
 _MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # protocols that start with a marker
-_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # start of pickles in protocols 2 to 5
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent id: kind, device, and key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
@@ -58,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False`` if the finding is worth reporting but can be intended
+    fails: bool = True  #: ``False`` if the finding is worth reporting but may be intentional
 
 
 def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
@@ -160,7 +162,7 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether the name or the first bytes of a file show that torch wrote it. Raises `OSError`.
+    """Return whether a file's name or first bytes show that torch wrote it. Raises `OSError` if unreadable.
 
     The extension is not enough, because other programs also use ``.bin``.
     """
@@ -175,8 +177,8 @@ def _start(path: Path) -> bytes:
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
-    If `partitioned`, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design.
-    Before version 1.6, torch wrote a bare pickle; only the beginning of such a file is checked.
+    If `partitioned` is true, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by
+    design. Before version 1.6, torch wrote a bare pickle; only the beginning of such a file is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):

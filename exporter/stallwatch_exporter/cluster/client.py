@@ -48,11 +48,11 @@ from stallwatch_exporter.settings import JoinSettings
 
 POST_SECONDS = 4.0  #: maximum seconds that a post may take
 FIRST_PORT = 19402
-_PORTS = 200  # number of ports, so that runs on one machine listen on different ports
+_PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
 _MOST_OTHERS = 64  # maximum number of known agents in addition to those that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
-_AT_ONCE = 16  # number of concurrent searches for agents
+_AT_ONCE = 16  # maximum number of concurrent searches for agents
 _SPARE_SECONDS = 0.25  # seconds per post for waiting for hosts that did not respond before
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
 _SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
@@ -104,7 +104,8 @@ class HttpBacking:
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
-        self._used: tuple[Peer, float] | None = None  # last agent that accepted reports, with the time
+        # Last agent that accepted reports, and the time of its last response.
+        self._used: tuple[Peer, float] | None = None
         self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
@@ -129,7 +130,7 @@ class HttpBacking:
                 if not self._is_first_here(name):
                     return self._to_sibling(name, report)
             except ConnectionError:
-                continue  # that agent has just ended, so this agent can replace it
+                continue  # the other agent has just ended, so this agent can replace it
             except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
                 self._notices(
                     f"the agent that posts for this host cannot be used ({error}): this one posts for itself"

@@ -41,17 +41,19 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits, in seconds, for when a host counts as silent
-_LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
+# An agent that is silent for this long is lost. Its open incidents close if the run continues.
+_LOST_SECONDS = 60.0
 # After a suspension of this length, another agent has merged the reports, and this agent's data is old.
 _ABSENT_SECONDS = 15.0
-_FORGET_SECONDS = 900.0  # an agent silent for this long is removed, and its open incidents close in any case
+# An agent that is silent for this long is removed, and its open incidents close in any case.
+_FORGET_SECONDS = 900.0
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
 # Maximum total posts per second to a coordinator in a quiet period. With more hosts, each host posts less
 # often.
 _PER_SECOND = 48.0
 _SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
-_SKEWS = 32  # number of posts from which the clock offset of an agent is estimated
+_SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
@@ -70,7 +72,8 @@ class _Agent:
         self.first_at = now
         self.beat = BEAT_SECONDS
         self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
-        self.answered: frozenset[tuple[str, str]] = frozenset()  # incidents in the last reply, with statuses
+        # Ids and statuses of the incidents in the last reply.
+        self.answered: frozenset[tuple[str, str]] = frozenset()
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -135,7 +138,9 @@ class Coordinator:
         self._lock = threading.RLock()
         self._present_at = clock()
         self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
-        self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
+        self._passed_on: dict[
+            str, Incident
+        ] = {}  # incidents that were open when another coordinator took over
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
         self._newest_at = 0.0  # time of the last change to an incident of an agent
@@ -143,7 +148,7 @@ class Coordinator:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        """Set up the state of a run from which no report has arrived."""
+        """Set up the state of a run for which no report has arrived yet."""
         self._agents: dict[str, _Agent] = {}
         self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
         self._absent: dict[
@@ -447,7 +452,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks, such as ``0-7``, of the hosts of `agents`, and of absent hosts."""
+        """Return the folded ranks, such as ``0-7``, for each host of `agents` and for each absent host."""
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(agent.host, []).append(agent.report.ranks)

@@ -19,10 +19,11 @@ from stallwatch_rules.text.lazy import lazy
 MODULE = "stallwatch.integrations.deepspeed"
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prun")
 _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
-_HOSTFILE = "/job/hostfile"  # DeepSpeed 0.19.8, launcher/runner.py
+_HOSTFILE = "/job/hostfile"  # default path in DeepSpeed 0.19.8, launcher/runner.py
 _LONGEST = 600
 _SLOTS = lazy(r"^\s*([\w.-]+)(?:[:\s].*)?$")
-_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")  # allowed before a launcher
+# Words that are allowed before a launcher.
+_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")
 # DeepSpeed's options that take no value.
 _FLAGS = {"no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "quiet"}
 _FLAGS |= {"elastic_training", "bind_cores_to_rank"}

@@ -21,7 +21,7 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-_PATH = 100  # maximum length of a socket's path, in bytes: sockaddr_un of macOS has room for 104
+_PATH = 100  # maximum length of a socket's path, in bytes; sockaddr_un on macOS has room for 104
 
 
 def host_id(hostname: str) -> str:
@@ -37,7 +37,7 @@ def host_id(hostname: str) -> str:
 def is_this_host(name: str, hostname: str) -> bool:
     """Return whether a host name or address means this host. No DNS query is made.
 
-    A loopback address never means this host, because every host has it.
+    A loopback address never means this host, because every host has the same loopback addresses.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))

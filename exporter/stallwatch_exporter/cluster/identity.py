@@ -1,7 +1,7 @@
 """Identify an agent's run from the scheduler, the launcher, and the ranks.
 
 The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded in
-programs under ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+programs under ``srun``, ``sbatch``, and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stallwatch_rules.text.lazy import lazy
 
 Origin = Literal["flags", "slurm", "jobset", "kubeflow", "mpi", "command", "ranks"]
 _LONGEST_JOB = 60
-_LONGEST_NAME = LONGEST - 12  # leaves room for the attempt
+_LONGEST_NAME = LONGEST - 12  # the other 12 characters are for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
 # Pods of a PyTorchJob have names such as <job>-master-0 and <job>-worker-3. Pods of a JobSet, including the
 # JobSets of Kubeflow's trainer, have names such as <set>-<job>-0-0 in the domain <set>.
 _POD = lazy(r"(.+?)-(?:master|worker|launcher|node|replica)-\d+(?:-\d+)?")
 _OF_JOBSET = lazy(r"(?P<pod>[\w-]+-\d+-\d+)\.(?P<set>[\w-]+)(?:\..*)?")
-_TCP = lazy(r"tcp6?://([^;:]+):\d+")  # Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
+_TCP = lazy(r"tcp6?://([^;:]+):\d+")  # example from Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
 _PROGRAMS = {"torchrun", "accelerate", "deepspeed"}
 _MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 _MODULES |= {"deepspeed.launcher.runner"}
@@ -49,7 +49,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if there is no list
     node: int | None = None  #: index of this host among `hosts`
     agents: int | None = None  #: expected number of agents; ``None`` if unknown
-    provisional: bool = False  #: another run can have the same key until the ranks' environment is known
+    provisional: bool = False  #: true if the key may not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
         """Return the run's name, which is the same on all hosts, from `name`, the job, and the attempt."""
@@ -144,7 +144,8 @@ class _Facts:
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
         """Return the value of an option of the launcher, or of `variables` if the option is not set.
 
-        torchrun also reads each option from a variable ``PET_…`` (torch 2.13, distributed/argparse_util.py).
+        torchrun also reads each option from a variable with the prefix ``PET_`` (torch 2.13,
+        distributed/argparse_util.py).
         """
         for alias in (name, *others):
             if alias in self.launcher:
@@ -163,10 +164,11 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
     MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. In a Slurm job, this
-    function must come before `_by_slurm`: mpirun starts only the ranks of other hosts in a step.
+    function must come before `_by_slurm`, because mpirun starts only the ranks of other hosts in a step.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
-    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace names mpirun's host and process.
+    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains mpirun's host and
+    # process.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():

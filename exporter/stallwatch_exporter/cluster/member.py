@@ -132,10 +132,10 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # incidents by id: open, or closed and maybe not reported yet
+        self._mine: dict[str, Incident] = {}  # by id: open incidents, and closed ones that may be unreported
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
-        self._is_known = True  # according to the last reply, users were notified of all changes
+        self._is_known = True  # true if all changes were reported to users, according to the last reply
         self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by id
         self._posted: dict[
             str, tuple[Incident, int]
@@ -146,7 +146,7 @@ class Member:
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
         self._posted_at = -math.inf
-        self._is_unanswered = False  # the last post got no reply
+        self._is_unanswered = False  # true if the last post received no reply
         self._posted_as = _news(self._state)
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
@@ -273,7 +273,8 @@ class Member:
             if done and self._is_settled():
                 if self._others_know():
                     break
-                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would notify again
+                # Otherwise, the next coordinator would notify users again.
+                end = began + timeout + BEAT_SECONDS
             time.sleep(LOOK_SECONDS)
         self._closing = True
         self._wake.set()
@@ -293,7 +294,7 @@ class Member:
             self._wake.clear()
             try:
                 self.round()
-            except Exception as error:  # the agent continues after any error, if necessary alone
+            except Exception as error:  # the agent continues after any error, alone if necessary
                 self._notice(f"reporting to the other hosts failed ({type(error).__name__}: {error})")
                 time.sleep(QUIET_BEAT_SECONDS)
 
@@ -406,7 +407,7 @@ class Member:
 
     def _beat(self) -> float:
         if self._is_unanswered and is_quiet(self._state.quiet, self._state.threshold):
-            return QUIET_BEAT_SECONDS  # retry soon, or the stall is blamed on this host for being silent
+            return QUIET_BEAT_SECONDS  # otherwise, this silent host would soon be blamed for the stall
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
         # The coordinator may end as soon as all hosts know which notifications were sent.

@@ -25,7 +25,8 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
-GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
+#: Seconds that a new incident waits for reports of the other hosts.
+GATHER_SECONDS = 3.0
 #: Maximum seconds from a crash on one host until it affects the last host, because of launchers' timeouts.
 LATE_SECONDS = 120.0
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
@@ -84,7 +85,7 @@ class RunEpisodes(Episodes):
 
         If the incident is closed, it was closed `ago` seconds ago.
 
-        Until an agent reports the incident, it has its own episode, which other incidents can join.
+        Until an agent reports the incident, the incident has its own episode, which other incidents can join.
         """
         self._count(known)
         if self.has(known.id):
@@ -126,7 +127,7 @@ class RunEpisodes(Episodes):
         return any(episode.changed and not episode.closed for episode in self._episodes)
 
     def _count(self, known: Incident) -> None:
-        """Record that the incident's number is in use, so that no later incident gets its id."""
+        """Record that the incident's number is in use, so that no later incident gets the same id."""
         self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
@@ -198,7 +199,7 @@ class RunEpisodes(Episodes):
                 incident.kind == "ended" or incident.resolution == "run-failed"
                 for incident in episode.troubles.values()
             )
-            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is reported
+            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is a new incident
             return since < LATE_SECONDS and (failed or late)
         return super().joins(trouble, episode)
 
@@ -217,7 +218,11 @@ class RunEpisodes(Episodes):
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts take stack snapshots repeatedly
+        drifting = {
+            *DRIFTING,
+            "updated_at",
+            "stacks",
+        }  # without stacks, because hosts take snapshots repeatedly
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
@@ -248,7 +253,7 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
-        if episode.reported is not None:  # the opening time identifies notifications, but clock offsets vary
+        if episode.reported is not None:  # clock offsets vary, but the time identifies notifications
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
@@ -356,8 +361,8 @@ def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
 def in_brief(incident: Incident) -> Incident:
     """Return an incident reduced to the fields that the next coordinator needs to recognize and close it.
 
-    While the incident is open, this includes the stacks of the blamed ranks: the next coordinator may have
-    lost the connection to their host.
+    While the incident is open, the reduced incident includes the stacks of the blamed ranks, because the next
+    coordinator may have lost the connection to their host.
     """
     stacks = incident.stacks
     if stacks is not None:

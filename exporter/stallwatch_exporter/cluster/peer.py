@@ -31,8 +31,9 @@ from stallwatch_exporter.cluster.signing import (
 )
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
-ANSWER_SECONDS = 2.0  #: maximum seconds that an agent takes to respond
-RETRY_SECONDS = 10.0  #: maximum seconds until the next search for an agent that did not respond
+ANSWER_SECONDS = 2.0  #: maximum seconds to wait for the response of an agent
+#: Maximum seconds until the next search for an agent that did not respond.
+RETRY_SECONDS = 10.0
 # First pause between two searches; it is short because agents start within seconds of each other. Each
 # further pause is twice as long.
 _FIRST_RETRY_SECONDS = 1.0
@@ -172,7 +173,7 @@ class Peer:
         self._connection: Connection | None = None
         self._retry_at = float("-inf")
         self._pause = 0.0
-        self._lost = False  # a search or a post got no response
+        self._lost = False  # true if a search or a post got no response
         self._changed = threading.Condition()
         self._search: threading.Thread | None = None
         self._closed = False
@@ -254,7 +255,7 @@ class Peer:
                     )
                 if connection.sock is None:
                     self._connection = None
-                if status == 421:  # another agent has replaced this one
+                if status == 421:  # another agent now listens at this address
                     self.hello = self._greet(where, signed, max(0.05, end - time.monotonic()))
                     continue
                 if status == 200:
@@ -271,8 +272,8 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The persistent connection may just have been too old, so ask the agent for its identity
-                # again.
+                # The persistent connection may just have been too old, so check whether the agent still
+                # responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:
                     break
@@ -280,7 +281,7 @@ class Peer:
         return None
 
     def _greet_again(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello | None:
-        """Ask a known agent for its identity; return ``None`` if it does not respond in time."""
+        """Request the identity of a known agent; return ``None`` if the agent does not respond in time."""
         if seconds <= 0:
             return None
         try:

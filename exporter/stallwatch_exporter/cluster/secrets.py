@@ -18,7 +18,7 @@ HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the st
 _OTHERS = 0o077
 _LENGTH = 64  # length of a secret in a file
 _KEPT_SECONDS = 7 * 86400.0  # seconds without use after which a file's run is considered ended
-_RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute (acdirmax, nfs(5))
+_RETRIED_SECONDS = 90.0  # NFS shows a new file to other hosts within a minute (acdirmax, nfs(5))
 
 
 class NoSecret(Exception):

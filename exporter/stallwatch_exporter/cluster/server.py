@@ -52,7 +52,7 @@ from stallwatch_rules.text.controls import printable
 
 _MOST_AGENTS = 16_384  # maximum number of agents for which the last request number is kept
 _MOST_CONNECTIONS = 4096
-_REPEATED_SECONDS = 600.0  # seconds after which the same problem is reported again
+_REPEATED_SECONDS = 600.0  # seconds until the same problem can be reported again
 _MOST_NOTICES = 200
 
 
@@ -98,7 +98,7 @@ class Request(NamedTuple):
     encoding: str
     sender: str  #: address of the sender
     connection: socket.socket
-    read: Callable[[], bytes]  #: returns the body; raises `Malformed`
+    read: Callable[[], bytes]  #: returns the body; raises `Malformed` if its length is invalid
 
 
 class Response(NamedTuple):
@@ -160,7 +160,7 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                return Response(HTTPStatus.NOT_FOUND)  # not reported: agents try the ports of other agents
+                return Response(HTTPStatus.NOT_FOUND)  # no notice: agents also try the ports of other runs
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)

@@ -37,7 +37,7 @@ _WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
 
 
 class Malformed(Exception):
-    """Raised if a post or a reply cannot be accepted. `status` is the HTTP status of the answer."""
+    """Raised if a post or a reply cannot be accepted. `status` is the HTTP status of the response."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)
@@ -129,7 +129,7 @@ class Answer(msgspec.Struct, kw_only=True):
     """Content of the response to a post."""
 
     reply: Reply
-    refused: dict[str, str] = {}  #: value of `Reply.refused` by agent, if it is not empty
+    refused: dict[str, str] = {}  #: values of `Reply.refused` that are not empty, by agent
 
     def of(self, agent: str) -> Reply:
         """Return the reply for one of the agents in the post."""

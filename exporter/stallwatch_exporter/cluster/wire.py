@@ -24,7 +24,7 @@ MOST_RANKS = 4096  #: maximum number of ranks on one host
 MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one post
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
 QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
-SILENT_BEATS = 3.0  #: a host without a post for this many beats is silent
+SILENT_BEATS = 3.0  #: number of beats without a post after which a host counts as silent
 _BEATS_BEFORE = 8.0  # divisor: the next post is due after 1/8 of the time until or since the threshold
 
 
@@ -66,9 +66,9 @@ class AgentReport(msgspec.Struct, kw_only=True):
     number: int  #: number of this report, which increases with each report
     age: float = 0.0  #: seconds for which the report was delayed; the other ages include this delay
     started_age: float = 0.0
-    clock: float = 0.0  #: Unix seconds by the sender's clock, only to estimate its offset
+    clock: float = 0.0  #: Unix seconds by the sender's clock, used only to estimate the clock's offset
     expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
-    ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
+    ranks: str = ""  #: folded ranks on this host, such as ``8-15``
     world: int = 0
     phase: Phase = "train"
     step: int | None = None
@@ -92,7 +92,7 @@ _AGES = ("started_age", "quiet", "stacks_age", "clock", "ended_age")
 
 
 def aged(report: AgentReport, seconds: float) -> AgentReport:
-    """Return a report as its agent would write it this many `seconds` later."""
+    """Return the report with ages increased by `seconds`, as if its agent had written the report later."""
     ages = {name: at + seconds for name in _AGES if (at := getattr(report, name)) is not None}
     return msgspec.structs.replace(report, **ages)
 
@@ -128,9 +128,10 @@ class Reply(msgspec.Struct, kw_only=True):
     members: list[Member] | None = None  #: null if the host already has the current list
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
-    ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts
+    #: Ruling of the run, which combines the rulings of its hosts.
+    ruling: Ruling | None = None
     #: Shortened incidents of the run that were sent and are open or recently closed. The next coordinator
     #: does not send these incidents again.
     ledger: list[Incident] = []
     escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
-    refused: str = ""  #: reason why the report was refused, in one line for the agent's terminal
+    refused: str = ""  #: reason for the refusal of the report, as one line for the agent's terminal

@@ -54,7 +54,8 @@ class Options:
     progress: OnProgress | None = None
     limits: Limits | None = None
     baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
-    parallel: Parallel | None = None  #: options for parallel reading; they do not affect the diagnosis
+    #: Options for reading in several processes. They do not affect the diagnosis.
+    parallel: Parallel | None = None
     #: Folder for copies of records from archives; by default, the system's temporary folder.
     scratch: str | None = None
 
@@ -84,7 +85,7 @@ class UserFiles(NamedTuple):
     problems: list[InputProblem]
     rank_files: list[LogFile]  #: snapshots and dumps, not logs, that show where ranks were
     run_folders: list[str]  #: run folders that Stallwatch stored
-    notes: list[Message]  #: notes on added folders
+    notes: list[Message]  #: notes about run folders that were added
 
 
 class RunResult(NamedTuple):
@@ -195,7 +196,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return a note that the time limit was reached while `files` files still had `unread` bytes to read."""
+    """Return a note that reading stopped at the time limit, with `unread` bytes of `files` files left."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
@@ -255,7 +256,7 @@ def _passed_over(binary: Sequence[str]) -> str:
 
 
 def _too_many(count: int, first: str) -> InputProblem:
-    """Return the problem that a run has too many files for one diagnosis."""
+    """Return the problem to report if a run has too many files for one diagnosis."""
     others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
     return InputProblem(
         first,

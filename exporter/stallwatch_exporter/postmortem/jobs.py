@@ -43,7 +43,7 @@ class JobsResult:
     diagnosis: Diagnosis  #: diagnosis of the only job, or of the `reported` job
     problems: list[InputProblem] = field(default_factory=list)
     jobs: list[JobSummary] = field(default_factory=list)  #: newest job first; empty if there is only one job
-    paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that contain only this job
+    paths: dict[str, list[str]] = field(default_factory=dict)  #: paths that contain only this job, by job
 
 
 class NoSuchJob(ValueError):
@@ -149,7 +149,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: highest in trouble, lowest without training output."""
+    """Return a job's priority in the report: 2 in trouble, 1 with training output, 0 without."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

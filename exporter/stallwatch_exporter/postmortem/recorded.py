@@ -37,7 +37,7 @@ from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _NEAR_SECONDS = 60.0  # torchrun waits up to 30 seconds for ranks to end after SIGTERM
-_BY_PEERS = (-15, -6)  # sent by other processes: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
+_BY_PEERS = (-15, -6)  # signals of other processes: SIGTERM of a launcher, SIGABRT of NCCL's watchdog
 
 
 class Recorded(NamedTuple):
@@ -57,9 +57,9 @@ class Recorded(NamedTuple):
     unheard: float | None = None  #: Unix time of the last report of an agent that ended before the run
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
     lacking: Sequence[Message] = ()  #: notes on missing parts of the record
-    info: AgentInfo | None = None  #: record of the agent itself
+    info: AgentInfo | None = None  #: record that the agent wrote about itself
     elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
-    versions: Mapping[int, Mapping[str, str]] = {}  #: rank → versions of the packages that it imported
+    versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
@@ -131,7 +131,7 @@ def _of_agent(given: Path) -> Recorded:
 
 
 def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield each rank that reported the versions of its packages, with these versions."""
+    """Yield each rank that reported package versions, together with these versions."""
     from stallwatch_exporter.watching.probe_events import versions_in
 
     with suppress(OSError), open_regular(folder / "events.jsonl") as lines:

@@ -52,7 +52,8 @@ def with_other_hosts(
     known = {_agent_of(own)}
     with suppress(OSError):
         for name in sorted(os.listdir(parent)):  # noqa: PTH208
-            is_other = name != place.name and not (parent / name).is_symlink()  # a link may lead anywhere
+            # Skip links, which may point anywhere.
+            is_other = name != place.name and not (parent / name).is_symlink()
             info = read_info(parent / name) if is_other else None
             if info is not None and info.key == own.key and _agent_of(info) not in known:
                 known.add(_agent_of(info))

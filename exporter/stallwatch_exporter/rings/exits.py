@@ -27,7 +27,7 @@ _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
 _INFO_EXIT = 1 << 3
-_EXIT_CODE = 49  # index among the fields after the name, starting at 0
+_EXIT_CODE = 49  # index in the fields after the process name, counted from 0
 
 
 class Exits:
@@ -59,7 +59,7 @@ class Exits:
             with self._lock:
                 self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
                 self._watched[fd] = pid, key
-        except (OSError, RuntimeError):  # no descriptor or thread is available: the code stays unknown
+        except (OSError, RuntimeError):  # without a free descriptor or thread, the code stays unknown
             os.close(fd)
 
     def close(self) -> None:

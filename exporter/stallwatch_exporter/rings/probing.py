@@ -30,7 +30,8 @@ BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # maximum number of records per ring and poll; more records would add no information
 _ORPHAN_SECONDS = 86400.0
-_FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping does not always update the file's time
+# This time is long, because a write through a mapping does not always update the file's time.
+_FOREIGN_SECONDS = 30 * 86400.0
 _QUOTES = lazy(r"[\"\n\r\\]")
 
 
@@ -100,7 +101,8 @@ class RankProcess(RingReader):
         self.was_up = False  #: the process was running at an earlier read
         self.step: int | None = None  #: last step that the process reported
         self.stepped_at: float | None = None
-        self.words: tuple[str, ...] = ()  #: command line at the process's first step
+        #: Command line at the process's first step.
+        self.words: tuple[str, ...] = ()
         #: True or False if the process reported its end, without or with an error; None if it did not.
         self.left: bool | None = None
         self.is_worker = False  #: the process started while another process of its rank trained
@@ -131,7 +133,7 @@ class RankProcess(RingReader):
         if self._events_until > MOST_BYTES:  # no probe writes more bytes
             return
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == MOST_BYTES:  # skip this part of a line that is longer than any probe's
+        if not whole and len(data) == MOST_BYTES:  # skip the start of a line that is longer than any probe's
             whole = data
         self._events_until += len(whole)
         for line in whole.splitlines():
@@ -184,7 +186,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # avoids one open file for each past process
+            if not is_up:  # do not keep a file open for each past process
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -292,7 +294,8 @@ class Probing:
         later = [each for each in processes if each not in stepping and each.header.started > stepped_at]
         trains = bool(later) and lead.is_up
         for process in later:
-            process.is_worker = process.is_worker or trains  # a worker stays one after the rank has ended
+            # A worker remains a worker after the rank has ended.
+            process.is_worker = process.is_worker or trains
         # A launcher that restarts its ranks starts new processes, which have new rings.
         return [*stepping, *(process for process in later if not process.is_worker)]
 

@@ -77,7 +77,7 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # draft at the last call
+        self._shown = b""  # bytes of the draft at the last call
         self._last = Record(self.header.rank, 0, 0.0, {})  # last record that was returned
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: records that the writer itself could not write
@@ -142,7 +142,7 @@ class RingReader:
     def _add_draft(self, batch: Batch) -> None:
         """Add the draft of the next record, if it contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read the draft twice, because between two stores, it can mix a step with another step's values.
+        # Read the draft twice: between two stores of the writer, it can mix values of two steps.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:

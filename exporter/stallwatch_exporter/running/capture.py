@@ -239,7 +239,7 @@ class Capture:
         environment = dict(os.environ if environ is None else environ)
         self.problem: str | None = None  #: reason why the output is not passed through, or None
         self._pumps: list[Pump] = []
-        self._carried: list[tuple[int, int]] = []  # descriptors to read from and to write to
+        self._carried: list[tuple[int, int]] = []  # pairs of descriptors to read from and to write to
         self._keeper: Keeper | None = None
         self._terminals: list[tuple[int, int]] = []  # pairs of a pseudo-terminal and its real terminal
         channels: list[int] = []  # descriptors for the command to write to

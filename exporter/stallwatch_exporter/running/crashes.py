@@ -16,7 +16,8 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
-_AFTER_SECONDS = 1.0  #: seconds after the end of a process from which progress belongs to other processes
+#: Seconds after the end of a process. Later progress comes from other processes.
+_AFTER_SECONDS = 1.0
 #: Exit codes of processes that SIGHUP, SIGINT, or SIGTERM ended, including the codes that a shell returns.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
 
@@ -133,7 +134,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Return the last process of each rank, without processes that were retried.
 
     Processes that completed steps take precedence, because a program that runs after the training can have
-    the same rank. A successful retry needs no steps: all steps may have been completed before.
+    the same rank. A successful retry needs no steps, because all steps may have been completed before.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -188,7 +189,7 @@ def _dead_programs(
 
 
 def _crash(process: ProcessEnd, reached: Reached) -> Crash:
-    # The last lines of a process can be read after its end was detected.
+    # The agent may read the last lines of a process after it detected the end, so `run_step` can be too low.
     steps = [process.step, reached.step, process.run_step]
     if _before_the_end(process, reached):
         steps = [process.step, process.run_step, reached.step]

@@ -67,7 +67,7 @@ class EndEvidence:
         self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, at the last check
         self._looked_at = -math.inf
         self._began: float | None = None  # time of the first check
-        self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program had ended
+        self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program ended
 
     def look(self, now: float) -> None:
         """Find programs of the command that have started or ended since the last check."""
@@ -120,7 +120,7 @@ class EndEvidence:
         """Return the ending of the run, and the diagnosis that agrees with this ending.
 
         `command` is the ending of the command itself. `read_reports` reads the last reports of the ranks.
-        This must be the last call, because it closes the rings of `probing`.
+        Call this method last, because it closes the rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):

@@ -31,7 +31,7 @@ class EndingWatch:
         self._cgroups = cgroups
         self._before = read_oom_kills(proc, cgroups)
         self._kill: Kill | None = None
-        self._host: int | None = None  # kill count of the machine at the time of that kill
+        self._host: int | None = None  # the machine's count of OOM kills at the time of `_kill`
 
     def counted(self) -> bool | None:
         """Return whether the kernel counted an OOM kill since the start; ``None`` if no count is readable."""

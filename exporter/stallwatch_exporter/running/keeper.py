@@ -17,7 +17,7 @@ _GOODBYE_SECONDS = 2.0  # the process only has to wake and exit
 
 
 class Keeper:
-    """Handle of the keeper process; `pairs` are descriptors to read from and to write to."""
+    """Handle of the keeper process; `pairs` contains pairs of descriptors to read from and to write to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal
@@ -25,7 +25,7 @@ class Keeper:
 
         life, self._life = os.pipe()
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        # A scheduler sends the last two to all processes of a job. The child process inherits the blocked
+        # A scheduler sends SIGUSR1 and SIGUSR2 to all processes of a job. The child inherits the blocked
         # signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ends, signal.SIGUSR1, signal.SIGUSR2))
         targets: list[int] = []

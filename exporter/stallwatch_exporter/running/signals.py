@@ -88,7 +88,7 @@ class SignalRelay:
 
 
 def in_foreground() -> bool:
-    """Return whether this process is in the foreground group of a terminal, which sends signals for keys."""
+    """Return whether this process is in the foreground group of a terminal, whose keys can send signals."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:
