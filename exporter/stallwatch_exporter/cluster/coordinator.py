@@ -41,6 +41,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits, in seconds, for when a host counts as silent
+
 # An agent that is silent for this long is lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
 # After a suspension of this length, another agent has merged the reports, and this agent's data is old.
@@ -72,6 +73,7 @@ class _Agent:
         self.first_at = now
         self.beat = BEAT_SECONDS
         self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
+
         # Ids and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
         self.ranks = ranks_in(report.ranks)

@@ -32,6 +32,7 @@ from stallwatch_exporter.cluster.signing import (
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
 ANSWER_SECONDS = 2.0  #: maximum seconds to wait for the response of an agent
+
 #: Maximum seconds until the next search for an agent that did not respond.
 RETRY_SECONDS = 10.0
 # First pause between two searches; it is short because agents start within seconds of each other. Each

@@ -128,6 +128,7 @@ class Reply(msgspec.Struct, kw_only=True):
     members: list[Member] | None = None  #: null if the host already has the current list
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
+
     #: Ruling of the run, which combines the rulings of its hosts.
     ruling: Ruling | None = None
     #: Shortened incidents of the run that were sent and are open or recently closed. The next coordinator

@@ -54,6 +54,7 @@ class Options:
     progress: OnProgress | None = None
     limits: Limits | None = None
     baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
+
     #: Options for reading in several processes. They do not affect the diagnosis.
     parallel: Parallel | None = None
     #: Folder for copies of records from archives; by default, the system's temporary folder.
