@@ -93,8 +93,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def quiet_since(self) -> float:
-        """Time of the last sign of progress before the stall; the stall's duration is measured from this
-        time."""
+        """Time of the last sign of progress before the stall, which is the start of the stall's duration."""
         if self.stalled_since is not None:
             return self.stalled_since
         # Records of versions 0.1 and 0.2.0 contain only the threshold and the duration, updated at intervals.

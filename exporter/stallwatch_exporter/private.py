@@ -58,7 +58,7 @@ def keep_private(home: Path) -> None:
         before = os.umask(closed)
         os.umask(before | closed)  # permissions are never wider than the user's umask allows
         _usual = before if _usual < 0 else _usual
-        # Also restrict files from earlier versions, and subfolders: their mode protects the files inside.
+        # Also restrict files of earlier versions, and subfolders, whose mode protects the files inside.
         for path in home.iterdir():
             with contextlib.suppress(OSError):  # skip files and folders of other accounts
                 mode = path.lstat().st_mode

@@ -370,9 +370,8 @@ class HttpBacking:
                 return None
             if secret is None:
                 return None
-            count = itertools.count(
-                time.time_ns()
-            )  # starts above all numbers of earlier agents with the same name
+            # Start above all numbers of earlier agents with the same name.
+            count = itertools.count(time.time_ns())
             self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
@@ -416,10 +415,10 @@ class HostReports:
         self._carry = carry
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report and its arrival, by agent
-        self._carried: dict[
-            str, tuple[object, ...]
-        ] = {}  #: last news that the coordinator received, by agent
+        #: Newest report and its arrival time, by agent.
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}
+        #: Last news that the coordinator received, by agent.
+        self._carried: dict[str, tuple[object, ...]] = {}
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
         self._round = 0

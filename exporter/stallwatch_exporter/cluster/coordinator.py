@@ -140,9 +140,9 @@ class Coordinator:
         self._lock = threading.RLock()
         self._present_at = clock()
         self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
-        self._passed_on: dict[
-            str, Incident
-        ] = {}  # incidents that were open when another coordinator took over
+
+        # Incidents that were open when another coordinator took over, by id.
+        self._passed_on: dict[str, Incident] = {}
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
         self._newest_at = 0.0  # time of the last change to an incident of an agent
@@ -153,9 +153,9 @@ class Coordinator:
         """Set up the state of a run for which no report has arrived yet."""
         self._agents: dict[str, _Agent] = {}
         self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
-        self._absent: dict[
-            str, tuple[str, float]
-        ] = {}  # ranks and first report time of hosts that do not post
+
+        # Ranks of the hosts that do not post, and the time when an agent first reported each host.
+        self._absent: dict[str, tuple[str, float]] = {}
         self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
         self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
         self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
@@ -560,8 +560,7 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the mapping of the last replies if it is equal to `hosts`, so that all agents share one
-        copy."""
+        """Return the mapping of the last replies if it equals `hosts`, so that all agents share one copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

@@ -137,9 +137,9 @@ class Member:
         self._changed_at = -math.inf
         self._is_known = True  # true if all changes were reported to users, according to the last reply
         self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by id
-        self._posted: dict[
-            str, tuple[Incident, int]
-        ] = {}  # posted incident and its first report's number, by id
+
+        # Posted incident, and the number of its first report, by id.
+        self._posted: dict[str, tuple[Incident, int]] = {}
         self._names: dict[str, tuple[str, float]] = {}  # public id and opening time, by id
         self._alone: dict[str, Incident] = {}  # incidents that this agent reported to users, by public id
         self._ledger: dict[str, Incident] = {}

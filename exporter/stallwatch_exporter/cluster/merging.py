@@ -218,11 +218,8 @@ class RunEpisodes(Episodes):
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        drifting = {
-            *DRIFTING,
-            "updated_at",
-            "stacks",
-        }  # without stacks, because hosts take snapshots repeatedly
+        # Ignore differences between stacks, because hosts take snapshots repeatedly.
+        drifting = {*DRIFTING, "updated_at", "stacks"}
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
@@ -333,8 +330,7 @@ def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
 
 
 def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether silent hosts are blamed now, and no host of the ranks that were blamed before posts
-    stacks.
+    """Return whether silent hosts are blamed now, and no host of a previously blamed rank is in `now`.
 
     A coordinator sees this if its hosts switch to another coordinator, for example after a network partition.
     """

@@ -382,8 +382,7 @@ class _Gone(Exception):
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate on the first free port of `host`, or of all addresses. Raises `OSError` if no port is
-    free."""
+    """Serve a gate at `host`, or all addresses, on the first free port. Raises `OSError` if none is free."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:

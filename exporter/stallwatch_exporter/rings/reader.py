@@ -62,8 +62,7 @@ def open_file(path: Path) -> int:
 
 
 class RingReader:
-    """Reader of one ring. Raises `LayoutProblem` if the file is not a ring, and `OSError` if opening it
-    fails."""
+    """Reader of a ring. Raises `LayoutProblem` for another file, and `OSError` if it cannot be opened."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -121,7 +120,7 @@ class RingReader:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
-        """Add the records up to number `written`."""
+        """Add the records up to the record with the number `written` to the batch."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)
@@ -140,7 +139,7 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """Add the draft of the next record, if it contains new values."""
+        """Add the draft of the next record to the batch, if the draft contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
         # Read the draft twice: between two stores of the writer, it can mix values of two steps.
         for _ in range(_MOST_TRIES):

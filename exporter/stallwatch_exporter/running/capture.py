@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: true if earlier bytes were dropped, or belong to another file
+    fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
     stream: str = "stdout"
     rank: int | None = None  #: rank of the whole source, if known
 
@@ -210,7 +210,7 @@ class Pump:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
-                return  # for example, a full disk behind stdout: the next bytes may fit again
+                return  # after an error such as a full disk, the next bytes may fit again
         self._line.ended = self._portion[count - 1] == _NEWLINE
 
 
