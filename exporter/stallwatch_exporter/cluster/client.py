@@ -79,7 +79,7 @@ class HttpBacking:
     ) -> None:
         """Set up the transport.
 
-        If this agent has to merge the run itself, `merges` processes the reports. `clock` must be monotonic.
+        If this agent must merge the reports itself, `merges` processes them. `clock` must be monotonic.
         """
         self._identity = identity
         self._join = join
@@ -99,7 +99,7 @@ class HttpBacking:
         self._socket: ClusterServer | None = None
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
-        self._members: dict[str, Member] = {}  # agents that can merge, by the id of their host
+        self._members: dict[str, Member] = {}  # agents that can merge reports, by host id
         self._missing: dict[str, float] = {}  # time when the coordinator stopped listing an agent, by host id
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
@@ -204,7 +204,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge, except those that have been missing for a long time."""
+        """Return the agents that can merge reports, without agents that have been missing for a long time."""
         now = self._clock()
         return {
             id: member
@@ -311,7 +311,7 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
-        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # agents start and end, each time with new ports
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # restarted agents have new ports
             self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 

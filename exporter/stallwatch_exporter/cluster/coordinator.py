@@ -100,7 +100,7 @@ class _Agent:
 
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
-        # On a busy host, the agent's thread can be several seconds late.
+        # Allow for delays, because the agent's thread can be several seconds late on a busy host.
         patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit

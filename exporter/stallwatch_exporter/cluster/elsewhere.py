@@ -66,7 +66,7 @@ def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -
 
 
 class _Start(NamedTuple):
-    launcher: Sequence[str]  #: launcher and the words before it
+    launcher: Sequence[str]  #: words of the command up to and including the launcher
     rest: Sequence[str]
     environ: Mapping[str, str]
     options: Sequence[str]  #: options for ``stallwatch run``

@@ -23,7 +23,7 @@ from stallwatch_rules.text.lazy import lazy
 
 Origin = Literal["flags", "slurm", "jobset", "kubeflow", "mpi", "command", "ranks"]
 _LONGEST_JOB = 60
-_LONGEST_NAME = LONGEST - 12  # the other 12 characters are for the attempt
+_LONGEST_NAME = LONGEST - 12  # leaves 12 characters for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
 # Pods of a PyTorchJob have names such as <job>-master-0 and <job>-worker-3. Pods of a JobSet, including the
 # JobSets of Kubeflow's trainer, have names such as <set>-<job>-0-0 in the domain <set>.

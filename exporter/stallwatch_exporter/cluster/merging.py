@@ -77,7 +77,7 @@ class RunEpisodes(Episodes):
         self._is_complete = is_complete
         self._clock = clock
         self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified id
-        self._numbers: dict[tuple[str, str], int] = {}  # highest number in use, by kind and rule
+        self._numbers: dict[tuple[str, str], int] = {}  # highest incident number in use, by kind and rule
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:

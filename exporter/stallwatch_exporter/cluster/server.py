@@ -220,7 +220,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents of the same host and account, for which the Unix socket is the proof."""
+    """Gate for agents of the same host and account, which need only the Unix socket as a proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]

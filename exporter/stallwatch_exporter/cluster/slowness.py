@@ -20,8 +20,10 @@ from stallwatch_rules.judgements.slow_hosts import RankStep, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: maximum number of steps of one rank in one report
-_LEAST_SECONDS = 0.2  # seconds; if steps are shorter, only every second, fourth, … step is reported
-_DIGITS = 4  # significant digits: fewer would hide a difference of one percent
+
+# If steps take fewer seconds than this, only every second, fourth, … step is reported.
+_LEAST_SECONDS = 0.2
+_DIGITS = 4  # number of significant digits; fewer digits would hide a difference of one percent
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
 _ANEW_STEPS = 64  # steps that a new coordinator compares before it reports that a host has caught up
 _MOST_POSTED = 64

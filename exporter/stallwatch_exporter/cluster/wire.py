@@ -80,7 +80,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     paces: list[Paces] = []
     #: Open incidents without stacks, and closed incidents until they are closed in the ledger.
     incidents: list[Incident] = []
-    #: Hosts of the run with their folded ranks, from the last reply, so that a new coordinator detects hosts
+    #: Folded ranks, by host of the run, from the last reply. With this data, a new coordinator detects hosts
     #: that were lost together with the previous coordinator.
     hosts: dict[str, str] = {}
     ledger: list[Incident] = []  #: known incidents of the run for which notifications were sent
@@ -126,7 +126,7 @@ class Reply(msgspec.Struct, kw_only=True):
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
     beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
     members: list[Member] | None = None  #: null if the host already has the current list
-    hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
+    hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
 
     #: Ruling of the run, which combines the rulings of its hosts.

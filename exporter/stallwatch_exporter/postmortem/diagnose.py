@@ -93,7 +93,7 @@ class RunResult(NamedTuple):
     """Diagnosis of one run, and the time of its last line."""
 
     diagnosis: Diagnosis
-    last_time: str | None  #: last time in the log, ISO 8601
+    last_time: str | None  #: last time in the log, in ISO 8601 format
 
 
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:

@@ -50,7 +50,7 @@ class Recorded(NamedTuple):
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
     quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
-    findings: Sequence[Incident] = ()  #: open fatal findings, and slow hosts
+    findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
     watched: bool = False  #: True if the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
     threshold: float | None = None  #: threshold, in seconds, of the run's last phase
@@ -474,7 +474,7 @@ def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: 
     """
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
-    if diagnosis.stats.files:  # some hosts printed no output
+    if diagnosis.stats.files:  # other hosts have logs, so a host without logs printed nothing
         missing = [problem for problem in problems if Path(problem.path) in folders]
     else:
         missing = [problem for problem in problems if any(map(Path(problem.path).is_relative_to, folders))]

@@ -50,6 +50,6 @@ def process_namespace() -> str:
     """Return the namespace of this process's ids, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
     Containers can share a folder and, with ``hostNetwork``, the name of the host, but they do not see each
-    other's processes. The same id then belongs to different processes.
+    other's processes. Therefore, the same id can belong to different processes.
     """
     return namespace("pid")

@@ -130,10 +130,10 @@ class RankProcess(RingReader):
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
         except OSError:
             return
-        if self._events_until > MOST_BYTES:  # no probe writes more bytes
+        if self._events_until > MOST_BYTES:  # more bytes than a probe writes
             return
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == MOST_BYTES:  # skip the start of a line that is longer than any probe's
+        if not whole and len(data) == MOST_BYTES:  # skip a line that is too long to come from a probe
             whole = data
         self._events_until += len(whole)
         for line in whole.splitlines():

@@ -33,7 +33,7 @@ from stallwatch_exporter.running.signals import SignalRelay
 MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
 _PORTION = 65536
 _NEWLINE = ord("\n")
-_LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
+_LAST_BYTES = 4 * 1024 * 1024  # maximum bytes to copy at the end; more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _NO_MEMORY_SECONDS = 0.05  # seconds between two attempts when memory is short
 GRACE_SECONDS = 2.0  #: seconds that a grandchild can keep the output open after the command ended
@@ -167,7 +167,7 @@ class Pump:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        last: int | None = None  # bytes that can still be copied after `finish` stopped waiting
+        last: int | None = None  # maximum bytes to copy after `finish` stops waiting
         while last is None or last > 0:
             ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:

@@ -68,7 +68,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended the process after its work, because libraries can crash at exit."""
+        """Return whether a signal ended the process only after its work; libraries can crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property

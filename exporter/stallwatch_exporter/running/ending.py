@@ -10,7 +10,7 @@ from stallwatch_rules.endings import Crash, Ending, MemoryUse, SurvivingRank
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.lazy import lazy
 
-TIMEOUT_EXIT = 124  #: exit code of timeout(1) when the time is up
+TIMEOUT_EXIT = 124  #: exit code of timeout(1) after its time limit
 _SLURM_CANCELLED = lazy(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _KILLED_CHILD = lazy(r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code = -9\b|exits with .*code -9\b")
 _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)

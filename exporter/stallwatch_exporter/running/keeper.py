@@ -13,7 +13,7 @@ import select
 import sys
 
 _PORTION = 65536
-_GOODBYE_SECONDS = 2.0  # the process only has to wake and exit
+_GOODBYE_SECONDS = 2.0  # enough, because the process only has to wake up and exit
 
 
 class Keeper:
@@ -58,7 +58,7 @@ class Keeper:
         os.close(self._life)
         try:
             self._process.wait(_GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:  # suspended or starved: do not delay the agent's end
+        except subprocess.TimeoutExpired:  # the process is suspended or starved, so do not wait
             self._process.kill()
 
 

@@ -35,7 +35,7 @@ class MemoryHeld:
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
         """Record the memory use of a rank from the values that it reported."""
         held = values.get("resident_bytes", 0.0)
-        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # False for NaN
+        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # this comparison is false for NaN
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:
