@@ -174,7 +174,7 @@ class JoinSettings:
 class ExporterSettings:
     """Settings of Stallwatch on the hosts of a training run."""
 
-    host: str = "127.0.0.1"  #: address to which /metrics is bound
+    host: str = "127.0.0.1"  #: address on which /metrics listens
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports that are not tried, because other programs use them

@@ -8,7 +8,8 @@ the whole file into memory, and is not always installed.
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle contains each
 tensor as a call of ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
 storage is a persistent id ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
-``_tensor.py``). The opcodes are ``BINPERSID``, an integer, and then the integers and the tuple of the size.
+``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by an integer, and then by the integers
+and the tuple of the size.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: true if the key may not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the run's name, which is the same on all hosts, from `name`, the job, and the attempt."""
+        """Return the run's name for all hosts, which is built from `name`, the job, and the attempt."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"

@@ -125,7 +125,7 @@ class Reply(msgspec.Struct, kw_only=True):
     coordinator: str = ""  #: agent or service that merges the reports
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
     beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
-    members: list[Member] | None = None  #: null if the host already has the current list
+    members: list[Member] | None = None  #: ``None`` if the host has the current list
     hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
 

@@ -171,7 +171,8 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        self._alive: set[int] = set()  # ids of running processes; ids from other namespaces never run here
+        # Ids of the processes that ran at the last call. Processes of other namespaces never run here.
+        self._alive: set[int] = set()
         self._exits = Exits()
 
     def read(self) -> list[Record]:

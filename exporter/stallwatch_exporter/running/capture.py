@@ -224,7 +224,7 @@ def _patiently(work: Callable[[], _Made]) -> _Made:
 
 
 class Capture:
-    """A running command, with output to `stdout` and `stderr` (descriptors) and to `queue`."""
+    """A running command, whose output goes to the descriptors `stdout` and `stderr`, and to `queue`."""
 
     def __init__(
         self,
@@ -258,8 +258,8 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Python buffers up to 8 KiB of output to a pipe. After a hang, the lines in this buffer are the
-            # important ones.
+            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. After a hang, the lines in the
+            # buffer are the important ones.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -338,7 +338,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """Stop passing on output, because the command will not use these descriptors."""
+        """Stop passing on output, because the command does not use these descriptors."""
         for fd in channels:
             os.close(fd)
         channels.clear()
