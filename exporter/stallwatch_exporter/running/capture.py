@@ -258,8 +258,8 @@ class Capture:
             with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. After a hang, the lines in the
-            # buffer are the important ones.
+            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. After a hang, the lines in
+            # the buffer are the important ones.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
