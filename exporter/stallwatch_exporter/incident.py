@@ -1,4 +1,4 @@
-"""Incidents of a run: a stall, a finding, or the end of the run, as facts from which sinks make texts."""
+"""Incidents of a run (a stall, a finding, or the end of the run), stored as facts for the sinks to format."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stallwatch_rules.stacks.records import StallStacks
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-UNKNOWN_FAILURE = "unknown-failure"  #: rule of an ending or a silence that no page explains
-RANK_GONE = "rank-gone"  #: rule of a rank that its own program did not end; no rule page describes it
+UNKNOWN_FAILURE = "unknown-failure"  #: rule name of an ending or a silence that no rule page explains
+RANK_GONE = "rank-gone"  #: rule name of a rank that was ended from outside its program; has no rule page
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities; higher numbers are worse
 Status = Literal["open", "resolved"]
-# "unmended": the run is over, so that nothing will resolve the incident.
+# "unmended": the run is over, so nothing can resolve the incident anymore.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
 
 
@@ -38,18 +38,19 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of trouble in a run; sinks receive it when it opens, changes and resolves.
+    """One episode of trouble in a run; sinks receive it when it opens, changes, and resolves.
 
-    In the agent and its journal, an incident is a single problem of one kind and rule; see ``episodes``.
+    In the agent and its journal, an incident is a single problem of one kind and rule. The module
+    ``watching.episodes`` combines these problems.
     """
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>" when the incident opened; never changes
+    id: str  #: "<run>/<kind>/<rule>/<episode>", set when the incident opens; never changes
     run: str
     kind: Kind
     rule: str
     severity: Severity
     status: Status
-    episode: int  #: 1, 2, … per run, kind and rule
+    episode: int  #: number of the episode, counted from 1 for each run, kind, and rule
     opened_at: float
     updated_at: float
     resolved_at: float | None = None
@@ -60,23 +61,23 @@ class Incident(msgspec.Struct, kw_only=True):
     step: int | None = None
     total_steps: int | None = None
     last_loss: float | None = None
-    stalled_since: float | None = None  #: last sign of progress before the stall; see `quiet_since`
+    stalled_since: float | None = None  #: last time of progress before the stall; see `quiet_since`
     stalled_seconds: float | None = None  #: seconds from `stalled_since` to the last update or the end
     threshold_seconds: float | None = None
-    learning: bool = False  #: the threshold is the default, because the run's durations are not known yet
-    at_floor: bool = False  #: the threshold is the minimum that the settings allow
+    learning: bool = False  #: True if the default threshold is used, because the run's durations are unknown
+    at_floor: bool = False  #: True if the threshold is the minimum that the settings allow
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
-    exception: str = ""  #: short form, if no rule matches the cause: ``ValueError: message (train.py:8)``
+    exception: str = ""  #: summary of the exception if no rule matches: ``ValueError: message (train.py:8)``
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
-    hosts: list[str] = []  #: reporting hosts, if the run has several; `host` is the host of `rank`
-    attempt: int = 0  #: number of the job's attempt
-    aliases: list[str] = []  #: "<agent> <id>" of the agents' incidents, for a run over several hosts
+    hosts: list[str] = []  #: reporting hosts, if the run has several hosts; `host` is the host of `rank`
+    attempt: int = 0  #: number of the job attempt
+    aliases: list[str] = []  #: ids of the merged incidents, as "<agent> <id>", if the run has several hosts
     background: list[str] = []  #: rules that also matched but are not the cause
     folder: str = ""  #: folder of the run on the incident's host
     kept: Text = ""  #: location of the run's record, if it is not in the state folder
@@ -92,10 +93,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def quiet_since(self) -> float:
-        """Time of the last sign of progress before the stall, from which its duration is measured."""
+        """Time of the last sign of progress before the stall, which is the start of the stall's duration."""
         if self.stalled_since is not None:
             return self.stalled_since
-        # Records of versions 0.1 and 0.2.0 have only the threshold and the length, updated at intervals.
+        # Records of versions 0.1 and 0.2.0 contain only the threshold and the duration, updated at intervals.
         stalls = [event.at for event in self.history if (event.what, event.kind) == ("opened", "stall")]
         start = (stalls[-1] if stalls else self.opened_at) - (self.threshold_seconds or 0.0)
         if self.stalled_seconds is None:
@@ -104,7 +105,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the incident ended; ``None`` if it is open, or if its agent ended without closing it."""
+        """Outcome of the incident; ``None`` if it is open, or if its agent ended without closing it."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -122,20 +123,20 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def closing(self) -> Message:
-        """How the closed incident ended, in words such as ``recovered`` or ``ended with the run: failed``."""
+        """Phrase for how the incident ended, such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 
     @property
     def stage(self) -> str:
-        """Stage of the notification: ``open``, ``worse`` (a warning became critical) or ``resolved``."""
+        """Stage of the notification: ``open``, ``worse`` (a warning became critical), or ``resolved``."""
         if self.status == "open" and self.severity == "critical" and self.history:
             return "worse" if self.history[0].severity != "critical" else "open"
         return self.status
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no more attention: it was closed, and did not crash the run."""
+        """Return whether the incident needs no more attention: it was closed and did not crash the run."""
         never_fixed = self.unwatched or self.resolution == "unmended"
         return self.status == "resolved" and not never_fixed and self.outcome != "crashed"
 
@@ -156,7 +157,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outlasted(self) -> bool:
-        """Return whether the incident was still open when its run ended, so that it was never fixed."""
+        """Return whether the incident was still open when its run ended, and so was never fixed."""
         return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property
@@ -171,7 +172,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return a copy of the incident, closed at the time of the last report of its agent, which ended."""
+    """Return a closed copy of an incident whose agent ended; it closes at the agent's end or last report."""
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending
@@ -179,21 +180,21 @@ def left_open(incident: Incident, info: AgentInfo) -> Incident:
 
 
 Sink = Callable[[Incident], None]
-"""Function that gets every change of an incident and returns at once; the agent counts the errors it raises.
+"""Function that receives every change of an incident and returns immediately; the agent counts its errors.
 
 A sink may also have some of these members; ``id`` is the id of an incident:
 
-* ``alive(problem)`` is called about once a second, after the agent checked the run; ``problem`` says what
-  could not be checked, and is empty if everything could be.
+* ``alive(problem)`` is called about once a second, after the agent checked the run. ``problem`` describes
+  the checks that failed, and is empty if all checks succeeded.
 
-In a run over several hosts, a sink gets the incidents of the agent that merges the reports:
+In a run over several hosts, a sink receives the incidents of the agent that merges the reports:
 
-* ``adopt(incident)``: another agent reported this state of the incident. If a sink without this method got
-  the incident, it is called with its end;
-* ``release(id)``: another agent escalates the incident from now on;
-* ``escalates(id)`` returns whether this agent has planned the escalation of the incident;
-* ``has_sent(id)`` returns whether all due messages about the incident were delivered;
-* ``is_shared``: whether all agents write to the same place, so that none repeats another's report.
+* ``adopt(incident)`` is called after another agent reported this state of the incident. A sink without this
+  method is instead called when an incident ends that it received before.
+* ``release(id)`` is called when another agent takes over the escalation of the incident.
+* ``escalates(id)`` returns whether this agent has planned the escalation of the incident.
+* ``has_sent(id)`` returns whether all due messages about the incident were delivered.
+* ``is_shared`` is true if all agents write to the same place, so that no agent repeats another's report.
 """
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-_M_ARENA_MAX = -8  # glibc, malloc/malloc.h
-_NEEDED_MB = 128  # two heaps of 64 MB; measured: `stallwatch run` works with 117 MB
+_M_ARENA_MAX = -8  # value from glibc's malloc/malloc.h
+_NEEDED_MB = 128  # two heaps of 64 MB; in a measurement, ``stallwatch run`` worked with 117 MB
 
 
 def check_address_space() -> None:
@@ -22,12 +22,12 @@ def check_address_space() -> None:
 
 
 def limit_malloc_arenas() -> None:
-    """Let all threads allocate from two heaps, because glibc would reserve up to 128 MB for each thread.
+    """Limit all threads to two shared heaps, because glibc would reserve up to 128 MB for each thread.
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
-    CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
-    endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on. With
-    other C libraries, the function does nothing.
+    CPython 3.11 hangs in that case: its exception handling needs memory again, retries endlessly, and keeps
+    the GIL (Python/ceval.c, exception_unwind), so the agent forwards no more output. With C libraries other
+    than glibc, the function does nothing.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes

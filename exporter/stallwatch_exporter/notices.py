@@ -22,7 +22,7 @@ _LINES: dict[tuple[int, int], OutputLine] = {}
 
 
 def line_of(descriptor: int) -> OutputLine:
-    """Return the state of the last line in a descriptor's file, which stdout and stderr can share."""
+    """Return the state of the last line in the descriptor's file; stdout and stderr can share a file."""
     try:
         file = os.fstat(descriptor)
     except OSError:
@@ -34,7 +34,7 @@ def begin_line(stream: TextIO) -> None:
     """End the command's last line with a newline if it has none, for example after a progress bar."""
     try:
         line = line_of(stream.fileno())
-    except (OSError, ValueError, AttributeError):  # not a file, so it receives no output of the command
+    except (OSError, ValueError, AttributeError):  # not a file, so it contains no output of the command
         return
     if not line.ended:
         line.ended = True
@@ -77,7 +77,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the ``with`` block, whose name in notices is `what`; report only one error for each name."""
+        """Run the ``with`` block and report its error in a notice that names `what`, once for each name."""
         try:
             yield
         except Exception as error:
@@ -85,8 +85,9 @@ class Guard:
             if what not in self._reported:
                 self._reported.add(what)
                 cause = type(error).__name__
-                with contextlib.suppress(OSError):  # the import can fail if no descriptor is free
-                    # Import here, because ranks and every command load this module.
+                # Import late, because ranks and every command load this module. The import can fail if no
+                # descriptor is free.
+                with contextlib.suppress(OSError):
                     from stallwatch_rules.text.redact import redact
 
                     cause += f": {redact(str(error))}"
@@ -94,7 +95,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for the work after the command ended, whose errors must not change the exit code."""
+    """Return a guard for work after the command ended; errors in this work must not change the exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 

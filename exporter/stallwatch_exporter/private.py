@@ -1,7 +1,7 @@
 """Restrict Stallwatch's files to the accounts that have access to the state folder.
 
-The umask sets the mode of all new files, including those of libraries (DuckDB's ``.wal``, SQLite's journals).
-Programs that are started for the user, such as the training, still get the user's umask.
+The umask sets the mode of all new files, including files that libraries create (DuckDB's ``.wal``, SQLite's
+journals). Programs that Stallwatch starts for the user, such as the training, still get the user's umask.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from stallwatch_exporter.settings import make_home
 
 _OTHERS = 0o077
-_usual = -1  # -1: the umask was not changed
+_usual = -1  # the user's umask; -1 if the umask was not changed
 
 
 def usual_umask() -> int:
@@ -25,9 +25,9 @@ def usual_umask() -> int:
 
 
 def make_open(folder: Path) -> None:
-    """Create a folder that is shared with other accounts, and its missing parents, with the user's umask.
+    """Create a folder that other accounts share, and its missing parents, with the user's umask.
 
-    Raises `OSError` if it cannot be created.
+    Raises `OSError` if the folder cannot be created.
     """
     missing = list(itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
     for path in reversed(missing):
@@ -43,11 +43,12 @@ def make_open(folder: Path) -> None:
 
 
 def keep_private(home: Path) -> None:
-    """Deny access to new files, and to files in `home`, to accounts without access to that folder.
+    """Make new files, and the files in `home`, inaccessible to accounts that have no access to `home`.
 
-    If the user opened the folder to a group or to all, its files stay open. Never raises an error.
+    If the user gave a group or all accounts access to the folder, the files stay accessible to them. Never
+    raises an error.
     """
-    global _usual  # the umask also belongs to the whole process
+    global _usual  # like the umask, this value belongs to the whole process
     if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):
@@ -57,7 +58,7 @@ def keep_private(home: Path) -> None:
         before = os.umask(closed)
         os.umask(before | closed)  # permissions are never wider than the user's umask allows
         _usual = before if _usual < 0 else _usual
-        # Also close the files of earlier versions, and the folders, which protects their content.
+        # Also restrict files of earlier versions, and subfolders, whose mode protects the files inside.
         for path in home.iterdir():
             with contextlib.suppress(OSError):  # skip files and folders of other accounts
                 mode = path.lstat().st_mode
@@ -70,4 +71,4 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # the state will be stored in a private folder instead
+    return 0  # the state is stored in a private folder instead

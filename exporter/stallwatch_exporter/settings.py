@@ -21,7 +21,7 @@ _NOBODY = 65534
 
 
 def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
-    """Return the folder of all state: ``$STALLWATCH_HOME``, or the platform's folder for user state."""
+    """Return the state folder: ``$STALLWATCH_HOME``, or the platform's folder for user state."""
     named = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
     if not named:
         return own_default(platformdirs.user_state_path("stallwatch"), ".local/state/stallwatch")
@@ -37,11 +37,11 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the folder `place`, or one in this account's home if another account owns part of the path.
+    """Return `place`, or a folder in this account's home if another account owns part of the path `place`.
 
-    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
-    the other account could choose where root writes. The folder has the same path relative to the home, or
-    the path `otherwise` if `place` is not below ``HOME``.
+    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. By placing a link in that
+    folder, the other account could choose where root writes. The returned folder has the same path relative
+    to this account's home, or the path `otherwise` if `place` is not below ``HOME``.
     """
     foreign = foreign_part(place)
     own = _own_home() if foreign is not None else None
@@ -61,7 +61,7 @@ def _own_home() -> Path | None:
     try:
         home = Path(pwd.getpwuid(account()).pw_dir)
         return home if is_own(home.stat()) else None
-    except (KeyError, OSError):  # containers do not always list their user
+    except (KeyError, OSError):  # containers do not always have an entry for their user
         return None
 
 
@@ -74,23 +74,23 @@ def _report_folders_used(foreign: Path, own: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Create the state folder, which contains logs, for its user only; an existing folder keeps its mode."""
+    """Create the state folder for its user only, as it contains logs; an existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def temporary_home(home: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` for runs while this state folder cannot be written."""
+    """Return the folder in ``$TMPDIR`` that stores runs while the state folder `home` cannot be written."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
     return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{digest}"
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Return whether no other account can write or replace this folder in a temporary folder."""
+    """Return whether no other account can write or replace this folder, which is in a temporary folder."""
     return not why_not_own(folder)
 
 
 def why_not_own(folder: Path) -> str:
-    """Return why another account could write or replace this folder, and the remedy; "" if none can."""
+    """Return why another account could write or replace this folder, and a remedy; "" if no account can."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:
@@ -105,7 +105,7 @@ def why_not_own(folder: Path) -> str:
     if not is_private(status):
         return f"other accounts can write {folder} (chmod 700, or {remedy})"
     # In a sticky folder, only the owner of an entry or of the folder can rename the entry. A container
-    # without root shows root's folders as owned by the account "nobody".
+    # without root privileges shows root's folders as owned by the account "nobody".
     if around.st_mode & stat.S_ISVTX:
         safe = is_own(around, or_root=True) or around.st_uid == _NOBODY
     else:
@@ -114,7 +114,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote: ``~`` is a home folder, and a relative path starts at `folder`.
+    """Return the path that a user wrote; ``~`` is a home folder, and relative paths start at `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -134,8 +134,8 @@ def current_folder() -> Path:
         return Path()
 
 
-#: First line of a program for ``python -c``, so that it imports nothing from the current folder, in which
-#: another account may have put a json.py. (From Python 3.11, ``python -P`` does the same.)
+#: First line of a program for ``python -c``. The line prevents imports from the current folder, where another
+#: account may have put a file such as json.py. (From Python 3.11, ``python -P`` does the same.)
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
@@ -146,23 +146,24 @@ def own_main(module: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Access settings of /metrics and the relay, and the names under which every server answers."""
+    """Access settings of /metrics and the relay, and the host names that every server accepts."""
 
-    allowed_hosts: tuple[str, ...] = ()  #: in addition to addresses, ``localhost`` and the machine's names
+    #: Accepted host names, in addition to addresses, ``localhost``, and the machine's names.
+    allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
-    mistake: str = ""  #: error in the settings above, which prevents serving
+    mistake: str = ""  #: error in these settings that prevents serving; empty if there is none
 
 
 @dataclass(frozen=True)
 class JoinSettings:
     """Settings for how the agents of a run find each other and prove that they belong to the run."""
 
-    mode: str = "auto"  #: "auto", or "off" to keep each agent separate
+    mode: str = "auto"  #: "auto" to find the other agents, or "off" to keep each agent separate
     run: str = ""  #: name of the run, if no scheduler identifies it
-    address: str = ""  #: HOST:PORT of the merging host; empty for the first host that responds
+    address: str = ""  #: HOST:PORT of the host that merges reports; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; if empty, all addresses if there is a secret
+    host: str = ""  #: address to listen on; empty for all addresses, which requires a secret
     port: int = 0  #: 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
@@ -173,11 +174,11 @@ class JoinSettings:
 class ExporterSettings:
     """Settings of Stallwatch on the hosts of a training run."""
 
-    host: str = "127.0.0.1"  #: address to which /metrics is bound
+    host: str = "127.0.0.1"  #: address on which /metrics listens
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    reserved_ports: tuple[int, ...] = ()  #: skipped in this search, because other programs use them
-    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
+    reserved_ports: tuple[int, ...] = ()  #: ports that are not tried, because other programs use them
+    linger_seconds: float = 30.0  #: seconds that /metrics can stay up after the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM files; if both are set, /metrics uses HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
@@ -185,14 +186,14 @@ class ExporterSettings:
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
     stall_floor_seconds: float = 30.0  #: minimum time without progress before a stall is reported
-    stall_start_seconds: float = 1800.0  #: threshold of a phase until its own durations are known
+    stall_start_seconds: float = 1800.0  #: threshold of a phase while its durations are not known
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
-    on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
+    on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: age in days from which ended runs are removed when another run starts
+    keep_days: int = 30  #: days after which an ended run is removed, at the start of another run
     keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
-    language: str = "en"  #: language of the texts inside a diagnosis: en or zh
+    language: str = "en"  #: language of the texts in a diagnosis: en or zh
 
 
 def is_own_address(host: str) -> bool:

@@ -1,7 +1,7 @@
 """Clock for durations: the Unix time at the start of the process, plus the monotonic time since.
 
-The clock ignores changes of the wall clock, and stops while the machine is suspended. Times that leave the
-process, such as that of an incident, are converted to the wall clock: ``wall``.
+The clock ignores changes of the wall clock, and stops while the machine is suspended. ``wall`` converts times
+that leave the process, such as the time of an incident, to wall-clock time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the seconds by which the wall clock was changed since the process started; 0 below a second."""
+    """Return the seconds by which the wall clock was changed since the process started, or 0 if under 1 s."""
     change = time.time() - now()
     return change if abs(change) >= _STEP else 0.0
 
@@ -31,6 +31,6 @@ def wall(moment: float) -> float:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables with which the probes of child processes use this clock."""
+    """Return the environment variables that make the probes of child processes use this clock."""
     timeline = namespace("time")
     return {VARIABLE: f"{_OFFSET!r}@{timeline}"} if timeline else {}

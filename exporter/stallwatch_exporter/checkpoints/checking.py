@@ -1,4 +1,4 @@
-"""Check the checkpoint of any program. The names of files show which files contain weights or states.
+"""Check the checkpoint of any program. File names show which files contain weights or states.
 
 DeepSpeed writes a file ``latest``, which names the folder of the checkpoint. The folder contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
@@ -38,7 +38,8 @@ _PARTITIONED = lazy(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\
 _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
-_EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds of faults with their own reason
+#: Kinds of faults that have their own explanation.
+_EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")
 MOST_NAMES = 200_000  #: maximum number of files and folders below a path; no checkpoint has more
 _REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
 
@@ -137,7 +138,7 @@ def _file_faults(path: Path) -> Iterator[Fault]:
 
 
 def _index_faults(path: Path) -> Iterator[Fault]:
-    """Yield a fault for the missing shards and the missing tensors of an index (``*.index.json``)."""
+    """Yield the faults of an index (``*.index.json``), such as missing shards and missing tensors."""
     if path.stat().st_size > MAX_INDEX:
         yield fault(path, "index-unreadable", "index-too-large")
         return
@@ -177,7 +178,7 @@ def _latest_faults(latest: Path) -> Iterator[Fault]:
 
 
 def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
-    """Yield the faults for files that the DeepSpeed checkpoint in this folder lacks."""
+    """Yield faults for the files that are missing from the DeepSpeed checkpoint in this folder."""
 
     def parts_of(pattern: Any) -> set[tuple[int, int]]:
         return {(int(found["mp"]), int(found["dp"])) for name in names if (found := pattern.fullmatch(name))}
@@ -197,8 +198,8 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
     """Return the parts that a complete checkpoint has, one for each rank.
 
-    The number of ranks is the world size that the checkpoint records, or follows from the highest rank in the
-    names of the files if that gives a larger number.
+    The number of ranks is the larger of two numbers: the world size that the checkpoint records, and the
+    number that follows from the highest rank in the file names.
     """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):

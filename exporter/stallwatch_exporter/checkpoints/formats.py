@@ -1,13 +1,15 @@
 """Check files of tensors in bounded memory and without unpickling them.
 
-safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the header
-as JSON, at most 100 MB; then the tensors' bytes without gaps. The library is not used because it rejects an
-invalid file without naming the invalid tensor, maps the whole file into memory, and is not always installed.
+A safetensors file (huggingface/safetensors, README) starts with the header's length in eight bytes,
+little-endian. The header follows as JSON, at most 100 MB, and then the tensors' bytes without gaps. This
+module does not use the library, because it rejects an invalid file without naming the invalid tensor, maps
+the whole file into memory, and is not always installed.
 
-``torch.save``: a zip archive with a pickle and a member per storage. The pickle writes a tensor as a call of
-``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, in which the storage is a persistent id
-``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``, ``_tensor.py``). In opcodes:
-``BINPERSID``, an integer, then the integers and the tuple of the size.
+``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle contains each
+tensor as a call of ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
+storage is a persistent id ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
+``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by an integer, and then by the integers
+and the tuple of the size.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
-MAX_PICKLE = 32 << 20  #: bytes; the pickle contains names and sizes, and separate members contain the numbers
-#: Bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several elements may share a byte.
+#: Maximum bytes of a pickle. The pickle contains only names and sizes; other members contain the numbers.
+MAX_PICKLE = 32 << 20
+#: Number of bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several elements may share a
+#: byte.
 _BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -41,8 +45,8 @@ _BITS = {
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
 _MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # protocols that start with a marker
-_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # start of pickles in protocols 2 to 5
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent id: kind, device, and key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
@@ -57,7 +61,7 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False`` if the finding is worth reporting but can be intended
+    fails: bool = True  #: ``False`` if the finding is worth reporting but may be intentional
 
 
 def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
@@ -100,7 +104,7 @@ def check_safetensors(path: Path) -> Iterator[Fault]:
 
 
 def tensor_names(path: Path) -> set[str]:
-    """Return the names of the tensors in a safetensors file; none if its header cannot be read."""
+    """Return the names of the tensors in a safetensors file; an empty set if its header cannot be read."""
     try:
         return set(_header(path)[0])
     except (OSError, _BadHeader):
@@ -134,7 +138,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _span(entry: Any) -> tuple[int, int] | None:
-    """Return where the bytes of a tensor begin and end; ``None`` if the header's entry is invalid."""
+    """Return the start and the end of a tensor's bytes; ``None`` if the header's entry is invalid."""
     if not isinstance(entry, dict):
         return None
     offsets, shape = entry.get("data_offsets"), entry.get("shape")
@@ -159,7 +163,7 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether the name or the first bytes of a file show that torch wrote it. Raises `OSError`.
+    """Return whether a file's name or first bytes show that torch wrote it. Raises `OSError` if unreadable.
 
     The extension is not enough, because other programs also use ``.bin``.
     """
@@ -174,8 +178,8 @@ def _start(path: Path) -> bytes:
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
-    If `partitioned`, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design.
-    For torch's format before 1.6, a bare pickle, only the beginning is checked.
+    If `partitioned` is true, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by
+    design. Before version 1.6, torch wrote a bare pickle; only the beginning of such a file is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):
@@ -201,7 +205,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
 
 
 class PickleFacts(msgspec.Struct):
-    """What the pickle of a torch file shows about tensors, storages, and world sizes."""
+    """Facts about tensors, storages, and world sizes from the pickle of a torch file."""
 
     tensors: int = 0
     empty: list[str] = []  #: names of tensors of shape [0], as far as known
@@ -210,7 +214,7 @@ class PickleFacts(msgspec.Struct):
 
 
 def facts_of(path: Path) -> PickleFacts | None:
-    """Return the facts in the pickle of a torch file; ``None`` if it cannot be read."""
+    """Return the facts in the pickle of a torch file; ``None`` if the file cannot be read."""
     try:
         return _read(path)[0]
     except (OSError, zipfile.BadZipFile, *_UNREADABLE):

@@ -8,16 +8,16 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """Raised if the receiver rejects all reports of the agent: wrong secret, or different version."""
+    """Raised if the receiver rejects all reports of the agent (wrong secret or different version)."""
 
 
 class Backing(Protocol):
-    """Transport that carries an agent's reports to the agent that merges them."""
+    """Transport for an agent's reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
         """Send a report; return ``None`` if no reply arrives within the time between two posts.
 
-        Called from a separate thread. Raises `Refused` with one line for the user.
+        Called from a separate thread. Raises `Refused` with a one-line message for the user.
         """
         ...
 

@@ -48,16 +48,16 @@ from stallwatch_exporter.settings import JoinSettings
 
 POST_SECONDS = 4.0  #: maximum seconds that a post may take
 FIRST_PORT = 19402
-_PORTS = 200  # number of ports, so that runs on one machine listen on different ports
+_PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
 _MOST_OTHERS = 64  # maximum number of known agents in addition to those that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
-_AT_ONCE = 16  # number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # seconds of a post that are spent on waiting for hosts that did not respond before
+_AT_ONCE = 16  # maximum number of concurrent searches for agents
+_SPARE_SECONDS = 0.25  # seconds per post for waiting for hosts that did not respond before
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
-_SIBLING_SECONDS = 5.0  # maximum seconds that the agent that posts for its host takes to respond
+_SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again
-_MISSING_SECONDS = 900.0  # seconds after which an agent that the coordinator no longer lists is forgotten
+_MISSING_SECONDS = 900.0  # seconds to remember an agent that the coordinator no longer lists
 _KEPT_SECONDS = 3600.0  # seconds between two updates of the secret file's timestamp
 
 
@@ -79,7 +79,7 @@ class HttpBacking:
     ) -> None:
         """Set up the transport.
 
-        If this agent has to merge the run itself, `merges` processes the reports. `clock` must be monotonic.
+        If this agent must merge the reports itself, `merges` processes them. `clock` must be monotonic.
         """
         self._identity = identity
         self._join = join
@@ -99,12 +99,13 @@ class HttpBacking:
         self._socket: ClusterServer | None = None
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
-        self._members: dict[str, Member] = {}  # agents that can merge, by the id of their host
-        self._missing: dict[str, float] = {}  # time since which the coordinator has not listed them
+        self._members: dict[str, Member] = {}  # agents that can merge reports, by host id
+        self._missing: dict[str, float] = {}  # time when the coordinator stopped listing an agent, by host id
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
-        self._used: tuple[Peer, float] | None = None  # last agent that accepted reports, with the time
+        # Last agent that accepted reports, and the time of its last response.
+        self._used: tuple[Peer, float] | None = None
         self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
@@ -129,7 +130,7 @@ class HttpBacking:
                 if not self._is_first_here(name):
                     return self._to_sibling(name, report)
             except ConnectionError:
-                continue  # that agent has just ended, so this agent can replace it
+                continue  # the other agent has just ended, so this agent can replace it
             except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
                 self._notices(
                     f"the agent that posts for this host cannot be used ({error}): this one posts for itself"
@@ -203,7 +204,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that can merge, except those that have been missing for a long time."""
+        """Return the agents that can merge reports, without agents that have been missing for a long time."""
         now = self._clock()
         return {
             id: member
@@ -218,7 +219,7 @@ class HttpBacking:
         for index, peer in enumerate(ahead):
             if self._closed:
                 return None
-            # Search for the first agent alone, because it nearly always answers.
+            # Query the first agent alone, because it nearly always answers.
             is_new, began = peer.is_new, time.monotonic()
             for other in ahead[index : index + (_AT_ONCE if index else 1)]:
                 other.look(signed)
@@ -230,7 +231,7 @@ class HttpBacking:
                     return None
                 continue
             if peer.hello is not None and peer.hello.agent == self._agent:
-                break  # this name means this agent's own host
+                break  # the agent that responded is this agent itself
             if (answer := self._try(peer, reports, signed, end, tried)) is not None:
                 return answer
         return self._merge_here(reports)
@@ -238,7 +239,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent, and then to the agent to which it redirects."""
+        """Post the reports to an agent; if it redirects to another agent, post them to that agent."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -310,7 +311,7 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
-        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # agents start and end, each time with new ports
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # restarted agents have new ports
             self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 
@@ -358,7 +359,7 @@ class HttpBacking:
     def _open(self) -> Signed | None:
         """Start listening, and return the identity that signs requests.
 
-        As long as there is no secret, return ``None``: the agent then works alone.
+        Return ``None`` while there is no secret; the agent then works alone.
         """
         if self._signed is None and not self._no_secret:
             try:
@@ -369,7 +370,8 @@ class HttpBacking:
                 return None
             if secret is None:
                 return None
-            count = itertools.count(time.time_ns())  # above all numbers of earlier agents with the same name
+            # Start above all numbers of earlier agents with the same name.
+            count = itertools.count(time.time_ns())
             self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
@@ -413,8 +415,10 @@ class HostReports:
         self._carry = carry
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report and its arrival, by agent
-        self._carried: dict[str, tuple[object, ...]] = {}  #: news that the coordinator has received, by agent
+        #: Newest report and its arrival time, by agent.
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}
+        #: Last news that the coordinator received, by agent.
+        self._carried: dict[str, tuple[object, ...]] = {}
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
         self._round = 0

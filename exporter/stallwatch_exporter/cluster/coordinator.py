@@ -40,21 +40,26 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits of the seconds after which a host is silent
-_LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
+_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits, in seconds, for when a host counts as silent
+
+# An agent that is silent for this long is lost. Its open incidents close if the run continues.
+_LOST_SECONDS = 60.0
 # After a suspension of this length, another agent has merged the reports, and this agent's data is old.
 _ABSENT_SECONDS = 15.0
-_FORGET_SECONDS = 900.0  # an agent silent for this long is removed, and its open incidents close in any case
+# An agent that is silent for this long is removed, and its open incidents close in any case.
+_FORGET_SECONDS = 900.0
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
-# Maximum total posts per second to a coordinator in a quiet period: with more hosts, each posts less often.
+# Maximum total posts per second to a coordinator in a quiet period. With more hosts, each host posts less
+# often.
 _PER_SECOND = 48.0
 _SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
-_SKEWS = 32  # number of posts from which the clock offset of an agent is estimated
+_SKEWS = 32  # number of posts used to estimate the clock offset of an agent
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
-#: Takes the numbers of expected, reporting and silent hosts, or ``None`` if another agent merges the reports.
+#: Function that takes the numbers of expected, reporting, and silent hosts. All three are ``None`` if another
+#: agent merges the reports.
 HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
@@ -67,8 +72,10 @@ class _Agent:
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: `closed`: the incidents of the lost agent have been closed
-        self.answered: frozenset[tuple[str, str]] = frozenset()  # incidents in the last reply, with statuses
+        self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
+
+        # Ids and statuses of the incidents in the last reply.
+        self.answered: frozenset[tuple[str, str]] = frozenset()
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -81,7 +88,7 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the agent's clock is ahead of this clock.
+        """Seconds by which the agent's clock is ahead of the coordinator's clock.
 
         Delays of posts only reduce the measured values, so the largest value is the best estimate.
         """
@@ -93,7 +100,7 @@ class _Agent:
 
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
-        # On a busy host, the agent's thread can be late by seconds.
+        # Allow for delays, because the agent's thread can be several seconds late on a busy host.
         patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
@@ -133,7 +140,9 @@ class Coordinator:
         self._lock = threading.RLock()
         self._present_at = clock()
         self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
-        self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
+
+        # Incidents that were open when another coordinator took over, by id.
+        self._passed_on: dict[str, Incident] = {}
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
         self._newest_at = 0.0  # time of the last change to an incident of an agent
@@ -141,10 +150,12 @@ class Coordinator:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        """Set up the state of a run from which no report has arrived."""
+        """Set up the state of a run for which no report has arrived yet."""
         self._agents: dict[str, _Agent] = {}
         self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
-        self._absent: dict[str, tuple[str, float]] = {}  # ranks and first mention of hosts without posts
+
+        # Ranks of the hosts that do not post, and the time when an agent first reported each host.
+        self._absent: dict[str, tuple[str, float]] = {}
         self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
         self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
         self._progressing, self._progressing_since, self._progressed_at = False, -math.inf, -math.inf
@@ -206,8 +217,9 @@ class Coordinator:
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state, because the run's agents now report to another coordinator.
 
-        The other coordinator has closed some incidents of its `ledger`, and escalates those in `escalates`.
-        The sinks of this coordinator close the former, and stop escalating the latter.
+        The other coordinator has closed some incidents of its `ledger`, and the sinks of this coordinator
+        close them too. The other coordinator also escalates the incidents in `escalates`, and the sinks of
+        this coordinator stop escalating them.
         """
         with self._lock:
             adopted = {
@@ -229,7 +241,7 @@ class Coordinator:
                     self._conclude(before, over)
 
     def _conclude(self, before: Incident, over: Incident) -> None:
-        """Report to the sinks the end of an incident that another coordinator has closed."""
+        """Report the end of an incident to the sinks, after another coordinator closed the incident."""
         has_it = self._shown.pop(over.id, None) is not None
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
@@ -257,7 +269,7 @@ class Coordinator:
     def _present(self) -> float:
         """Return the current time; clear the state if this process was suspended for a while.
 
-        Another agent has merged the run in the meantime.
+        During the suspension, another agent has merged the reports of the run.
         """
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
@@ -285,7 +297,7 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the other running agents know the incidents that they could report again.
+        """Return whether the other running agents know all incidents that they could otherwise report again.
 
         One of these agents merges the run next. Every agent must know the open incidents, the failures that
         could affect other hosts later, and the incidents that include its own incidents.
@@ -328,9 +340,9 @@ class Coordinator:
             self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
     def _note_progress(self, now: float) -> None:
-        """Record since when at least one host makes progress, or has ended its part of the run.
+        """Record since when at least one host has made progress, or has ended its part of the run.
 
-        After a pause of a minute, which may have been a hang, the time starts again.
+        The time starts again after a pause of a minute, because the pause may have been a hang.
         """
         continues = any(
             agent.report.ending is not None
@@ -345,8 +357,8 @@ class Coordinator:
     def _is_given_up(self, reported_at: float, now: float) -> bool:
         """Return whether a silent host is lost, so that its open incidents can be closed.
 
-        It is lost if the other hosts have continued, or ended, for a while. If all hosts are quiet, the
-        silent host may only be disconnected, and be the last to post when the run continues.
+        The host is lost if other hosts have continued or ended for a while. If all hosts are quiet, the
+        silent host may only be disconnected, and may be the last to post when the run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -371,7 +383,7 @@ class Coordinator:
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
 
     def _adopt(self, known: Incident) -> None:
-        """Add an incident of which another coordinator has already notified the users."""
+        """Add an incident that another coordinator has already reported to users."""
         ago = self._wall() - known.resolved_at if known.resolved_at is not None else 0.0
         if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known, ago):
             return
@@ -442,7 +454,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks, such as ``0-7``, of the hosts of `agents`, and of absent hosts."""
+        """Return the folded ranks, such as ``0-7``, for each host of `agents` and for each absent host."""
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(agent.host, []).append(agent.report.ranks)
@@ -456,7 +468,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _note_absent(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record the hosts that an agent knows, but that have not posted to this coordinator."""
+        """Record the hosts that an agent knows but that have not posted to this coordinator."""
         present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -465,7 +477,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents. If several claim the same rank, only the one that started last counts."""
+        """Return the agents; if several agents claim the same rank, return only the one that started last."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -548,7 +560,7 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the object of the last replies if it is equal, so that not every agent keeps a copy."""
+        """Return the mapping of the last replies if it equals `hosts`, so that all agents share one copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

@@ -19,10 +19,11 @@ from stallwatch_rules.text.lazy import lazy
 MODULE = "stallwatch.integrations.deepspeed"
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prun")
 _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
-_HOSTFILE = "/job/hostfile"  # DeepSpeed 0.19.8, launcher/runner.py
+_HOSTFILE = "/job/hostfile"  # default path in DeepSpeed 0.19.8, launcher/runner.py
 _LONGEST = 600
 _SLOTS = lazy(r"^\s*([\w.-]+)(?:[:\s].*)?$")
-_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")  # allowed before a launcher
+# Words that are allowed before a launcher.
+_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")
 # DeepSpeed's options that take no value.
 _FLAGS = {"no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "quiet"}
 _FLAGS |= {"elastic_training", "bind_cores_to_rank"}
@@ -36,7 +37,7 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text.
+    """Return one line of advice if the command starts ranks on other hosts, or an empty string.
 
     The command itself is not changed, because an option for one launcher can break another launcher.
     """
@@ -56,7 +57,7 @@ def advice(
 
 
 def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -> list[str]:
-    """Return the options of ``stallwatch run`` that the agents on other hosts need too."""
+    """Return the options of ``stallwatch run`` that the agents on other hosts also need."""
     found = ["--name", name] if name else []
     for option, value, variable in (
         ("--run", join.run, "STALLWATCH_JOIN_RUN"),
@@ -68,7 +69,7 @@ def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -
 
 
 class _Start(NamedTuple):
-    launcher: Sequence[str]  #: launcher and the words before it
+    launcher: Sequence[str]  #: words of the command up to and including the launcher
     rest: Sequence[str]
     environ: Mapping[str, str]
     options: Sequence[str]  #: options for ``stallwatch run``
@@ -81,7 +82,7 @@ class _Start(NamedTuple):
 
     @property
     def variables(self) -> list[str]:
-        """Names of the ``STALLWATCH_…`` variables, which agents on other hosts need too."""
+        """Names of the ``STALLWATCH_…`` variables, which agents on other hosts also need."""
         return [
             name for name in sorted(self.environ) if name.startswith("STALLWATCH_") and self.environ[name]
         ]
@@ -95,7 +96,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before the program at index `at`, or advice if there is none."""
+        """Return the command with an agent before the program at `at`, or advice if no program is known."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"

@@ -1,7 +1,7 @@
 """Identify the host of an agent by an id, and by a Unix socket that the agents of a run share on the host.
 
 Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all agents
-of the host. When its process ends, the kernel releases the name, so that another agent can bind it.
+of the host. When its process ends, the kernel releases the name, and another agent can bind it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-_PATH = 100  # maximum length of a socket's path, in bytes: sockaddr_un of macOS has room for 104
+_PATH = 100  # maximum length of a socket's path, in bytes; sockaddr_un on macOS has room for 104
 
 
 def host_id(hostname: str) -> str:
     """Return an id that distinguishes this host from all others, even from hosts with the same name.
 
-    The id includes the network namespace, because an abstract socket is visible only within it (unix(7)).
+    The id includes the network namespace, because an abstract socket is visible only within its namespace
+    (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"
     return hashlib.sha256(f"{hostname} {where}".encode()).hexdigest()[:12]
@@ -36,7 +37,7 @@ def host_id(hostname: str) -> str:
 def is_this_host(name: str, hostname: str) -> bool:
     """Return whether a host name or address means this host. No DNS query is made.
 
-    A loopback address never means this host, because every host has it.
+    A loopback address never means this host, because every host has the same loopback addresses.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
@@ -52,7 +53,7 @@ def is_this_host(name: str, hostname: str) -> bool:
 
 
 def split_address(text: str) -> tuple[str, int | None]:
-    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[HOST]:PORT``; the port is ``None`` if missing."""
+    """Return host and port of ``HOST``, ``HOST:PORT``, or ``[HOST]:PORT``; a missing port is ``None``."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):
         return text.strip("[]"), None
@@ -66,9 +67,9 @@ def join_address(host: str, port: int) -> str:
 
 
 def socket_name(folder: Path, key: str, host: str) -> str | None:
-    """Return the name of the socket that a run's agents share on this host; ``None`` if it is unsupported.
+    """Return the name of the socket that a run's agents share on this host; ``None`` if none is possible.
 
-    On Linux, the name is abstract, so that no file is created.
+    On Linux, the socket name is abstract, so no file is created.
     """
     if sys.platform == "linux":
         return f"\0stallwatch-{os.geteuid()}-{key}-{host}"
@@ -79,7 +80,7 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 
 def bind(name: str) -> socket.socket | None:
-    """Bind the socket; return ``None`` if another agent has bound it. Raises `OSError`."""
+    """Bind the socket; return ``None`` if another agent has bound it. Raises `OSError` if binding fails."""
     if not name.startswith("\0"):
         Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,7 +93,7 @@ def bind(name: str) -> socket.socket | None:
             if name.startswith("\0") or _is_answered(name):
                 bound.close()
                 return None
-            Path(name).unlink(missing_ok=True)  # the socket was left by an agent that was killed
+            Path(name).unlink(missing_ok=True)  # an agent that was killed left the socket behind
             bound.bind(name)
         bound.listen(128)
     except BaseException:

@@ -1,7 +1,7 @@
-"""Identify an agent's run from the scheduler, the launcher and the ranks.
+"""Identify an agent's run from the scheduler, the launcher, and the ranks.
 
 The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded in
-programs under ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+programs under ``srun``, ``sbatch``, and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stallwatch_rules.text.lazy import lazy
 
 Origin = Literal["flags", "slurm", "jobset", "kubeflow", "mpi", "command", "ranks"]
 _LONGEST_JOB = 60
-_LONGEST_NAME = LONGEST - 12  # leaves room for the attempt
+_LONGEST_NAME = LONGEST - 12  # leaves 12 characters for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
-# Pods of a PyTorchJob are named <job>-master-0 and <job>-worker-3; those of a JobSet, also from Kubeflow's
-# trainer, are named <set>-<job>-0-0 in the domain <set>.
+# Pods of a PyTorchJob have names such as <job>-master-0 and <job>-worker-3. Pods of a JobSet, including the
+# JobSets of Kubeflow's trainer, have names such as <set>-<job>-0-0 in the domain <set>.
 _POD = lazy(r"(.+?)-(?:master|worker|launcher|node|replica)-\d+(?:-\d+)?")
 _OF_JOBSET = lazy(r"(?P<pod>[\w-]+-\d+-\d+)\.(?P<set>[\w-]+)(?:\..*)?")
-_TCP = lazy(r"tcp6?://([^;:]+):\d+")  # Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
+_TCP = lazy(r"tcp6?://([^;:]+):\d+")  # example from Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
 _PROGRAMS = {"torchrun", "accelerate", "deepspeed"}
 _MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 _MODULES |= {"deepspeed.launcher.runner"}
@@ -41,7 +41,7 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a run that can have several agents; all its agents have the same `key`."""
 
-    key: str  #: 16 hexadecimal digits from the scheduler, the job and the attempt
+    key: str  #: 16 hexadecimal digits from the scheduler, the job, and the attempt
     job: str  #: job id, such as ``8123.0``
     attempt: int = 0
     origin: Origin
@@ -49,10 +49,10 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if there is no list
     node: int | None = None  #: index of this host among `hosts`
     agents: int | None = None  #: expected number of agents; ``None`` if unknown
-    provisional: bool = False  #: another run can have the same key until the ranks' environment is known
+    provisional: bool = False  #: true if the key may not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the name of the run, which all hosts use: `name`, and the job."""
+        """Return the run's name for all hosts, which is built from `name`, the job, and the attempt."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -94,9 +94,9 @@ def identify(
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
     """Return the identity of a run, completed from the environment of a rank.
 
-    An identity that is not provisional is returned unchanged. torchrun sets all variables used here (torch
-    2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts it. With
-    torchrun's own rendezvous, `MASTER_PORT` changes at each start.
+    An identity that is not provisional is returned unchanged. torchrun sets all variables that this function
+    uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts it.
+    With torchrun's own rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -138,13 +138,14 @@ class _Facts:
         self.launcher = _launcher_options(command)
 
     def get(self, *names: str) -> str:
-        """Return the value of the first of these variables that is not empty."""
+        """Return the first value that is not empty among these variables, or an empty string."""
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
         """Return the value of an option of the launcher, or of `variables` if the option is not set.
 
-        torchrun also reads each option from a variable ``PET_…`` (torch 2.13, distributed/argparse_util.py).
+        torchrun also reads each option from a variable with the prefix ``PET_`` (torch 2.13,
+        distributed/argparse_util.py).
         """
         for alias in (name, *others):
             if alias in self.launcher:
@@ -163,10 +164,11 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
     MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. In a Slurm job, this
-    function must come before `_by_slurm`: mpirun starts only the ranks of other hosts in a step.
+    function must come before `_by_slurm`, because mpirun starts only the ranks of other hosts in a step.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
-    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace names mpirun's host and process.
+    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains mpirun's host and
+    # process.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():
@@ -235,7 +237,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
     jobset = _jobset(facts, host)
-    # DeepSpeed counts the nodes in a file.
+    # DeepSpeed reads the number of nodes from a file, so no option sets it.
     if _is_local(host) or not (nodes[1] > 1 if nodes else jobset or "no_ssh" in facts.launcher):
         return None
     node = facts.option("node_rank", "machine_rank", variables=("NODE_RANK", "RANK"))
@@ -278,9 +280,9 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the launcher in the command; none if the launcher reaches other hosts by ssh.
+    """Return the options of the launcher in the command, or none if the launcher reaches other hosts by ssh.
 
-    DeepSpeed's launcher does so without ``--no_ssh``: its run has a single agent.
+    Without ``--no_ssh``, DeepSpeed's launcher uses ssh, and its run has a single agent.
     """
     words = iter(command)
     for word in words:
@@ -314,7 +316,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 def starts_elsewhere(command: Sequence[str]) -> bool:
     """Return whether the command starts its ranks through a program such as ``srun``.
 
-    If these ranks have agents, the agents run below that program.
+    Agents of these ranks, if there are any, are started by that program.
     """
     for word in command:
         program = Path(word).name
@@ -350,7 +352,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _address(text: str | None) -> str:
-    """Return the text if it is HOST or HOST:PORT; otherwise an empty text."""
+    """Return the text if it is HOST or HOST:PORT, or an empty string otherwise."""
     text = (text or "").strip()
     return text if _ADDRESS.fullmatch(text) else ""
 

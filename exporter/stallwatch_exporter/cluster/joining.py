@@ -1,6 +1,7 @@
-"""Connect an agent to its run: create its member, its own coordinator and the transport of reports.
+"""Connect an agent to its run: create its member, its coordinator, and the transport for its reports.
 
-If the environment and the command do not identify the run, the environment of the first ranks can.
+If the environment and the command do not identify the run, the environment of the first ranks may identify
+it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
-#: Opens a transport other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while merging.
+#: Function that opens a transport other than HTTP, such as PostgreSQL. The transport calls `Merges.step`
+#: itself while it merges.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # seconds until other agents consider an unresponsive merging agent lost
+_ENGINE_SECONDS = 8.0  # seconds without a response until other agents consider the merging agent lost
 
 
 class Joining:
@@ -64,8 +66,8 @@ class Joining:
     def look(self, pids: Iterable[int]) -> Member | None:
         """Join the run that one of these rank processes identifies, and return the agent's new member.
 
-        Return ``None`` if no process identifies a run, or if the run is known already. Each process is
-        inspected once.
+        Return ``None`` if no process identifies a run, or if the run is already known. Each process is
+        inspected only once.
         """
         if self._settled:
             return None
@@ -115,7 +117,7 @@ class Joining:
         if self._engine is not None:
             backing = self._engine(identity, coordinator, self._agent)
             return member(backing=backing, alone_seconds=_ENGINE_SECONDS)
-        # Most runs have one host, so this import, with ssl and zstandard, is late.
+        # Import this module late, because it loads ssl and zstandard, and most runs have only one host.
         from stallwatch_exporter.cluster.client import HttpBacking
 
         http = HttpBacking(

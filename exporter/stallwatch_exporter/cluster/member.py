@@ -45,7 +45,7 @@ ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent notifies u
 _UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not acknowledge the change
 LEAVING_SECONDS = 5.0  #: seconds in which this agent can merge and send the last changes before it ends
 LOOK_SECONDS = 0.05
-_FRESH_SECONDS = 2.0  # seconds, in addition to a beat, for which a ruling of all hosts is valid
+_FRESH_SECONDS = 2.0  # seconds that a ruling of all hosts stays valid, in addition to one beat
 _AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
 _SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
 _SENDING_BEAT = 2.0
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0
-    threshold: float | None = None  #: learned threshold, beyond which stack snapshots decide
+    threshold: float | None = None  #: learned threshold; after a longer quiet time, stack snapshots decide
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
@@ -97,10 +97,11 @@ class Member:
     ) -> None:
         """Start the thread that posts reports.
 
-        Some functions belong to the coordinator within this agent. `address` returns where it listens, `step`
-        lets it work, `is_settled` returns whether it has sent everything, and `is_known` whether the other
-        hosts know what it sent. It must `leave` the run if another coordinator accepts the reports; `leave`
-        gets the ledger and the escalated ids of that coordinator.
+        Some functions control the coordinator within this agent. `address` returns the address on which it
+        listens, `step` processes its pending work, `is_settled` returns whether it has sent all
+        notifications, and `is_known` returns whether the other hosts know about these notifications. `leave`
+        is called if another coordinator accepts the reports, and receives the ledger and the escalated ids of
+        that coordinator.
 
         `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
         name of this host if another host of the run has the same name. After `alone_seconds` without a reply,
@@ -131,24 +132,26 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # incidents by id: open, or closed and maybe not reported yet
+        self._mine: dict[str, Incident] = {}  # by id: open incidents, and closed ones that may be unreported
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
-        self._is_known = True  # according to the last reply, users were notified of all changes
+        self._is_known = True  # true if all changes were reported to users, according to the last reply
         self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by id
-        self._posted: dict[str, tuple[Incident, int]] = {}  # posted incident and its first report, by id
+
+        # Posted incident, and the number of its first report, by id.
+        self._posted: dict[str, tuple[Incident, int]] = {}
         self._names: dict[str, tuple[str, float]] = {}  # public id and opening time, by id
         self._alone: dict[str, Incident] = {}  # incidents that this agent reported to users, by public id
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
         self._posted_at = -math.inf
-        self._is_unanswered = False  # the last post got no reply
+        self._is_unanswered = False  # true if the last post received no reply
         self._posted_as = _news(self._state)
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
         if start:
-            with suppress(RuntimeError):  # no thread can be started: the agent works alone
+            with suppress(RuntimeError):  # if no thread can be started, the agent works alone
                 self._thread.start()
 
     # ---- interface for the agent
@@ -171,7 +174,7 @@ class Member:
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents of which this agent notified users before it joined the run."""
+        """Adopt the open incidents that this agent reported to users before it joined the run."""
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -216,7 +219,7 @@ class Member:
 
     @property
     def ruling(self) -> Ruling | None:
-        """Ruling of all hosts on the current quiet period; ``None`` if it is unknown."""
+        """Ruling of all hosts on the current quiet period; ``None`` if the ruling is unknown."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 
@@ -239,8 +242,8 @@ class Member:
     def _alone_as(self, incident: Incident) -> Incident:
         """Return a copy of the incident with the id under which this agent alone notifies users.
 
-        If an open incident of the run includes this incident, the id is the id of that incident. Otherwise,
-        it is an id that no known incident has.
+        If an open incident of the run includes this incident, the copy gets the id of that incident.
+        Otherwise, it gets an id that no known incident has.
         """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
@@ -249,7 +252,7 @@ class Member:
                 (incident for incident in known if incident.status == "open" and alias in incident.aliases),
                 None,
             )
-            used = [number_of(one) for one in known if one.began_as == incident.began_as]
+            used = [number_of(other) for other in known if other.began_as == incident.began_as]
             number = max([incident.episode, *(taken + 1 for taken in used)])
             name = f"{incident.id.rpartition('/')[0]}/{number}"
             self._names[incident.id] = (run.id, run.opened_at) if run else (name, incident.opened_at)
@@ -270,7 +273,8 @@ class Member:
             if done and self._is_settled():
                 if self._others_know():
                     break
-                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would notify again
+                # Otherwise, the next coordinator would notify users again.
+                end = began + timeout + BEAT_SECONDS
             time.sleep(LOOK_SECONDS)
         self._closing = True
         self._wake.set()
@@ -290,7 +294,7 @@ class Member:
             self._wake.clear()
             try:
                 self.round()
-            except Exception as error:  # the agent continues after any error, if necessary alone
+            except Exception as error:  # the agent continues after any error, alone if necessary
                 self._notice(f"reporting to the other hosts failed ({type(error).__name__}: {error})")
                 time.sleep(QUIET_BEAT_SECONDS)
 
@@ -337,7 +341,7 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                if number <= acknowledged and self._mine.get(name) is incident:  # otherwise, it changed later
+                if number <= acknowledged and self._mine.get(name) is incident:  # unless it changed later
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
@@ -403,7 +407,7 @@ class Member:
 
     def _beat(self) -> float:
         if self._is_unanswered and is_quiet(self._state.quiet, self._state.threshold):
-            return QUIET_BEAT_SECONDS  # soon, as a host without posts would be blamed for the stall
+            return QUIET_BEAT_SECONDS  # otherwise, this silent host would soon be blamed for the stall
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
         # The coordinator may end as soon as all hosts know which notifications were sent.

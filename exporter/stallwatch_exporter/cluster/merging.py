@@ -1,8 +1,9 @@
 """Combine the incidents of a run's agents into incidents of the run. The only other input is the clock.
 
-This module treats an agent's incident as ``watching.episodes`` treats a problem, with two differences. First,
-agents detect the same event at different times, so a new incident waits for the reports of other hosts, and
-later reports also join it. Second, another coordinator may already have reported the incident.
+This module treats an agent's incident in the way that ``watching.episodes`` treats a problem, with two
+differences. First, agents detect the same event at different times, so a new incident waits for the reports
+of other hosts, and later reports also join it. Second, another coordinator may already have reported the
+incident.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
-GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
-LATE_SECONDS = 120.0  #: maximum seconds until a crash affects the last host, because of launchers' timeouts
+#: Seconds that a new incident waits for reports of the other hosts.
+GATHER_SECONDS = 3.0
+#: Maximum seconds from a crash on one host until it affects the last host, because of launchers' timeouts.
+LATE_SECONDS = 120.0
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
 _WAITING = ("unfinished", "behind", "diverged")  # reasons for blame that imply that ranks wait in collectives
 _UPDATE_SECONDS = 60.0  # seconds between two reports of frequently changing values
@@ -74,7 +77,7 @@ class RunEpisodes(Episodes):
         self._is_complete = is_complete
         self._clock = clock
         self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified id
-        self._numbers: dict[tuple[str, str], int] = {}  # highest number in use, by kind and rule
+        self._numbers: dict[tuple[str, str], int] = {}  # highest incident number in use, by kind and rule
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
@@ -82,17 +85,17 @@ class RunEpisodes(Episodes):
 
         If the incident is closed, it was closed `ago` seconds ago.
 
-        Until an agent reports the incident, it has its own episode, which other incidents can join.
+        Until an agent reports the incident, the incident has its own episode, which other incidents can join.
         """
         self._count(known)
         if self.has(known.id):
-            waiting = next((one for one in self._episodes if known.id in one.troubles), None)
+            waiting = next((episode for episode in self._episodes if known.id in episode.troubles), None)
             if waiting is None or waiting.closed or known.status == "open":
                 return False
             waiting.troubles[known.id] = known
             self._recognise(waiting, known)
             return True
-        before = next((one for one in self._known.values() if one.id == known.id), None)
+        before = next((other for other in self._known.values() if other.id == known.id), None)
         if before is not None and (before.status, before.severity) == (known.status, known.severity):
             return False
         self._known |= dict.fromkeys(known.aliases, known)
@@ -116,20 +119,20 @@ class RunEpisodes(Episodes):
 
     def awaits(self, name: str) -> bool:
         """Return whether the incident is open and no agent has reported it yet."""
-        return any(name in one.troubles and not one.closed for one in self._episodes)
+        return any(name in episode.troubles and not episode.closed for episode in self._episodes)
 
     @property
     def has_news(self) -> bool:
-        """Return whether a change has not been reported yet."""
-        return any(one.changed and not one.closed for one in self._episodes)
+        """Return whether an open episode has a change that has not been reported yet."""
+        return any(episode.changed and not episode.closed for episode in self._episodes)
 
     def _count(self, known: Incident) -> None:
-        """Record that the incident's number is in use, so that no later incident gets its id."""
+        """Record that the incident's number is in use, so that no later incident gets the same id."""
         self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
         """Return whether the run has an incident with this id."""
-        return any(name == one.id or name in one.merged for one in self._episodes)
+        return any(name == episode.id or name in episode.merged for episode in self._episodes)
 
     def begin(self, trouble: Incident) -> Episode:
         """Begin an episode for an agent's incident.
@@ -149,7 +152,7 @@ class RunEpisodes(Episodes):
         """Add a change of an agent's incident to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
-            # The agent seemed lost and posts again, so this is another incident with its own end.
+            # The agent was considered lost but posts again, so this is a separate incident with its own end.
             lost.troubles[f"{trouble.id} lost"] = lost.troubles.pop(trouble.id)
             self._known.pop(trouble.id, None)
         super().take(trouble)
@@ -165,7 +168,11 @@ class RunEpisodes(Episodes):
         """
         mine, before = episode.id, episode.reported
         merged, over = episode.merged, known.status == "resolved"
-        rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
+        rest = [
+            incident
+            for incident in episode.troubles.values()
+            if not is_over(incident) and incident.id not in known.aliases
+        ]
         if over and known.id != mine and (rest or before is not None):
             merged[known.id] = known.opened_at  # a host without a connection closed its part of the incident
             return
@@ -189,9 +196,10 @@ class RunEpisodes(Episodes):
         if episode.closed:
             since = self._clock() - (-KEPT_SECONDS if episode.closed_at is None else episode.closed_at)
             failed = any(
-                one.kind == "ended" or one.resolution == "run-failed" for one in episode.troubles.values()
+                incident.kind == "ended" or incident.resolution == "run-failed"
+                for incident in episode.troubles.values()
             )
-            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is reported
+            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is a new incident
             return since < LATE_SECONDS and (failed or late)
         return super().joins(trouble, episode)
 
@@ -210,7 +218,8 @@ class RunEpisodes(Episodes):
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts take stack snapshots repeatedly
+        # Ignore differences between stacks, because hosts take snapshots repeatedly.
+        drifting = {*DRIFTING, "updated_at", "stacks"}
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
@@ -241,27 +250,34 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
-        if episode.reported is not None:  # the opening time identifies notifications, but clock offsets vary
+        if episode.reported is not None:  # clock offsets vary, but the time identifies notifications
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
-        folded.hosts = sorted({one.host for one in episode.troubles.values()})
-        if any(one.kind == "stall" for one in episode.troubles.values()):
+        folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
+        if any(incident.kind == "stall" for incident in episode.troubles.values()):
             self._locate(folded, episode, view)
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
         """Set the stacks of all hosts' ranks and the blamed rank and host.
 
-        The reported location is kept once the stall is over. It is also kept while later snapshots are less
-        certain, because a host that has lost its connection soon seems silent, and the ranks that hang begin
-        to end. It is also kept if a silent host posts again while its ranks, possibly together with other
-        ranks, wait in a collective, because the connections between the ranks are broken. It is also kept if
-        only hosts that had posted their stacks are silent now: they lost their connection during the stall.
-        It is also kept if the host of the blamed rank no longer posts.
+        The reported location is kept in these cases:
+
+        * The stall is over.
+        * Later snapshots are less certain. A host that has lost its connection soon seems silent, and the
+          ranks that hang begin to end.
+        * A silent host posts again while its ranks, possibly together with other ranks, wait in a
+          collective. In this case, the connections between the ranks are broken.
+        * All hosts that are silent now had posted their stacks. They lost their connection during the stall.
+        * The host of the blamed rank no longer posts.
         """
         reported, now = episode.reported, view.stacks
         before = reported.stacks if reported is not None else None
-        going = {name for name, one in episode.troubles.items() if one.kind == "stall" and not is_over(one)}
+        going = {
+            name
+            for name, incident in episode.troubles.items()
+            if incident.kind == "stall" and not is_over(incident)
+        }
         if not going or now is None:
             folded.stacks = before or folded.stacks
         elif reported is None or before is None:
@@ -278,7 +294,7 @@ class RunEpisodes(Episodes):
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode, for as long as agents may still report it."""
+        """Return whether to keep a closed episode because agents may still report it."""
         now = self._clock()
         episode.closed_at = now if episode.closed_at is None else episode.closed_at
         return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
@@ -288,7 +304,7 @@ class RunEpisodes(Episodes):
 
         A host without a connection to the other hosts reports the incident under an id of its own.
         """
-        return next((one.merged for one in self._episodes if one.id == incident.id), {})
+        return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
 
 
 def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallStacks:
@@ -303,10 +319,10 @@ def _surer(before: StallStacks, now: StallStacks, is_same_stall: bool) -> StallS
 
 
 def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether the hosts that are blamed now, for being silent, had posted their stacks before.
+    """Return whether all hosts that are newly blamed for being silent had posted their stacks before.
 
-    Such a host lost its connection during the stall, which other ranks had caused. A host that was already
-    blamed for its silence stays blamed.
+    Such a host lost its connection during a stall that other ranks had caused. A host that was already blamed
+    for its silence stays blamed.
     """
     blamed = {*before.silent} if before.why == "unreachable" else set()
     silenced = {*now.silent} - blamed
@@ -314,9 +330,9 @@ def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
 
 
 def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
-    """Return whether hosts are blamed now for being silent, and the blamed ranks do not respond either.
+    """Return whether silent hosts are blamed now, and no host of a previously blamed rank is in `now`.
 
-    This is the view of a coordinator whose hosts leave it for another one, as after a partition.
+    A coordinator sees this if its hosts switch to another coordinator, for example after a network partition.
     """
     if before.why == "unreachable" or now.why != "unreachable" or not before.odd:
         return False
@@ -324,12 +340,12 @@ def _is_out_of_sight(before: StallStacks, now: StallStacks) -> bool:
 
 
 def _blamed(stacks: StallStacks | None) -> object:
-    """Return the parts of a stack snapshot that concern users."""
+    """Return the parts of a stack snapshot whose changes are reported to users."""
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
 def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
-    """Return an agent's incident with the coordinator's times, a qualified id and the name `host`.
+    """Return an agent's incident with the coordinator's times, a qualified id, and the name `host`.
 
     `host` is the name of the agent's host in the run. `ahead` is the number of seconds by which the agent's
     clock is ahead of the coordinator's clock.
@@ -341,8 +357,8 @@ def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
 def in_brief(incident: Incident) -> Incident:
     """Return an incident reduced to the fields that the next coordinator needs to recognize and close it.
 
-    While the incident is open, this includes the stacks of the blamed ranks: the next coordinator may have
-    lost the connection to their host.
+    While the incident is open, the reduced incident includes the stacks of the blamed ranks, because the next
+    coordinator may have lost the connection to their host.
     """
     stacks = incident.stacks
     if stacks is not None:
@@ -358,9 +374,9 @@ def in_brief(incident: Incident) -> Incident:
 
 
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
-    """Return the newest state of each incident in these ledgers of reported incidents."""
+    """Return the newest state of each incident in the given ledgers of reported incidents."""
     found: dict[str, Incident] = {}
-    for incident in (one for ledger in ledgers for one in ledger):
+    for incident in (entry for ledger in ledgers for entry in ledger):
         before = found.get(incident.id)
         if before is None or (before.updated_at, len(before.aliases)) <= (
             incident.updated_at,
@@ -373,9 +389,9 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return the incidents that stay in the ledger, by id.
 
-    Open and recently closed incidents stay. The last incident of each kind and rule stays too, because the
-    next coordinator continues its number. `held` contains aliases of open incidents; incidents with these
-    aliases also stay.
+    Open and recently closed incidents stay. The last incident of each kind and rule also stays, because the
+    next coordinator continues the numbering from it. `held` contains aliases of open incidents; incidents
+    with these aliases also stay.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}

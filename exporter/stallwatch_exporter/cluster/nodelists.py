@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stallwatch_rules.text.lazy import lazy
 
-MOST_HOSTS = 65_536  #: maximum number of hosts in a list, because a short text can describe any number
+MOST_HOSTS = 65_536  #: maximum number of hosts in a list; even a short text could describe far more
 _MOST_CHARACTERS = 1 << 20
 _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")
@@ -16,7 +16,7 @@ _LONGEST = 253  # maximum length of a hostname (RFC 1035 and RFC 1123)
 
 
 class BadNodeList(ValueError):
-    """The text is not a list of hosts, or it has too many hosts."""
+    """Raised if the text is not a list of hosts, or if it has too many hosts."""
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def _hosts(text: str) -> Iterator[str]:
 
 
 def _terms(text: str) -> Iterator[str]:
-    """Yield the parts between commas that are not in brackets."""
+    """Split the text at commas outside brackets, and yield the parts."""
     began, depth = 0, 0
     for at, character in enumerate(text):
         if character == "," and not depth:
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names that a term describes. If it has several brackets, the last one varies fastest."""
+    """Yield all names that a term describes. With several brackets, the last one varies fastest."""
     if not parts:
         yield ""
         return

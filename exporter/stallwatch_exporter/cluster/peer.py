@@ -1,4 +1,4 @@
-"""Represent another agent that can merge the run: find its port, and post reports to it."""
+"""Represent another agent that can merge the run's reports: find its port, and post reports to it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ from stallwatch_exporter.cluster.signing import (
 )
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
-ANSWER_SECONDS = 2.0  #: maximum seconds that an agent takes to respond
-RETRY_SECONDS = 10.0  #: maximum seconds until the next search for an agent that did not respond
-# First pause, which doubles each time, because agents start within seconds of each other.
+ANSWER_SECONDS = 2.0  #: maximum seconds to wait for the response of an agent
+
+#: Maximum seconds until the next search for an agent that did not respond.
+RETRY_SECONDS = 10.0
+# First pause between two searches; it is short because agents start within seconds of each other. Each
+# further pause is twice as long.
 _FIRST_RETRY_SECONDS = 1.0
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
@@ -90,7 +93,7 @@ class Connection(http.client.HTTPConnection):
             raise
 
     def end(self) -> None:
-        """Shut down the connection, so that a thread that waits on it wakes."""
+        """Shut down the connection to wake up a thread that waits on it."""
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
@@ -127,7 +130,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; return the response's status, body, ``Content-Encoding`` and signature."""
+        """Send a request; return the response's status, body, ``Content-Encoding``, and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -171,7 +174,7 @@ class Peer:
         self._connection: Connection | None = None
         self._retry_at = float("-inf")
         self._pause = 0.0
-        self._lost = False  # a search or a post got no response
+        self._lost = False  # true if a search or a post got no response
         self._changed = threading.Condition()
         self._search: threading.Thread | None = None
         self._closed = False
@@ -187,7 +190,7 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Search for the agent in a thread, unless it was found, or did not respond a short time ago."""
+        """Search for the agent in a thread, unless it was found or recently did not respond."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -238,7 +241,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports; return ``None`` if the agent does not respond, or rejects the reports."""
+        """Post the reports; return ``None`` if the agent does not respond or rejects the reports."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -253,7 +256,7 @@ class Peer:
                     )
                 if connection.sock is None:
                     self._connection = None
-                if status == 421:  # another agent has replaced this one
+                if status == 421:  # another agent now listens at this address
                     self.hello = self._greet(where, signed, max(0.05, end - time.monotonic()))
                     continue
                 if status == 200:
@@ -270,7 +273,8 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The cause may only be that the kept connection was too old.
+                # The persistent connection may just have been too old, so check whether the agent still
+                # responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:
                     break
@@ -278,7 +282,7 @@ class Peer:
         return None
 
     def _greet_again(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello | None:
-        """Ask a known agent for its identity; return ``None`` if it does not respond in time."""
+        """Request the identity of a known agent; return ``None`` if the agent does not respond in time."""
         if seconds <= 0:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Read or create the proof that an agent belongs to a run: a configured secret, certificates or a file."""
+"""Read or create the proof that an agent belongs to a run: a configured secret, certificates, or a file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from stallwatch_rules.files import is_private, open_private
 
 HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the state folder (STALLWATCH_HOME)"
 _OTHERS = 0o077
-_LENGTH = 64  # length of a secret in a file
-_KEPT_SECONDS = 7 * 86400.0  # seconds after which the run of an unused file is considered ended
-_RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute (acdirmax, nfs(5))
+# Length of a secret in a file.
+_LENGTH = 64
+# If no agent has used a secret file for this time, its run is considered ended.
+_KEPT_SECONDS = 7 * 86400.0
+# Longer than the minute within which NFS shows a new file to other hosts (acdirmax, nfs(5)).
+_RETRIED_SECONDS = 90.0
 
 
 class NoSecret(Exception):
-    """Raised if this agent cannot prove that it belongs to the run. The text is one line for the user."""
+    """Raised if this agent cannot prove that it belongs to the run. The message is one line for the user."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
-"""Serve posts from a run's agents: from other hosts with a proof, from this host over a Unix socket.
+"""Serve posts of a run's agents on other hosts, which send a proof, and on this host, over a Unix socket.
 
 | request | answer |
 |---|---|
-| POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, post to that agent |
-| GET /cluster/v1/hello | 200: `Hello`, the agent that listens here |
+| POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, which names the agent to post to |
+| GET /cluster/v1/hello | 200: `Hello`, which names the agent that listens on this port |
 
-Errors: 400 malformed, 401 no proof that the agent belongs to the run, 404 another run, 413 too large, 421
-meant for another agent, 426 different version. Requests without proof are rejected before their body is read.
-``Host`` and ``Origin`` are not checked, because a page in a browser has no proof.
+Error statuses: 400 malformed, 401 no proof that the agent belongs to the run, 404 another run, 413 too large,
+421 meant for another agent, 426 different version. Requests without proof are rejected before their body is
+read. ``Host`` and ``Origin`` are not checked, because a web page in a browser cannot send a valid proof.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from stallwatch_rules.text.controls import printable
 
 _MOST_AGENTS = 16_384  # maximum number of agents for which the last request number is kept
 _MOST_CONNECTIONS = 4096
-_REPEATED_SECONDS = 600.0  # seconds after which the same problem is reported again
+_REPEATED_SECONDS = 600.0  # seconds until the same problem can be reported again
 _MOST_NOTICES = 200
 
 
@@ -79,7 +79,7 @@ class Notices:
 
 
 def merged(merges: Merges, reports: Sequence[AgentReport]) -> Answer:
-    """Merge the reports of one host in order, and return the answer to them."""
+    """Merge the reports of one host in order, and return one answer to all of them."""
     reply, acknowledged, refused = Reply(), {}, {}
     for report in reports:
         reply = merges.take(report)
@@ -98,7 +98,7 @@ class Request(NamedTuple):
     encoding: str
     sender: str  #: address of the sender
     connection: socket.socket
-    read: Callable[[], bytes]  #: returns the body; raises `Malformed`
+    read: Callable[[], bytes]  #: returns the body; raises `Malformed` if its length is invalid
 
 
 class Response(NamedTuple):
@@ -116,7 +116,7 @@ class Gate(Protocol):
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer a request. Raises `Malformed`; its text is sent as the answer."""
+        """Answer a request. Raises `Malformed` for an invalid request; its text becomes the response."""
         ...
 
 
@@ -136,8 +136,8 @@ class OtherHosts:
     ) -> None:
         """Set up the gate.
 
-        `merges` returns the merger of the run with this key, and `knows` returns whether there is such a run.
-        `elsewhere` returns the agent that merges instead of this agent, if there is one.
+        `merges` returns the merger of the run with a given key, and `knows` returns whether a run has that
+        key. `elsewhere` returns the agent that merges instead of this agent, if there is one.
         """
         self._secret = secret
         self._agent = agent
@@ -150,7 +150,7 @@ class OtherHosts:
         self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def answer(self, request: Request) -> Response:
-        """Answer a request of another host."""
+        """Answer a request from another host."""
         try:
             if not request.path.startswith(f"{BASE}/"):
                 if request.path.startswith("/cluster/"):
@@ -160,7 +160,7 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                return Response(HTTPStatus.NOT_FOUND)  # not reported: agents try the ports of other agents
+                return Response(HTTPStatus.NOT_FOUND)  # no notice: agents also try the ports of other runs
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
@@ -220,7 +220,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents of the same host and account, for which the Unix socket is the proof."""
+    """Gate for agents of the same host and account, which need only the Unix socket as a proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
@@ -230,7 +230,7 @@ class SameHost:
         self.notices = Notices(notice)
 
     def answer(self, request: Request) -> Response:
-        """Answer a request of another agent of this host."""
+        """Answer a request from another agent on this host."""
         if not is_own_peer(request.connection):
             raise Malformed("it is of another account", HTTPStatus.UNAUTHORIZED)
         try:
@@ -262,7 +262,7 @@ class ClusterServer(ServerThread):
         bound: socket.socket | None = None,
         most: int = 64,
     ) -> None:
-        """Serve at an address, or on a `bound` Unix socket. Raises `OSError` if it is not available."""
+        """Serve at an address, or on a `bound` Unix socket. Raises `OSError` if neither is available."""
         handler = type("Handler", (_Handler,), {"gate": gate})
         server = _Server(address, handler, context, bound=bound)
         server.most = max(8, min(most, _MOST_CONNECTIONS))
@@ -301,7 +301,7 @@ class _Handler(BoundedHandler):
         self._handle()
 
     def _handle(self) -> None:
-        # Above half of the connection limit, close each connection after its request.
+        # If more than half of the allowed connections are open, close each connection after its request.
         self.close_connection |= 2 * len(self.server.peers) > self.server.most
         self._unread = True
         try:
@@ -382,7 +382,7 @@ class _Gone(Exception):
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate on the first free port, on all addresses if no host is given. Raises `OSError`."""
+    """Serve a gate at `host`, or all addresses, on the first free port. Raises `OSError` if none is free."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:

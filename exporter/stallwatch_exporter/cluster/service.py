@@ -18,7 +18,7 @@ from stallwatch_exporter.cluster.server import OtherHosts, listen
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.settings import JoinSettings
 
-PORT = FIRST_PORT - 1 + 1000  #: 20401, a port on which no agent listens
+PORT = FIRST_PORT - 1 + 1000  #: 20401; no agent listens on this port
 _STEP_SECONDS = 1.0
 _MOST_CONNECTIONS = 2048
 

@@ -1,8 +1,8 @@
 """Sign and encode posts, and check a signature before the body is read.
 
 Signatures use HMAC-SHA256 (RFC 2104) with a key derived from the run's secret; the secret itself is never
-sent. A request is signed for one recipient and with an increasing number, so that it cannot be replayed; a
-reply is signed together with its request, so that only the coordinator can answer the request.
+sent. A request is signed for one recipient and with an increasing number, so it cannot be replayed. A reply
+is signed together with its request, so only the coordinator can answer the request.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _PROOF = re.compile(
     r"body=(?P<digest>[0-9a-f]{64}), signature=(?P<signature>[0-9a-f]{64})",
     re.ASCII,
 )
-_PACKED_FROM = 32 << 10  # bytes; compressing less is not worth the time
+_PACKED_FROM = 32 << 10  # minimum bytes to compress; compressing less is not worth the time
 _WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
 
 
 class Malformed(Exception):
-    """Raised if a post or a reply cannot be accepted. `status` is the HTTP status of the answer."""
+    """Raised if a post or a reply cannot be accepted. `status` is the HTTP status of the response."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)
@@ -119,7 +119,7 @@ class Hello(msgspec.Struct, kw_only=True):
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """Content of a response with status 409: another agent merges the reports of the run."""
+    """Content of a response with status 409, which means that another agent merges the run's reports."""
 
     host_id: str
     address: str
@@ -129,7 +129,7 @@ class Answer(msgspec.Struct, kw_only=True):
     """Content of the response to a post."""
 
     reply: Reply
-    refused: dict[str, str] = {}  #: value of `Reply.refused` by agent, if it is not empty
+    refused: dict[str, str] = {}  #: values of `Reply.refused` that are not empty, by agent
 
     def of(self, agent: str) -> Reply:
         """Return the reply for one of the agents in the post."""
@@ -147,7 +147,7 @@ def pack(content: object) -> tuple[bytes, str]:
 
 
 def unpack(body: bytes, encoding: str = "") -> bytes:
-    """Decompress a body, up to `MOST_BYTES`. Raises `Malformed`."""
+    """Decompress a body, up to `MOST_BYTES`. Raises `Malformed` if the body is not valid or is too large."""
     try:
         if encoding == "zstd":
             with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(body) as stream:
@@ -162,7 +162,7 @@ def unpack(body: bytes, encoding: str = "") -> bytes:
 
 
 def read(body: bytes, kind: type[_T]) -> _T:
-    """Decode a record of this protocol. Raises `Malformed`."""
+    """Decode a record of this protocol. Raises `Malformed` if the body cannot be decoded."""
     try:
         return from_json(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -171,7 +171,7 @@ def read(body: bytes, kind: type[_T]) -> _T:
 
 
 def read_reports(body: bytes, encoding: str, key: str) -> list[AgentReport]:
-    """Read a post from agents of the run `key`. Raises `Malformed`."""
+    """Read a post from agents of the run `key`. Raises `Malformed` if the post cannot be accepted."""
     body = unpack(body, encoding)
     version = read(body, _Versioned)
     if version.v != VERSION:

@@ -1,4 +1,4 @@
-"""Find the host that slows the other hosts down, from the ranks' steps, and manage its incident."""
+"""Compare the ranks' steps to find a host that slows the other hosts down, and manage its incident."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from stallwatch_rules.judgements.slow_hosts import RankStep, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: maximum number of steps of one rank in one report
-_LEAST_SECONDS = 0.2  # seconds; if steps are shorter, only every second, fourth, … step is reported
-_DIGITS = 4  # significant digits: fewer would hide a difference of one percent
+
+# If steps take fewer seconds than this, only every second, fourth, … step is reported.
+_LEAST_SECONDS = 0.2
+_DIGITS = 4  # number of significant digits; fewer digits would hide a difference of one percent
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
 _ANEW_STEPS = 64  # steps that a new coordinator compares before it reports that a host has caught up
 _MOST_POSTED = 64
@@ -35,7 +37,7 @@ class UnacknowledgedSteps:
         self._lock = threading.Lock()
         self._steps: dict[int, deque[tuple[int, RankStep]]] = {}  # steps by rank
         self._counts: dict[int, int] = {}  # number of recorded steps, by rank
-        self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank when each report was posted
+        self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank, at the time of each posted report
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
         """Record a step of a rank, unless it was recorded before."""
@@ -59,7 +61,7 @@ class UnacknowledgedSteps:
             return [self._paces(rank, steps) for rank, steps in self._steps.items() if steps]
 
     def acknowledged(self, number: int) -> None:
-        """Remove the steps of this report and of earlier reports."""
+        """Remove the steps of the report with this number, and of all earlier reports."""
         with self._lock:
             for known in [posted for posted in self._posted if posted <= number]:
                 for rank, count in self._posted.pop(known).items():
@@ -69,14 +71,14 @@ class UnacknowledgedSteps:
 
     def _paces(self, rank: int, steps: Iterable[tuple[int, RankStep]]) -> Paces:
         known = list(steps)
-        counted = any(own.tokens for _, own in known)
+        counted = any(rank_step.tokens for _, rank_step in known)
         return Paces(
             rank,
             self._counts[rank] - len(known),
             [step for step, _ in known],
-            [_rounded(own.own) for _, own in known],
-            [_rounded(own.whole) for _, own in known],
-            [round(own.tokens) for _, own in known] if counted else [],
+            [_rounded(rank_step.own) for _, rank_step in known],
+            [_rounded(rank_step.whole) for _, rank_step in known],
+            [round(rank_step.tokens) for _, rank_step in known] if counted else [],
         )
 
 
@@ -105,8 +107,8 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in a report; `ledger` contains the incidents of which users were notified."""
-        if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
+        """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
+        if report.attempt > self._attempt:  # a new attempt has new ranks, possibly on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
             self._resolve("unknown")

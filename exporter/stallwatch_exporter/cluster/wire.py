@@ -1,7 +1,7 @@
 """Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
 
-Durations are ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ. Every
-report contains everything that its host knows about open incidents, so that any agent can replace the
+Times are sent as ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ.
+Every report contains everything that its host knows about open incidents, so any agent can replace the
 coordinator.
 """
 
@@ -24,8 +24,8 @@ MOST_RANKS = 4096  #: maximum number of ranks on one host
 MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one post
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
 QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
-SILENT_BEATS = 3.0  #: a host without a post for this many beats is silent
-_BEATS_BEFORE = 8.0  # the next post is due after this part (1/8) of the time to the threshold, or since it
+SILENT_BEATS = 3.0  #: number of beats without a post after which a host counts as silent
+_BEATS_BEFORE = 8.0  # divisor: the next post is due after 1/8 of the time until or since the threshold
 
 
 def is_quiet(quiet: float, threshold: float | None) -> bool:
@@ -44,18 +44,18 @@ class Paces(msgspec.Struct, frozen=True):
     """Durations, in seconds, of one rank's steps that no coordinator has acknowledged."""
 
     rank: int
-    before: int  #: number of earlier steps of this rank, with which a receiver detects repeated steps
+    before: int  #: number of earlier steps of this rank, used by receivers to detect repeated steps
     steps: list[int]
-    own: list[float]  #: time of each step without the rank's waits for other ranks
+    own: list[float]  #: duration of each step, without the time in which the rank waits for other ranks
     whole: list[float]
     tokens: list[int] = []  #: tokens of each step; empty if they are not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """Report of one agent, which watches a host, or only a rank under ``srun … stallwatch run``."""
+    """Report of one agent, which watches a host, or a single rank under ``srun … stallwatch run``."""
 
     key: str  #: key of the run
-    agent: str  #: unique id: host id, process id and start time of the agent
+    agent: str  #: unique id: host id, process id, and start time of the agent
     host: str
     host_id: str  #: id from `host.host_id`, because several hosts can have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
@@ -66,9 +66,9 @@ class AgentReport(msgspec.Struct, kw_only=True):
     number: int  #: number of this report, which increases with each report
     age: float = 0.0  #: seconds for which the report was delayed; the other ages include this delay
     started_age: float = 0.0
-    clock: float = 0.0  #: Unix seconds by the sender's clock, only to estimate its offset
+    clock: float = 0.0  #: Unix seconds by the sender's clock, used only to estimate the clock's offset
     expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
-    ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
+    ranks: str = ""  #: folded ranks on this host, such as ``8-15``
     world: int = 0
     phase: Phase = "train"
     step: int | None = None
@@ -80,7 +80,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     paces: list[Paces] = []
     #: Open incidents without stacks, and closed incidents until they are closed in the ledger.
     incidents: list[Incident] = []
-    #: Hosts of the run with their folded ranks, from the last reply, so that a new coordinator detects hosts
+    #: Folded ranks, by host of the run, from the last reply. With this data, a new coordinator detects hosts
     #: that were lost together with the previous coordinator.
     hosts: dict[str, str] = {}
     ledger: list[Incident] = []  #: known incidents of the run for which notifications were sent
@@ -92,7 +92,7 @@ _AGES = ("started_age", "quiet", "stacks_age", "clock", "ended_age")
 
 
 def aged(report: AgentReport, seconds: float) -> AgentReport:
-    """Return a report as its agent would write it this many `seconds` later."""
+    """Return the report with ages increased by `seconds`, as if its agent had written the report later."""
     ages = {name: at + seconds for name in _AGES if (at := getattr(report, name)) is not None}
     return msgspec.structs.replace(report, **ages)
 
@@ -114,7 +114,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def digest_of(members: Sequence[Member]) -> int:
-    """Return a checksum of a list, so that the list is sent only to hosts that have another one."""
+    """Return a checksum of a list, so that the list is sent only to hosts that have a different list."""
     return zlib.crc32(msgspec.json.encode(members))
 
 
@@ -125,12 +125,14 @@ class Reply(msgspec.Struct, kw_only=True):
     coordinator: str = ""  #: agent or service that merges the reports
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
     beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
-    members: list[Member] | None = None  #: null if the host already has the current list
-    hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
+    members: list[Member] | None = None  #: ``None`` if the host has the current list
+    hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
-    ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts
-    #: Incidents of the run that were sent and are open or recently closed, in brief. The next coordinator
+
+    #: Ruling of the run, which combines the rulings of its hosts.
+    ruling: Ruling | None = None
+    #: Shortened incidents of the run that were sent and are open or recently closed. The next coordinator
     #: does not send these incidents again.
     ledger: list[Incident] = []
     escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
-    refused: str = ""  #: reason why the report was refused, in one line for the agent's terminal
+    refused: str = ""  #: reason for the refusal of the report, as one line for the agent's terminal

@@ -1,1 +1,1 @@
-"""Diagnose a finished run, from its logs and from the folder that Stallwatch stored."""
+"""Diagnose a finished run from its logs and from the run folder that Stallwatch stored."""

@@ -54,8 +54,11 @@ class Options:
     progress: OnProgress | None = None
     limits: Limits | None = None
     baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
-    parallel: Parallel | None = None  #: reading in several processes; the diagnosis is the same
-    scratch: str | None = None  #: folder for copies of records from archives; by default, the system's
+
+    #: Options for reading in several processes. They do not affect the diagnosis.
+    parallel: Parallel | None = None
+    #: Folder for copies of records from archives; by default, the system's temporary folder.
+    scratch: str | None = None
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
@@ -81,20 +84,20 @@ class UserFiles(NamedTuple):
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: snapshots and dumps that show where ranks were; no logs
+    rank_files: list[LogFile]  #: snapshots and dumps, not logs, that show where ranks were
     run_folders: list[str]  #: run folders that Stallwatch stored
-    notes: list[Message]  #: notes on added folders
+    notes: list[Message]  #: notes about run folders that were added
 
 
 class RunResult(NamedTuple):
     """Diagnosis of one run, and the time of its last line."""
 
     diagnosis: Diagnosis
-    last_time: str | None  #: last time in the log, ISO 8601
+    last_time: str | None  #: last time in the log, in ISO 8601 format
 
 
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
-    """Read files, folders, globs, archives and ``-``, and diagnose their run.
+    """Read files, folders, globs, archives, and standard input (``-``), and diagnose their run.
 
     Inputs that cannot be read are listed as problems; the others are diagnosed.
     """
@@ -146,9 +149,9 @@ def diagnose_run(
 ) -> RunResult:
     """Diagnose files as the logs of one run.
 
-    `folders` are the run folders of the hosts, whose records add facts. `rank_files` show where the ranks
-    were; they are used only if the agent did not record the ranks' stacks. Inputs that cannot be read are
-    added to `problems`, and the diagnosis contains all problems.
+    `folders` are the run folders of the hosts; their records add facts to the diagnosis. `rank_files` show
+    where the ranks were; they are used only if the agent did not record the ranks' stacks. Inputs that cannot
+    be read are added to `problems`, and the diagnosis contains all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -194,7 +197,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return a note that the time limit ended the reading of `files` files, with `unread` bytes left."""
+    """Return a note that reading stopped at the time limit, with `unread` bytes of `files` files left."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
@@ -203,7 +206,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files, and return statistics and notes on the content that was not read."""
+    """Read the files, and return statistics, and notes about the content that was not read."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []
@@ -254,7 +257,7 @@ def _passed_over(binary: Sequence[str]) -> str:
 
 
 def _too_many(count: int, first: str) -> InputProblem:
-    """Return the problem that a run has too many files for one diagnosis."""
+    """Return the problem to report if a run has too many files for one diagnosis."""
     others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
     return InputProblem(
         first,

@@ -1,7 +1,8 @@
-"""Diagnose several jobs one after another, if the user passed their logs together.
+"""Diagnose several jobs one after another if the user passed their logs together.
 
-Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output.
-For each other job, only a summary is kept, so that memory use hardly grows with the number of jobs.
+Only one job gets a full report: the newest job in trouble or, if no job is in trouble, the newest job with
+training output. For every other job, only a summary is kept, so memory use hardly grows with the number of
+jobs.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class JobsResult:
     diagnosis: Diagnosis  #: diagnosis of the only job, or of the `reported` job
     problems: list[InputProblem] = field(default_factory=list)
     jobs: list[JobSummary] = field(default_factory=list)  #: newest job first; empty if there is only one job
-    paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that contain only this job
+    paths: dict[str, list[str]] = field(default_factory=dict)  #: paths that contain only this job, by job
 
 
 class NoSuchJob(ValueError):
-    """No job with this name has any of the files."""
+    """Raised if the files belong to no job with this name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
@@ -57,7 +58,7 @@ class NoSuchJob(ValueError):
 def diagnose_jobs(
     paths: Paths, options: Options, *, job: str | None = None, together: bool = False
 ) -> JobsResult:
-    """Read files, folders, globs, archives and ``-``, and diagnose each of their jobs.
+    """Read files, folders, globs, archives, and standard input (``-``), and diagnose each of their jobs.
 
     With `job`, read only that job; with `together`, read all files as one run.
 
@@ -103,23 +104,25 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return paths that contain this job and no other; empty for members of an archive."""
+    """Return paths that contain this job and no other job; an empty list for members of an archive."""
     if not all(file.path for file in job.files):
         return []
     return job.folders or [file.path for file in job.files]
 
 
 class _Kept:
-    """Summaries of the jobs, and the two diagnoses of which one will be reported.
+    """Summaries of the jobs, and two diagnoses, one of which is reported at the end.
 
-    If all jobs have a time, the newest job is the one with the latest time. Otherwise, it is the last in the
-    order of names, in which jobs are read. Which of these applies is known only at the end.
+    If all jobs have a time, the newest job is the job with the latest time. Otherwise, the newest job is the
+    last job by name, because jobs are read in the order of their names. It is known only at the end whether
+    all jobs have a time.
     """
 
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobSummary]] = []
-        # Best job so far, by whether times are used: (its weight, time, and number), diagnosis, and problems.
+        # Best job so far, by whether times are compared. Each value contains the job's order (weight, time,
+        # and number), its diagnosis, and its problems.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
@@ -146,7 +149,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: highest in trouble, lowest without training output."""
+    """Return a job's priority in the report: 2 in trouble, 1 with training output, 0 without."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

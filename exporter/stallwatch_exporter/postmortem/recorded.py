@@ -1,4 +1,4 @@
-"""Read what the agents recorded about a run: its ending, open incidents, stacks, and last diagnosis."""
+"""Read the agents' records of a run: its ending, open incidents, stacks, and last diagnosis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _NEAR_SECONDS = 60.0  # torchrun waits up to 30 seconds for ranks to end after SIGTERM
-_BY_PEERS = (-15, -6)  # sent by other processes: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
+_BY_PEERS = (-15, -6)  # signals of other processes: SIGTERM of a launcher, SIGABRT of NCCL's watchdog
 
 
 class Recorded(NamedTuple):
@@ -48,18 +48,18 @@ class Recorded(NamedTuple):
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
-    stall_continues: bool = False  #: the agent that reported the stall still watches it
+    stall_continues: bool = False  #: True if the agent that reported the stall still watches it
     quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
-    findings: Sequence[Incident] = ()  #: open fatal findings, and slow hosts
-    watched: bool = False  #: the agent still watches the run
-    end: Incident | None = None  #: incident of the run's end, if the agent's own record lacks the end
+    findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
+    watched: bool = False  #: True if the agent still watches the run
+    end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
     threshold: float | None = None  #: threshold, in seconds, of the run's last phase
     unheard: float | None = None  #: Unix time of the last report of an agent that ended before the run
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
     lacking: Sequence[Message] = ()  #: notes on missing parts of the record
-    info: AgentInfo | None = None  #: record of the agent itself
+    info: AgentInfo | None = None  #: record that the agent wrote about itself
     elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
-    versions: Mapping[int, Mapping[str, str]] = {}  #: rank → versions of the packages that it imported
+    versions: Mapping[int, Mapping[str, str]] = {}  #: versions of the packages that a rank imported, by rank
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
@@ -105,7 +105,7 @@ def _of_agent(given: Path) -> Recorded:
     if known is not None and known.failed is False:
         stall, findings = None, []
     quiet = None
-    if stall is not None and watching:  # both times are of the agent's clock
+    if stall is not None and watching:  # both times are from the agent's clock
         lasted = max(stall.stalled_seconds or 0.0, info.updated_at - stall.quiet_since)
         stall = replace(stall, stalled_seconds=lasted)
     elif watching and info.quiet_since is not None and info.threshold:
@@ -131,12 +131,12 @@ def _of_agent(given: Path) -> Recorded:
 
 
 def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield each rank that reported the versions of its packages, with these versions."""
+    """Yield each rank that reported package versions, together with these versions."""
     from stallwatch_exporter.watching.probe_events import versions_in
 
     with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
         for line in lines:
-            if b'"versions"' not in line:  # most events are of other kinds, and a long run has many
+            if b'"versions"' not in line:  # skip the many events of other kinds without decoding them
                 continue
             with suppress(*NOT_JSON):  # skip a truncated line
                 event = from_json(line, dict[str, Any])
@@ -235,10 +235,10 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
     """Return the record of the host that failed first.
 
-    If no host failed, return a host that has not finished, or the host that finished last. After a rank is
-    lost, other hosts fail within moments, and launchers wait for their other ranks before they end.
-    Therefore, a host on which a signal ended a rank takes precedence over hosts that failed at about the same
-    time.
+    If no host failed, return the record of a host that has not finished, or of the host that finished last.
+    After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
+    they end. Therefore, a host on which a signal ended a rank takes precedence over hosts that failed at
+    about the same time.
     """
     failed = [part for part in parts if part.ending is not None and part.ending.failed]
     if failed:
@@ -269,10 +269,10 @@ def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
     """Return the stacks of all hosts at the last stall.
 
-    These are the stacks that the agents combined during the run, unless the stacks in the records of the
-    hosts, when combined, give a more certain result.
+    These are the stacks that the agents combined during the run, unless combining the stacks in the hosts'
+    records gives a more certain result.
     """
-    # An incident that an agent sent alone has no hosts, and stacks only from the agent's host.
+    # An incident that an agent sent alone names no hosts, and has only the stacks of the agent's own host.
     last = next((each for each in reversed(merged) if each.hosts and each.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     recorded_stacks = by_host(
@@ -328,7 +328,7 @@ def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | No
 def _was_open(incident: Incident, started: float) -> bool:
     """Return whether the incident was still unresolved when the run ended.
 
-    An incident that was closed before the last agent started (at `started`) would have been reopened by it.
+    The last agent, which started at `started`, would have reopened an incident that was closed before.
     """
     if incident.became_end:
         return incident.updated_at >= started
@@ -409,7 +409,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    # Any text other than the rule page's is about this run. Version 0.1 stored plain text.
+    # A text that differs from the rule page's text is about this run. Version 0.1 stored plain text.
     why = stall.primary.why
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
@@ -419,9 +419,9 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Return whether the logs show later steps, so that the run continued after the incident.
+    """Return whether the logs show later steps, which means that the run continued after the incident.
 
-    After the loss of a rank, later steps are those of other ranks, so they do not count.
+    After the loss of a rank, later steps do not count, because they are steps of other ranks.
     """
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
@@ -433,7 +433,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
-    can be truncated, because the disk was full, or deleted.
+    can be deleted, or truncated because the disk was full.
     """
     if known.folder is None:
         return diagnosis
@@ -474,7 +474,7 @@ def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: 
     """
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
-    if diagnosis.stats.files:  # some hosts printed no output
+    if diagnosis.stats.files:  # other hosts have logs, so a host without logs printed nothing
         missing = [problem for problem in problems if Path(problem.path) in folders]
     else:
         missing = [problem for problem in problems if any(map(Path(problem.path).is_relative_to, folders))]

@@ -37,7 +37,7 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """If the only path is the run folder of one host, add the folders of the run's other hosts beside it.
+    """If the only path is one host's run folder, add the folders of the run's other hosts beside it.
 
     Return the paths, and a note on the added folders.
     """
@@ -52,7 +52,8 @@ def with_other_hosts(
     known = {_agent_of(own)}
     with suppress(OSError):
         for name in sorted(os.listdir(parent)):  # noqa: PTH208
-            is_other = name != place.name and not (parent / name).is_symlink()  # a link may lead anywhere
+            # Skip links, which may point anywhere.
+            is_other = name != place.name and not (parent / name).is_symlink()
             info = read_info(parent / name) if is_other else None
             if info is not None and info.key == own.key and _agent_of(info) not in known:
                 known.add(_agent_of(info))
@@ -67,9 +68,9 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem; for a run folder of ``stallwatch tail``, with the followed files as the remedy.
+    """Return the problem, with another remedy if it concerns a run folder of ``stallwatch tail``.
 
-    This folder has no copies of logs.
+    Such a folder has no copies of logs, so the remedy names the files that the command followed.
     """
     if not is_recorded(problem.path):
         return problem
@@ -81,12 +82,12 @@ def naming_followed_files(problem: InputProblem) -> InputProblem:
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:
-    """Return what identifies an agent, also in copies of its record."""
+    """Return a key that identifies an agent, and that is the same in copies of the agent's record."""
     return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
 def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that contains all files; none if the files belong to several runs."""
+    """Return the folders of the run that contains all files; an empty list if there are several runs."""
     known = {*run_folders}
     inside = [known & {*_around(file)} for file in files if file.path or file.folder]
     if not all(inside):
@@ -111,9 +112,9 @@ class Placed(NamedTuple):
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Replace the local ranks of files, and those with which launchers prefix lines, by global ranks.
+    """Replace local ranks by global ranks, both for files and for the ranks in launchers' line prefixes.
 
-    This requires that agents recorded the ranks of their hosts.
+    This is possible only if the agents recorded the ranks of their hosts.
     """
     known = {
         folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank)
@@ -156,8 +157,8 @@ def _around(file: LogFile) -> list[str]:
 def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
     """Return the stored runs that contain these files.
 
-    Each agent of a run has its own folder. A run also includes the matching `run_folders` without any of the
-    files.
+    Each agent of a run has its own folder. A run also includes the matching folders in `run_folders` that
+    contain none of the files.
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
@@ -186,8 +187,8 @@ def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     """Group the run folders that can be from the same start of a job.
 
-    These have the same key, if a scheduler or launcher provided one. Otherwise, their agents started at about
-    the same time, in the same folder, and with the same command except for numbers.
+    Such folders have the same key, if a scheduler or launcher provided a key. Otherwise, their agents started
+    at about the same time, in the same folder, and with the same command except for numbers.
     """
     alike: dict[tuple[object, ...], list[tuple[str, AgentInfo]]] = {}
     for folder, info in sorted(runs.items(), key=lambda each: each[0]):

@@ -27,7 +27,7 @@ _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
 _INFO_EXIT = 1 << 3
-_EXIT_CODE = 49  # index among the fields after the name, starting at 0
+_EXIT_CODE = 49  # index in the fields after the process name, counted from 0
 
 
 class Exits:
@@ -42,7 +42,7 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process `pid` that ran at `started` (steady time). A repeated `key` has no effect."""
+        """Watch the process `pid`, which ran at `started` (steady time). A repeated `key` has no effect."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -59,7 +59,7 @@ class Exits:
             with self._lock:
                 self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
                 self._watched[fd] = pid, key
-        except (OSError, RuntimeError):  # no descriptor or thread is available: the code stays unknown
+        except (OSError, RuntimeError):  # without a free descriptor or thread, the code stays unknown
             os.close(fd)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ def _of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX" and is_own(folder.stat()):  # for other users, the value is 0
+        if fields[0] in "ZX" and is_own(folder.stat()):  # the value is 0 for processes of other users
             return int(fields[_EXIT_CODE])
     return None
 

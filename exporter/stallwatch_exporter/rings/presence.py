@@ -14,16 +14,18 @@ _Fact = TypeVar("_Fact")
 
 #: Seconds by which a process may seem younger than its own ring. The kernel gives the start of a process
 #: relative to a boot time in whole seconds, which it adjusts when the clock is set (psutil 7.2.2,
-#: ``_pslinux.py``: ``create_time``, ``boot_time``). That explains one second; the rest is for clocks that NTP
-#: corrects while the job begins. A process id is reused only after all other ids, which takes longer, and
-#: reporting a running rank as dead is worse than reporting a dead rank as running for a moment.
+#: ``_pslinux.py``: ``create_time``, ``boot_time``). This adjustment explains one second. The other seconds
+#: are for clocks that NTP corrects while the job begins. A process id is reused only after all other ids,
+#: which takes longer. Reporting a running rank as dead is worse than reporting a dead rank as running for a
+#: moment.
 SAME_PROCESS_SECONDS = 5.0
 
 
 def is_there(pid: int, started: float) -> bool:
     """Return whether the process `pid`, which ran at `started` (current wall clock), still runs.
 
-    Zombies and other processes with the same id do not count; processes that cannot be inspected do.
+    Zombies and other processes with the same id do not count as running. Processes that cannot be inspected
+    count as running.
     """
     try:
         process = psutil.Process(pid)
@@ -48,6 +50,6 @@ def process_namespace() -> str:
     """Return the namespace of this process's ids, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
     Containers can share a folder and, with ``hostNetwork``, the name of the host, but they do not see each
-    other's processes. The same id then belongs to different processes.
+    other's processes. Therefore, the same id can belong to different processes.
     """
     return namespace("pid")

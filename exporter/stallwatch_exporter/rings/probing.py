@@ -30,7 +30,8 @@ BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
 _MOST_RECORDS = 256  # maximum number of records per ring and poll; more records would add no information
 _ORPHAN_SECONDS = 86400.0
-_FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping does not always update the file's time
+# This time is long, because a write through a mapping does not always update the file's time.
+_FOREIGN_SECONDS = 30 * 86400.0
 _QUOTES = lazy(r"[\"\n\r\\]")
 
 
@@ -62,7 +63,7 @@ def _remove_orphans(parent: Path) -> None:
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
             continue
-        # The process id of an agent in another container means nothing here, so only the folder's age counts.
+        # The process id of an agent in another container has no meaning here, so use only the folder's age.
         is_local = rest.partition("-")[2] == _tag()
         if is_local and psutil.pid_exists(int(pid)):
             continue
@@ -79,7 +80,7 @@ def _age(folder: Path) -> float:
 
 
 def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment in which every Python loads the probe."""
+    """Return the environment in which every Python interpreter loads the probe."""
     if environ.get(SWITCH_VARIABLE) == "0":
         return dict(environ)
     # Omit an empty part, which Python would interpret as the working directory.
@@ -100,14 +101,16 @@ class RankProcess(RingReader):
         self.was_up = False  #: the process was running at an earlier read
         self.step: int | None = None  #: last step that the process reported
         self.stepped_at: float | None = None
-        self.words: tuple[str, ...] = ()  #: command line at the process's first step
-        self.left: bool | None = None  #: it reported that it ends without an error (True) or with one (False)
+        #: Command line at the process's first step.
+        self.words: tuple[str, ...] = ()
+        #: True or False if the process reported its end, without or with an error; None if it did not.
+        self.left: bool | None = None
         self.is_worker = False  #: the process started while another process of its rank trained
         self._events_until = 0
 
     @property
     def is_up(self) -> bool:
-        """Return whether the process runs."""
+        """Return whether the process is running."""
         return is_there(self.header.pid, steady.wall(self.header.started))
 
     def take(self) -> Batch:
@@ -127,10 +130,10 @@ class RankProcess(RingReader):
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
         except OSError:
             return
-        if self._events_until > MOST_BYTES:  # no probe writes more
+        if self._events_until > MOST_BYTES:  # more bytes than a probe writes
             return
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == MOST_BYTES:  # no probe writes such a line, which may never end
+        if not whole and len(data) == MOST_BYTES:  # skip a line that is too long to come from a probe
             whole = data
         self._events_until += len(whole)
         for line in whole.splitlines():
@@ -144,7 +147,7 @@ class RankProcess(RingReader):
                 yield event
 
     def end(self, exits: Exits) -> ProcessEnd:
-        """Return how the process ended, or that it is running."""
+        """Return the ending of the process, or the fact that the process is still running."""
         return ProcessEnd(
             self.header.pid,
             self.header.rank if self.header.rank >= 0 and self.step is not None else None,
@@ -168,14 +171,15 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        self._alive: set[int] = set()  # ids of running processes; ids from other namespaces never run here
+        # Ids of the processes that ran at the last call. Processes of other namespaces never run here.
+        self._alive: set[int] = set()
         self._exits = Exits()
 
     def read(self) -> list[Record]:
-        """Return the records of all ranks since the last call, in the order of time."""
+        """Return the records of all ranks since the last call, ordered by time."""
         found: list[Record] = []
         for process in self._found():
-            # Check this first: the last records of an ended process are complete.
+            # Check this before reading, because the records of an ended process are complete.
             is_up = process.is_up
             if is_up:
                 process.was_up = True
@@ -183,7 +187,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # avoids one open file for each past process
+            if not is_up:  # do not keep a file open for each past process
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -191,7 +195,7 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Return whether all processes seen by the last call have ended, even if others have started."""
+        """Return whether all processes that ran at the last call have ended, even if others have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
@@ -233,7 +237,7 @@ class Probing:
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
-        """Return how each process with a ring ended."""
+        """Return the ending of each process with a ring, or the fact that the process is still running."""
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
@@ -277,7 +281,7 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in processes)
 
     def _of_rank(self, rank: int) -> list[RankProcess]:
-        """Return the processes with the number of a rank, without its workers.
+        """Return the processes of a rank, without the rank's worker processes.
 
         Workers are processes without steps that started while another process of the rank trained.
         """
@@ -291,7 +295,8 @@ class Probing:
         later = [each for each in processes if each not in stepping and each.header.started > stepped_at]
         trains = bool(later) and lead.is_up
         for process in later:
-            process.is_worker = process.is_worker or trains  # a worker stays one after the rank has ended
+            # A worker remains a worker after the rank has ended.
+            process.is_worker = process.is_worker or trains
         # A launcher that restarts its ranks starts new processes, which have new rings.
         return [*stepping, *(process for process in later if not process.is_worker)]
 

@@ -62,7 +62,7 @@ def open_file(path: Path) -> int:
 
 
 class RingReader:
-    """Reader of one ring. Raises `LayoutProblem` if the file is no ring, `OSError` if it cannot be opened."""
+    """Reader of a ring. Raises `LayoutProblem` for another file, and `OSError` if it cannot be opened."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # draft at the last call
+        self._shown = b""  # bytes of the draft at the last call
         self._last = Record(self.header.rank, 0, 0.0, {})  # last record that was returned
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: records that the writer itself could not write
@@ -110,7 +110,7 @@ class RingReader:
     def _opened(self) -> Iterator[None]:
         """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
         was_closed = self._fd is None
-        with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
+        with contextlib.suppress(OSError):  # the file was removed, or no descriptor is free; no data is lost
             if was_closed:
                 self._fd = open_file(self.path)
         try:
@@ -120,7 +120,7 @@ class RingReader:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
-        """Add the records up to number `written`."""
+        """Add the records up to the record with the number `written` to the batch."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)
@@ -139,9 +139,9 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """Add the draft of the next record, if it contains new values."""
+        """Add the draft of the next record to the batch, if the draft contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read twice, because between two stores, a step can be mixed with the values of another step.
+        # Read the draft twice: between two stores of the writer, it can mix values of two steps.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:

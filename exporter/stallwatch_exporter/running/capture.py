@@ -1,9 +1,9 @@
 """Start the command, pass its output through and into a queue of bytes, and wait for the command to end.
 
-If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
-bars; otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
+If the agent's own output is a terminal, the command gets a pseudo-terminal, so it still draws its progress
+bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
 real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
-pseudo-terminal, so that the output stays in order.
+pseudo-terminal, which keeps the output in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stallwatch_exporter.running.signals import SignalRelay
 MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
 _PORTION = 65536
 _NEWLINE = ord("\n")
-_LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
+_LAST_BYTES = 4 * 1024 * 1024  # maximum bytes to copy at the end; more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _NO_MEMORY_SECONDS = 0.05  # seconds between two attempts when memory is short
 GRACE_SECONDS = 2.0  #: seconds that a grandchild can keep the output open after the command ended
@@ -55,13 +55,13 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: the bytes do not continue earlier bytes, which were dropped or of another file
+    fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
     stream: str = "stdout"
     rank: int | None = None  #: rank of the whole source, if known
 
 
 class ByteQueue:
-    """Bounded queue of output, which drops and counts excess bytes, so that the command never waits."""
+    """Bounded queue of output. It drops and counts excess bytes, so the command never has to wait."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.dropped = 0  #: number of lines (or parts of lines) that were dropped
@@ -128,7 +128,7 @@ class ByteQueue:
 class Pump:
     """Copy `source` to `target` and the queue until the source ends, or is empty after `finish`.
 
-    The buffer is allocated at the start, so that the output is still passed on if memory runs out.
+    The buffer is allocated at the start, so the output is still passed on if memory runs out.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Pump:
         """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        self._thread.join()  # only the agent's own output can delay this; it would delay the command too
+        self._thread.join()  # only the agent's own output can delay this, as it would delay the command
         os.close(self._wake_write)
         os.close(self._wake_read)
 
@@ -167,7 +167,7 @@ class Pump:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        last: int | None = None  # bytes that can still be copied after `finish` stopped waiting
+        last: int | None = None  # maximum bytes to copy after `finish` stops waiting
         while last is None or last > 0:
             ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:
@@ -210,7 +210,7 @@ class Pump:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
-                return  # for example, a full disk behind stdout: the next bytes may fit again
+                return  # after an error such as a full disk, the next bytes may fit again
         self._line.ended = self._portion[count - 1] == _NEWLINE
 
 
@@ -224,7 +224,7 @@ def _patiently(work: Callable[[], _Made]) -> _Made:
 
 
 class Capture:
-    """A running command, with output to `stdout` and `stderr` (descriptors) and to `queue`."""
+    """A running command, whose output goes to the descriptors `stdout` and `stderr`, and to `queue`."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class Capture:
         environment = dict(os.environ if environ is None else environ)
         self.problem: str | None = None  #: reason why the output is not passed through, or None
         self._pumps: list[Pump] = []
-        self._carried: list[tuple[int, int]] = []  # descriptors to read from and to write to
+        self._carried: list[tuple[int, int]] = []  # pairs of descriptors to read from and to write to
         self._keeper: Keeper | None = None
         self._terminals: list[tuple[int, int]] = []  # pairs of a pseudo-terminal and its real terminal
         channels: list[int] = []  # descriptors for the command to write to
@@ -255,10 +255,11 @@ class Capture:
             self._terminals.clear()
             out, err = stdout, stderr
         if self._carried and self.problem is None:
-            with contextlib.suppress(OSError):  # the agent works without a keeper process
+            with contextlib.suppress(OSError):  # the agent also works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Python buffers up to 8 KiB of output to a pipe. In a hang, these lines are the important ones.
+            # Turn off Python's output buffer for pipes, which holds up to 8 KiB. After a hang, the lines in
+            # the buffer are the important ones.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -337,7 +338,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """Stop passing on output, because the command will not use these descriptors."""
+        """Stop passing on output, because the command does not use these descriptors."""
         for fd in channels:
             os.close(fd)
         channels.clear()

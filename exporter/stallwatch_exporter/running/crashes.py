@@ -1,9 +1,9 @@
-"""Find the process that crashed in a run although the command returned 0, from all evidence of the end.
+"""Use all evidence of a run's end to find a process that crashed although the command returned 0.
 
 A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
 ``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
-evidence. The others are the exit codes of its programs, from the kernel; the last report of each interpreter;
-the last step of the run; and, if no process was observed, the log.
+evidence. The other evidence is the programs' exit codes from the kernel, the last report of each interpreter,
+the last step of the run, and, if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
-_AFTER_SECONDS = 1.0  #: seconds after the end of a process from which progress belongs to other processes
-#: Codes of processes that SIGHUP, SIGINT or SIGTERM ended, also in the form of a shell.
+#: Seconds after the end of a process. Later progress comes from other processes.
+_AFTER_SECONDS = 1.0
+#: Exit codes of processes that SIGHUP, SIGINT, or SIGTERM ended, including the codes that a shell returns.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
 
 Fate = Literal["up", "well", "failed", "silent", "unknown"]
@@ -31,12 +32,12 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     up: bool = False
     code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None`` if unknown
     ended_at: float | None = None  #: steady time, like all times in this class
-    probed: bool = False  #: True if it had a probe that would have reported its end
-    left: bool | None = None  #: the interpreter ended without an error (True), with one (False), or unknown
+    probed: bool = False  #: true if the process had a probe that would have reported its end
+    left: bool | None = None  #: whether the interpreter ended without an error; ``None`` if unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
     run_step: int | None = None  #: last step of the run when the end of the process was detected
-    started: float | None = None  #: time at which it was first seen, or an earlier start time
+    started: float | None = None  #: time when the process was first seen, or an earlier start time
     words: tuple[str, ...] = ()  #: command line, if known
 
     @property
@@ -52,7 +53,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_ray_worker(self) -> bool:
-        """Return whether Ray started the process, so that its exit code has no meaning.
+        """Return whether Ray started the process, in which case its exit code has no meaning.
 
         Ray ends workers with SIGTERM, SIGKILL, or exit code 1. If a worker dies, the call that waits for the
         worker fails (ray 2.60, ``RayActorError``).
@@ -67,7 +68,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended the process after its work, because libraries can crash at exit."""
+        """Return whether a signal ended the process only after its work; libraries can crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
@@ -84,7 +85,7 @@ class Reached(msgspec.Struct, frozen=True):
     step: int | None = None
     total: int | None = None
     at: float | None = None  #: time of the run's last step
-    complete: bool = False  #: the steps or the output of the run show that it completed
+    complete: bool = False  #: true if the steps or the output of the run show that it completed
 
     @property
     def short(self) -> bool:
@@ -133,7 +134,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Return the last process of each rank, without processes that were retried.
 
     Processes that completed steps take precedence, because a program that runs after the training can have
-    the same rank. A successful retry needs no steps: all steps may have been completed before.
+    the same rank. A successful retry needs no steps, because all steps may have been completed before.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -188,7 +189,7 @@ def _dead_programs(
 
 
 def _crash(process: ProcessEnd, reached: Reached) -> Crash:
-    # The last lines of a process can be read after its end was detected.
+    # The agent may read the last lines of a process after it detected the end, so `run_step` can be too low.
     steps = [process.step, reached.step, process.run_step]
     if _before_the_end(process, reached):
         steps = [process.step, process.run_step, reached.step]

@@ -35,11 +35,11 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
 
-_PATIENCE = 1.0  # seconds in which ranks should end after the command
+_PATIENCE = 1.0  # seconds to wait for the ranks to end after the command
 _LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # interval after the command's start, and its duration
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # initial interval, and how long it applies
 _DIED = ("failed", "killed", "oom-killed")
-_ERROR = 100  # number of characters of an error
+_ERROR = 100  # maximum number of characters of an error message
 
 Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, and whether it succeeded
 
@@ -47,7 +47,8 @@ Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, 
 class EndEvidence:
     """Collect evidence of how a run ended.
 
-    Set `programs.command`, call ``look`` at least once a second while the command runs, then ``ending``.
+    Set `programs.command`, call ``look`` at least once a second while the command runs, and then call
+    ``ending``.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class EndEvidence:
         self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, at the last check
         self._looked_at = -math.inf
         self._began: float | None = None  # time of the first check
-        self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program had ended
+        self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program ended
 
     def look(self, now: float) -> None:
         """Find programs of the command that have started or ended since the last check."""
@@ -82,7 +83,7 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due: infinity once a check per second is enough.
+        """Return the seconds until the next check is due; infinity once a check every second is enough.
 
         Exit codes of processes that run only between two checks stay unknown.
         """
@@ -119,7 +120,7 @@ class EndEvidence:
         """Return the ending of the run, and the diagnosis that agrees with this ending.
 
         `command` is the ending of the command itself. `read_reports` reads the last reports of the ranks.
-        This must be the last call, because it closes the rings of `probing`.
+        Call this method last, because it closes the rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):
@@ -187,7 +188,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Wait a moment so that the ranks can end with the command, and return the ends of the processes."""
+        """Wait a moment for the ranks to end with the command, and return the ends of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))
@@ -202,7 +203,7 @@ def _died(found: Diagnosis) -> bool:
 
 
 def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
-    """Merge what the agent observed of a program with the reports of the program's probe."""
+    """Merge the agent's observations of a program with the reports of the program's probe."""
     return replace(
         reported,
         rank=own.rank if reported.rank is None else reported.rank,

@@ -1,4 +1,4 @@
-"""Classify the end of a command from its exit status, kernel counters, the scheduler and its last lines."""
+"""Classify the end of a command from its exit status, kernel counters, the scheduler, and its last lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stallwatch_rules.endings import Crash, Ending, MemoryUse, SurvivingRank
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.lazy import lazy
 
-TIMEOUT_EXIT = 124  #: exit code of timeout(1) when the time is up
+TIMEOUT_EXIT = 124  #: exit code of timeout(1) after its time limit
 _SLURM_CANCELLED = lazy(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _KILLED_CHILD = lazy(r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code = -9\b|exits with .*code -9\b")
 _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
-# Exit codes 256 - n of sys.exit(-n) in a launcher that passes on its worker's status.
+# A launcher that passes on its worker's status with sys.exit(-n) has the exit code 256 - n.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}
 _SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
 _MOST_NAMED = 8  # maximum number of running ranks in a message
@@ -31,17 +31,17 @@ class EndingWatch:
         self._cgroups = cgroups
         self._before = read_oom_kills(proc, cgroups)
         self._kill: Kill | None = None
-        self._host: int | None = None  # kill count of the machine at the time of that kill
+        self._host: int | None = None  # the machine's count of OOM kills at the time of `_kill`
 
     def counted(self) -> bool | None:
-        """Return whether the kernel counted an OOM kill since the start; ``None`` if it is unreadable."""
+        """Return whether the kernel counted an OOM kill since the start; ``None`` if no count is readable."""
         before, now = self.counts
         return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
-        """Record that a process of the run was killed: later kills on the machine are not counted.
+        """Record that a process of the run was killed. Later kills on the machine are not counted.
 
-        ``None`` means that the run has continued, so that later kills are counted again.
+        ``None`` means that the run has continued. In this case, later kills are counted again.
         """
         if kill != self._kill:
             self._kill = kill
@@ -49,7 +49,7 @@ class EndingWatch:
 
     @property
     def counts(self) -> OomKills:
-        """Counts before the command started, and current counts."""
+        """OOM kill counts before the command started, and current counts."""
         now = read_oom_kills(self._proc, self._cgroups)
         return self._before, now if self._host is None else {**now, "host": self._host}
 
@@ -173,9 +173,9 @@ def killed_within(last_lines: Sequence[str]) -> bool:
 
 
 def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
-    """Return the kernel's counts of OOM kills, in this control group ("cgroup") and the machine ("host").
+    """Return the kernel's counts of OOM kills in this control group ("cgroup") and on the machine ("host").
 
-    The count of a control group includes kills because of the limits of outer groups and of the machine.
+    The count of a control group includes kills that the limits of outer groups or of the machine caused.
     """
     counts: dict[str, int] = {}
     host = _counter(proc / "vmstat", "oom_kill")

@@ -13,11 +13,11 @@ import select
 import sys
 
 _PORTION = 65536
-_GOODBYE_SECONDS = 2.0  # the process only has to wake and exit
+_GOODBYE_SECONDS = 2.0  # enough, because the process only has to wake up and exit
 
 
 class Keeper:
-    """Handle of the keeper process; `pairs` are descriptors to read from and to write to."""
+    """Handle of the keeper process; `pairs` contains pairs of descriptors to read from and to write to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal
@@ -25,7 +25,8 @@ class Keeper:
 
         life, self._life = os.pipe()
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        # A scheduler sends the last two to all processes of a job. Signals blocked here stay blocked there.
+        # A scheduler sends SIGUSR1 and SIGUSR2 to all processes of a job. The child inherits the blocked
+        # signals.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ends, signal.SIGUSR1, signal.SIGUSR2))
         targets: list[int] = []
         try:
@@ -57,7 +58,7 @@ class Keeper:
         os.close(self._life)
         try:
             self._process.wait(_GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:  # suspended or starved: do not delay the agent's end
+        except subprocess.TimeoutExpired:  # the process is suspended or starved, so do not wait
             self._process.kill()
 
 

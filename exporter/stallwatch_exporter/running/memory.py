@@ -25,7 +25,8 @@ class MemoryHeld:
     """Record the highest memory use of each rank and of the whole command."""
 
     def __init__(self) -> None:
-        self.counted: Callable[[], bool | None] = lambda: None  #: returns if the kernel counted an OOM kill
+        #: Returns whether the kernel counted an OOM kill; None if this is unknown.
+        self.counted: Callable[[], bool | None] = lambda: None
         self.killed: Callable[[Kill | None], None] = lambda _: None  #: reports a kill to the OOM counter
         self._ranks: dict[int, float] = {}
         self._all = 0
@@ -34,7 +35,7 @@ class MemoryHeld:
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
         """Record the memory use of a rank from the values that it reported."""
         held = values.get("resident_bytes", 0.0)
-        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # False for NaN
+        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # this comparison is false for NaN
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:

@@ -16,7 +16,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: maximum number of processes that a search visits; the processes of one host are fewer
+_MOST = 256  #: maximum number of processes that a search visits; one host has fewer processes
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 
@@ -34,7 +34,7 @@ class Programs:
 
     def __init__(self, words: Sequence[str]) -> None:
         self.command: int | None = None  #: process id of the command
-        self.script = _script(words)  #: the script, if the command is a shell
+        self.script = _script(words)  #: script that the command runs, if the command is a shell
         self.exits = Exits()
         self.known: dict[int, Program] = {}  #: programs by process id
 
@@ -53,7 +53,7 @@ class Programs:
                     continue
                 program = self.known[pid] = Program(pid, steady.now(), _rank(pid), tuple(words))
                 self.exits.watch(program, pid, program.seen)
-            # A shell replaces itself with the last program of its script.
+            # A shell replaces itself with the last program of its script, so other ranks can be its children.
             if self.script and pid == self.command:
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
@@ -90,7 +90,7 @@ def _is_python(words: list[str]) -> bool:
 
 
 def _script(words: Sequence[str]) -> str:
-    """Return the script in ``bash -c SCRIPT``."""
+    """Return the script in ``bash -c SCRIPT``, or an empty string for other commands."""
     if not words or Path(words[0]).name not in _SHELLS:
         return ""
     flags = [at for at, word in enumerate(words) if word.startswith("-") and "c" in word]

@@ -35,12 +35,12 @@ def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator
 class SignalRelay:
     """Context that passes signals on to the command (`attach`), and a new window size to its terminal.
 
-    Enter it before the command starts, so that no signal is lost.
+    Enter the context before the command starts, so that no signal is lost.
 
-    Ctrl-C reaches the command directly if the agent is in the terminal's foreground group, and a second
-    signal could interrupt the command's cleanup. Otherwise, Ctrl-C is passed on. A signal to the whole
-    process group (``kill -- -PGID``) reaches the command twice, because a signal does not show who received
-    it; send such a signal only to the agent.
+    If the agent is in the terminal's foreground group, Ctrl-C reaches the command directly, and a second
+    signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the whole
+    process group (``kill -- -PGID``) reaches the command twice, because
+    a signal does not show who received it. Send such a signal only to the agent.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class SignalRelay:
         return self.interrupted or self.passed_on is not None
 
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
-        """Pass signals on to the command through `send`, including earlier ones."""
+        """Pass signals on to the command through `send`, including signals that arrived earlier."""
         self._send, self._resize = send, resize
         early, self._early = self._early, []
         for number in early:
@@ -92,7 +92,7 @@ class SignalRelay:
 
 
 def in_foreground() -> bool:
-    """Return whether this process is in the foreground group of a terminal, which sends signals for keys."""
+    """Return whether this process is in the foreground group of a terminal, whose keys can send signals."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

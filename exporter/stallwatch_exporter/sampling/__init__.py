@@ -1,1 +1,1 @@
-"""Extract the numbers in logs as a table: rows, CSV, Parquet, data frames."""
+"""Extract the numbers in logs as a table: rows, CSV, Parquet, or data frames."""

@@ -1,4 +1,4 @@
-"""Write samples into a CSV or a Parquet file, or return them as a data frame."""
+"""Write samples to a CSV or Parquet file, or return them as a data frame."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # int
 
 
 class MissingLibrary(Exception):
-    """A library is not installed; the message explains how to get it."""
+    """Raised if a library is not installed. The message explains how to install it."""
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
@@ -40,13 +40,13 @@ def write_csv(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def csv_of(rows: Sequence[Row]) -> str:
-    """Return rows as lines of CSV; column by column, because most columns of a log are empty."""
+    """Return rows as lines of CSV. Columns are converted one at a time, because most of them are empty."""
     columns = [_cells(name, column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=False)]
     return "".join([",".join(cells) + "\n" for cells in zip(*columns, strict=True)])
 
 
 def _cells(name: str, column: Sequence[float | str | None]) -> Sequence[str]:
-    """Return the cells of a column: times in UTC, and whole numbers as integers."""
+    """Return the cells of a column as text, with times in UTC, and whole numbers as integers."""
     if column.count(None) == len(column):
         return [""] * len(column)
     if name == "time":
@@ -77,7 +77,7 @@ def _utc_second(second: int) -> str:
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as Parquet; return their number. Raises `MissingLibrary` without pyarrow."""
+    """Write all samples as Parquet; return their number. Raises `MissingLibrary` if pyarrow is missing."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -111,7 +111,7 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
-    """Return all samples in the paths as a data frame; warn of files that could not be read."""
+    """Return all samples in the paths as a data frame; warn about files that could not be read."""
     try:
         import pandas as pd
     except ImportError as error:

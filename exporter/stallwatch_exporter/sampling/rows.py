@@ -17,11 +17,11 @@ from stallwatch_rules.scan.chunks import whole_lines
 
 BLOCK = 4 * 1024 * 1024  #: number of bytes that are searched at a time
 _ROWS = 10_000
-_FIRST_LINES = 1000  # number of lines that show the kind of log
+_FIRST_LINES = 1000  # number of lines used to detect the kind of log
 
 
 class Sampling:
-    """Reader of the samples in some paths; ``problems`` lists the inputs that could not be read."""
+    """Reader of the samples in the user's paths; ``problems`` lists the inputs that could not be read."""
 
     def __init__(
         self,
