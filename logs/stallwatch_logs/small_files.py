@@ -96,10 +96,11 @@ def survey(
                 break  # members of an archive are read in order
             paths = tuple((files[number].path, files[number].plain) for number in numbers)
             try:
-                job = Search(paths, limits, helpers.pages)
-                running[helpers.executor.submit(search_away, job)] = waiting.popleft()
+                future = helpers.executor.submit(search_away, Search(paths, limits, helpers.pages))
             except (OSError, RuntimeError):  # the executor is broken, or the system refuses a process
                 helpers = None
+                break
+            running[future] = waiting.popleft()
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
         elif running:
