@@ -98,10 +98,11 @@ def survey(
                 break  # members of an archive must be read in their order
             paths = tuple((files[number].path, files[number].plain) for number in numbers)
             try:
-                job = Search(paths, limits, helpers.pages)
-                running[helpers.executor.submit(search_away, job)] = waiting.popleft()
+                future = helpers.executor.submit(search_away, Search(paths, limits, helpers.pages))
             except (OSError, RuntimeError):  # the executor failed, or the system cannot start a process
                 helpers = None
+                break
+            running[future] = waiting.popleft()
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
         elif running:

@@ -357,6 +357,8 @@ def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[K
     for key, stream in streams.items():
         if key[0] == SOURCE:
             hits_of = {rule: hits for rule, hits in stream.hits.items() if rule not in logged}
+        elif echoes.keys().isdisjoint(stream.hits):
+            continue
         else:
             hits_of = stream.hits | {
                 rule: replace(hits, exemplars=[*hits.exemplars[:2], *echoes[rule]])

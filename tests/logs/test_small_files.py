@@ -6,8 +6,9 @@ import math
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -156,15 +157,20 @@ def test_exceptions_are_counted_over_all_files(tmp_path: Path, catalogue: Catalo
     assert unknown.ranks == diagnosis.progress.behind == [*range(3, FILES, 10)]
 
 
+class _Broken(ThreadPoolExecutor):
+    def submit(self, *_: object, **__: object) -> NoReturn:
+        raise BrokenExecutor
+
+
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("how", ["threads", "processes"])
+@pytest.mark.parametrize("how", ["threads", "processes", "broken executor"])
 def test_diagnosis_is_the_same_for_every_searcher(tmp_path: Path, catalogue: Catalogue, how: str) -> None:
     folder_of(tmp_path, one_fails)
     alone, _ = diagnose_paths([tmp_path], Options(catalogue))
     if how == "processes":
         shared, _ = diagnose_paths([tmp_path], Options(catalogue, parallel=Parallel(2, worth=1)))
     else:
-        with ThreadPoolExecutor(2) as pool:
+        with (_Broken if how == "broken executor" else ThreadPoolExecutor)(2) as pool:
             shared, _ = diagnose_paths([tmp_path], Options(catalogue, parallel=Parallel(executor=pool)))
     for item in (alone, shared):
         item.stats.seconds = 0.0

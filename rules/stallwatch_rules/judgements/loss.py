@@ -90,7 +90,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
         begun = median(_losses(points[:FEW]) or [math.inf])
         near = bool(first) and begun / ABOVE_ALL < median(first) < ABOVE_ALL * begun
         since = _losses(points[at:])
-        falls = len(since) > 2 * FEW and median(first) > ABOVE_ALL * median(since[-FEW:])
+        falls = bool(first) and len(since) > 2 * FEW and median(first) > ABOVE_ALL * median(since[-FEW:])
         if (near or falls) and last and min(first) > ABOVE_ALL * median(last):
             return points[at:]
     return points

@@ -21,6 +21,7 @@ subjects do not belong to training, unless one line is sufficient. A rejected te
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -243,7 +244,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         return _end_of_epoch(stream, key, line, sample) if kind.metric else None
     found = _NUMBER.findall(text if kind.plain else _STAMP.sub(" ", text))
     numbers = [float(number.replace(",", "")) for number in found]
-    if len(numbers) != len(kind.numbers):
+    if len(numbers) != len(kind.numbers) or not math.isfinite(numbers[kind.at]):
         return None
     count = int(numbers[kind.at])
     if not kind.series:
@@ -427,8 +428,8 @@ def _trends(kind: _Kind) -> bool:
 
 def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None) -> Sample:
     step, total = int(numbers[kind.at]), None
-    if kind.outer is None and kind.total is not None and numbers[kind.total] >= step and kind.repeats == 0:
-        total = int(numbers[kind.total]) or None
+    if kind.outer is None and kind.total is not None and kind.repeats == 0:
+        total = int(numbers[kind.total]) or None if step <= numbers[kind.total] < math.inf else None
     values = dict(sample.values) if sample is not None else _values(kind, numbers, line.text)
     if kind.evaluates:
         loss = values.get("eval_loss", values.get("loss"))

@@ -219,12 +219,23 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     return data
 
 
-def _utf8(data: bytes, ends: Sequence[bytes] = (b"\n", b"\r")) -> bytes:
-    """Convert segments that are not UTF-8 in the same way as the line reader."""
+def _utf8(data: bytes) -> bytes:
+    """Convert the segments that are not UTF-8, in the same way as the line reader."""
     try:
         data.decode()
     except UnicodeDecodeError:
-        if not ends:
-            return decode_foreign(data).encode()
-        return ends[0].join([_utf8(part, ends[1:]) for part in data.split(ends[0])])
+        # A segment is decoded only once, not with its line before, because failed decoding is slow.
+        return b"\n".join([line if line.isascii() else _line(line) for line in data.split(b"\n")])
     return data
+
+
+def _line(line: bytes) -> bytes:
+    return b"\r".join([_segment(segment) for segment in line.split(b"\r")])
+
+
+def _segment(raw: bytes) -> bytes:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return decode_foreign(raw).encode()
+    return raw

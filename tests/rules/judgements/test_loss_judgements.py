@@ -84,6 +84,11 @@ def test_second_run_on_other_data_has_not_diverged() -> None:
     assert last_run(away) == away, "what ran away does not learn again"
 
 
+def test_second_run_that_begins_without_finite_losses_is_not_separated() -> None:
+    again = curve(falling(60)) + curve([math.nan] * 10 + falling(60))
+    assert last_run(again) == again
+
+
 def test_slow_rise_is_a_divergence() -> None:
     rise = [1.0 + 0.05 * i + WOBBLE[i % 10] for i in range(80)]
     assert diverged(curve(falling(40) + rise)) == "degrading"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.series import SeriesReader
 
 TOKENS = st.sampled_from(
     [
@@ -24,6 +25,13 @@ TOKENS = st.sampled_from(
 def test_any_text_can_be_read(tokens: list[str]) -> None:
     line = Line("".join(tokens), "train.log", 1)
     ProgressTracker().add(extract(line), line)
+
+
+def test_row_without_a_finite_counter_is_skipped() -> None:
+    reader = SeriesReader()
+    rows = [f"{count}-nan loss=0.{9 - count}" for count in range(1, 6)]
+    samples = [reader.read(Line(row, "train.log", 1)) for row in (*rows, "nan-5 loss=0.3", "inf-5 loss=0.3")]
+    assert [sample and sample.step for sample in samples[-3:]] == [5, None, None]
 
 
 def test_long_line_of_brackets_is_read_quickly() -> None:

@@ -202,6 +202,8 @@ EXPERTS = RankGroup("ep:8-15", "8-15", "ep", "ep")
         ([EXPERTS], "8-14", "15", "diverged", STACKS),
         ([EXPERTS], "8-15", "8-15", "unfinished", STACKS),
         ([], "8,16", "", "", UNSURE),  # most of the adjacent ranks wait elsewhere
+        ([], "0-15", "", "", UNSURE),  # as many ranks wait at one place as at the other
+        ([EXPERTS], "0-15", "", "", UNSURE),
     ],
 )
 def test_group_that_waits_elsewhere_reveals_the_odd_ranks_without_counters(
