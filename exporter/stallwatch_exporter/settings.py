@@ -37,20 +37,20 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the folder `place`, or one in this account's home if another account owns part of the path.
+    """Return `place`, or a folder in this account's home if another account owns part of the path.
 
     ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
-    the other account could choose where root writes. The folder has the same path relative to the home, or
-    the path `otherwise` if `place` is not below ``HOME``.
+    the other account could choose where root writes. The folder in this account's home has the same path
+    relative to the home as `place`. If `place` is not below ``HOME``, it has the path `otherwise`.
     """
     foreign = foreign_part(place)
-    own = _own_home() if foreign is not None else None
-    if foreign is None or own is None:
+    account_home = _own_home() if foreign is not None else None
+    if foreign is None or account_home is None:
         return place
     home = Path.home()
-    instead = own / (place.relative_to(home) if place.is_relative_to(home) else otherwise)
+    instead = account_home / (place.relative_to(home) if place.is_relative_to(home) else otherwise)
     if os.path.realpath(instead) != os.path.realpath(place):
-        _report_folders_used(foreign, own)
+        _report_folders_used(foreign, account_home)
     return instead
 
 
@@ -61,14 +61,14 @@ def _own_home() -> Path | None:
     try:
         home = Path(pwd.getpwuid(account()).pw_dir)
         return home if is_own(home.stat()) else None
-    except (KeyError, OSError):  # containers do not always list their user
+    except (KeyError, OSError):  # a container does not always have an entry for its user
         return None
 
 
 @functools.cache  # report once per process
-def _report_folders_used(foreign: Path, own: Path) -> None:
+def _report_folders_used(foreign: Path, account_home: Path) -> None:
     print_notice(
-        f"{foreign} belongs to another account, so state and cache are kept below {own}"
+        f"{foreign} belongs to another account, so state and cache are kept below {account_home}"
         " unless STALLWATCH_HOME and STALLWATCH_CACHE name other folders"
     )
 
@@ -79,7 +79,7 @@ def make_home(home: Path) -> None:
 
 
 def temporary_home(home: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` for runs while this state folder cannot be written."""
+    """Return the folder in ``$TMPDIR`` that stores runs while the state folder `home` cannot be written."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
     return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{digest}"
 
@@ -104,8 +104,8 @@ def why_not_own(folder: Path) -> str:
         return f"{folder} belongs to another account, uid {status.st_uid} ({remedy})"
     if not is_private(status):
         return f"other accounts can write {folder} (chmod 700, or {remedy})"
-    # In a sticky folder, only the owner of an entry or of the folder can rename the entry. A container
-    # without root shows root's folders as owned by the account "nobody".
+    # In a sticky folder, only the owner of an entry or of the folder can rename the entry. In a container
+    # without root, root's folders seem to belong to the account "nobody".
     if around.st_mode & stat.S_ISVTX:
         safe = is_own(around, or_root=True) or around.st_uid == _NOBODY
     else:
@@ -114,7 +114,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote: ``~`` is a home folder, and a relative path starts at `folder`.
+    """Return the path that a user wrote: ``~`` is a home folder, and a relative path begins at `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -134,8 +134,9 @@ def current_folder() -> Path:
         return Path()
 
 
-#: First line of a program for ``python -c``, so that it imports nothing from the current folder, in which
-#: another account may have put a json.py. (From Python 3.11, ``python -P`` does the same.)
+#: First line of a program for ``python -c``. With this line, the program imports nothing from the current
+#: folder, in which another account may have put a file such as json.py. From Python 3.11, ``python -P`` has
+#: the same effect.
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
@@ -148,7 +149,8 @@ def own_main(module: str) -> list[str]:
 class ServerSettings:
     """Access settings of /metrics and the relay, and the names under which every server answers."""
 
-    allowed_hosts: tuple[str, ...] = ()  #: in addition to addresses, ``localhost`` and the machine's names
+    #: Accepted names, in addition to addresses, ``localhost``, and the machine's names.
+    allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
     mistake: str = ""  #: error in the settings above, which prevents serving
@@ -162,8 +164,8 @@ class JoinSettings:
     run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the merging host; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; if empty, all addresses if there is a secret
-    port: int = 0  #: 0 to derive the port from the run's key
+    host: str = ""  #: address to listen on; if empty and there is a secret, all addresses
+    port: int = 0  #: port to listen on; 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
     tls_ca: Path | None = None
@@ -176,7 +178,7 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    reserved_ports: tuple[int, ...] = ()  #: skipped in this search, because other programs use them
+    reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search, because other programs use them
     linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM files; if both are set, /metrics uses HTTPS
     tls_key: Path | None = None
@@ -189,14 +191,14 @@ class ExporterSettings:
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
     on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: age in days from which ended runs are removed when another run starts
-    keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first
-    probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
+    keep_days: int = 30  #: age in days at which ended runs are removed, whenever another run starts
+    keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first
+    probe: bool = True  #: whether ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 
 
 def is_own_address(host: str) -> bool:
-    """Return whether the host is localhost or a loopback address, to which only local programs connect."""
+    """Return whether the host is localhost or a loopback address, so only local programs can connect."""
     if host == "localhost":
         return True
     try:

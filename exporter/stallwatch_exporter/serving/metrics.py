@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-MOST_LABELS = 20_000  #: maximum number of ranks; a log can contain any number, each with a dozen series
+#: Maximum number of ranks with metrics; a log can contain any number of ranks, and each has a dozen series.
+MOST_LABELS = 20_000
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
-# Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
+# Gauges and counters by kind and labels. A name (without "stallwatch_" and "_total") maps to a help text.
 _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[str, str]] = {
     ("counter", _BY_RUN): {
         "steps": "Optimizer steps done; steps that a restart repeats count again.",
@@ -88,7 +89,7 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "end_timestamp_seconds": "Unix time at which the run ended.",
     },
 }
-# Names of a sample's values whose last value a gauge shows.
+# Names of a sample's values, and of the gauges that show the last value.
 _SHOWN = {
     **{name: name for name in _FAMILIES["gauge", _BY_RANK] if not name.startswith(("rank_", "last_"))},
     "resident_bytes": "rank_resident_bytes",
@@ -155,7 +156,8 @@ class RunMetrics:
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
-        self._hooked: set[str] = set()  # values that the probe reports, so that the log's are ignored
+        # Names of values that the probe reports; for these names, values in the log are ignored.
+        self._hooked: set[str] = set()
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
         self._longest_interval = 0.0  # longest interval between two checkpoints
@@ -181,7 +183,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count skipped steps, one per reported overflow or from the total in DeepSpeed's step line."""
+        """Count skipped steps: one for each reported overflow, or the total in DeepSpeed's step line."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -192,7 +194,7 @@ class RunMetrics:
         """Set the gauges and counters from a rank's record."""
         rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
-            if key in _SHOWN:  # the log's value, maybe without a rank, would never be updated
+            if key in _SHOWN:  # a value from the log, which may have no rank, would no longer be updated
                 self._families[_SHOWN[key]].clear()
         self._hooked.update(values)
         self.sample(Sample(record.rank, record.time, values=values), hooked=True)
@@ -225,7 +227,7 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        With `counted`, the steps up to this step were already counted, possibly under other numbers.
+        With `counted`, the steps up to this step were already counted, possibly with other step numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -259,7 +261,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled; a stall counts only after it was confirmed."""
+        """Set whether the run is stalled; only a confirmed stall counts."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -291,7 +293,7 @@ class RunMetrics:
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Set whether each known rank is running: `up` is true for a rank while it has a process."""
+        """Set whether each known rank is running. `up` maps a rank to true while the rank has a process."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)
@@ -310,15 +312,16 @@ class RunMetrics:
             if count is not None:
                 self._series("hosts", state).set(count)
             else:
-                with suppress(KeyError):  # prometheus-client 0.21 raises it if the series does not exist
+                # The library prometheus-client 0.21 raises this error if the series does not exist.
+                with suppress(KeyError):
                     self._families["hosts"].remove(self.run, state)
 
     def slowdown(self, cost: float) -> None:
-        """Set the share of the throughput lost by waiting for a slow host."""
+        """Set the share of the throughput that the run loses by waiting for a slow host."""
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job and versions; long texts are omitted."""
+        """Set the run's host, job, and versions; long texts are omitted."""
         facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
         if info.job:  # the label "job" is not used, because Prometheus needs it for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}
