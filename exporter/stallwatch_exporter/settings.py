@@ -90,7 +90,7 @@ def is_own_folder(folder: Path) -> bool:
 
 
 def why_not_own(folder: Path) -> str:
-    """Return why another account could write or replace this folder, and the remedy; "" if none can."""
+    """Return the reason why another account could write or replace this folder, and the remedy, or ""."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:
@@ -180,8 +180,8 @@ class ExporterSettings:
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search, because other programs use them
     linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
-    tls_certificate: Path | None = None  #: PEM files; if both are set, /metrics uses HTTPS
-    tls_key: Path | None = None
+    tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
+    tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
     sd_dir: Path | None = None  #: folder of files that announce endpoints to Prometheus
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -189,7 +189,7 @@ class ExporterSettings:
     stall_floor_seconds: float = 30.0  #: minimum time without progress before a stall is reported
     stall_start_seconds: float = 1800.0  #: threshold of a phase until its own durations are known
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
-    on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
+    on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: age in days at which ended runs are removed, whenever another run starts
     keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first

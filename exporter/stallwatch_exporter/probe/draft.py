@@ -17,7 +17,7 @@ from typing import Any
 
 from .layout import FIELDS
 
-NUMBER, TIME = 0, 1  #: indexes in ``Draft.cells`` of the record's number (an integer) and Unix time
+NUMBER, TIME = 0, 1  #: indexes of the record's number (an integer) and Unix time in ``Draft.cells``
 FIRST = 2  #: index of the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
 NAN = float("nan")  #: value of an unknown field
@@ -43,7 +43,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, at once or when its device has computed it. Can raise any error."""
+        """Store a number in a field, immediately or once its device has computed it. Can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -83,7 +83,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return the number of a value, or ``None`` if reading would wait; ``ready`` returns it later."""
+        """Return a value's number, or ``None`` if reading would wait; `ready` returns the number later."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")

@@ -20,7 +20,7 @@ _MOST_KEYS = 2000
 
 
 class EventFile:
-    """File that the first event creates.
+    """Writer of the event file, which the first event creates.
 
     Its methods never raise errors; `dropped` is the number of lost events.
     """

@@ -59,7 +59,7 @@ class Gap(msgspec.Struct):
 
 
 class RankCopies:
-    """Writer of ``ranks/rank<N>.log`` and ``output.log`` in `folder`, with at most `max_bytes`."""
+    """Writer of ``ranks/rank<N>.log`` and ``output.log`` in `folder`, which writes at most `max_bytes`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RankCopies:
         self._max_bytes = max_bytes
         self._written = 0
         self._streams: dict[str, _Stream] = {}
-        self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time and bytes of each record
+        self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time, and bytes of each record
         self._buffered = 0
         self._stuck = ""  # reason for the last failed write; the next flush tries again
         self._in_gap = False
@@ -276,7 +276,7 @@ def _blot_key_end(piece: bytes) -> bytes:
 
 
 def _file_of(rank: int | None, piece: bytes) -> str:
-    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # otherwise, no prefix can name a rank
+    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # without such text, no prefix can name a rank
         named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
         rank = rank if named is None else named
     return _UNRANKED if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"

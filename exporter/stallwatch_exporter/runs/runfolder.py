@@ -96,7 +96,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
     @property
     def end_is_unknown(self) -> bool:
-        """Return whether the run has no recorded end: the agent still runs, was killed, or ended first."""
+        """Return whether the run has no recorded end: the agent still runs, was killed, or ended early."""
         return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
 
     @property
@@ -477,7 +477,7 @@ def mark_reported(folder: Path, known: AgentInfo) -> None:
     # Increase the time by the smallest amount. Then this record is newer than the reserve, which stays
     # unchanged because it may contain data that fits into no file.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
-    with suppress(OSError):  # the next agent sends the incidents again that are not recorded as sent
+    with suppress(OSError):  # the next agent resends incidents that are not recorded as sent
         _write_record(folder / "agent.json", info)
 
 
@@ -509,8 +509,8 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 def reported_until(info: AgentInfo, now: float) -> float:
     """Return the time until which a lost agent's incident changes count as reported; infinity means all.
 
-    Notifications of a killed agent may have been lost before they were sent. They are sent again for at most
-    a day. Incidents that the agent left open may have been delayed longer; see `Episodes`.
+    Notifications of a killed agent may have been lost before they were sent. They are sent again only
+    within a day. Incidents that the agent left open may have been delayed longer; see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf

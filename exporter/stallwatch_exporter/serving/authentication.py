@@ -66,7 +66,7 @@ class Access:
         *,
         is_open: bool = False,
     ) -> Refusal | None:
-        """Return why a request with these headers is rejected; ``None`` if it is accepted.
+        """Return the reason to reject a request with these headers, or ``None`` to accept it.
 
         Credentials are required if any are configured, unless the requested page `is_open` to everyone.
         """

@@ -255,7 +255,7 @@ class _Answer(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        before = self._peer.deadline  # a body can follow after "100 Continue"
+        before = self._peer.deadline  # restored later, because a body can follow after "100 Continue"
         rest = memoryview(data)
         try:
             for size in self._server.pieces(self._peer, len(rest)):

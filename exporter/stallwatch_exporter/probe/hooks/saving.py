@@ -25,7 +25,7 @@ _GATHERS = "zero_gather_16bit_weights_on_model_save"
 
 
 def watch_engine(module: Any, probe: Probe) -> None:
-    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which reads whether to gather weights."""
+    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which checks whether to gather weights."""
 
     def method_called(engine: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "save_16bit_model":
