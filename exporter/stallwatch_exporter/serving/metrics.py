@@ -33,48 +33,48 @@ _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels. A name (without "stallwatch_" and "_total") maps to a help text.
 _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[str, str]] = {
     ("counter", _BY_RUN): {
-        "steps": "Optimizer steps done; steps that a restart repeats count again.",
+        "steps": "Completed optimizer steps. Steps that a restart repeats count again.",
         "stalled_seconds": "Time spent in stalls.",
         "log_lines": "Log lines read.",
         "log_bytes": "Log bytes read.",
-        "dropped_records": "Log lines not mined or not copied, and records of the probe not read.",
+        "dropped_records": "Log lines that were not mined or not copied, and unread probe records.",
     },
     ("gauge", _BY_RUN): {
         "step": "Number of the last optimizer step.",
-        "target_steps": "Optimizer steps that the run should take.",
+        "target_steps": "Number of optimizer steps that the run is configured to take.",
         "host_memory_bytes": "Resident memory of the command and all its processes.",
-        "host_memory_limit_bytes": "Memory that the command may use before the kernel ends it.",
-        "slowdown_ratio": "Share of the throughput that waiting for a slow host costs, of a run over hosts.",
-        "stalled": "1 while the run is stalled, else 0.",
-        "last_progress_timestamp_seconds": "Unix time of the last sign of progress, against which the stall"
-        " threshold is held.",
-        "last_checkpoint_timestamp_seconds": "Unix time at which the last checkpoint was done.",
-        "checkpoint_interval_seconds": "Longest time between two checkpoints of this run until now.",
+        "host_memory_limit_bytes": "Memory that the command can use before the kernel ends it.",
+        "slowdown_ratio": "Share of the throughput that a run loses by waiting for a slow host.",
+        "stalled": "1 while the run is stalled, otherwise 0.",
+        "last_progress_timestamp_seconds": "Unix time of the last sign of progress, from which the stall"
+        " threshold is measured.",
+        "last_checkpoint_timestamp_seconds": "Unix time at which the last checkpoint was complete.",
+        "checkpoint_interval_seconds": "Longest time between two checkpoints of this run so far.",
     },
     ("gauge", _BY_RANK): {
-        "last_step_timestamp_seconds": "Unix time at which a step was last seen.",
+        "last_step_timestamp_seconds": "Unix time at which a step was last observed.",
         "loss": "Last reported training loss.",
         "grad_norm": "Last reported gradient norm.",
         "learning_rate": "Last reported learning rate.",
         "loss_scale": "Last reported loss scale of mixed precision.",
-        "memory_allocated_bytes": "Accelerator memory allocated, as the log or the probe reports it.",
-        "memory_peak_bytes": "Highest accelerator memory allocated, as the log or the probe reports it.",
-        "memory_reserved_bytes": "Accelerator memory that the allocator holds, by the probe.",
-        "rank_resident_bytes": "Resident memory of a rank, by the probe.",
-        "rank_step": "Last optimizer step of a rank, by the probe.",
-        "rank_up": "1 while the process of a rank is there, by the probe.",
+        "memory_allocated_bytes": "Allocated accelerator memory, as reported by the log or the probe.",
+        "memory_peak_bytes": "Highest allocated accelerator memory, as reported by the log or the probe.",
+        "memory_reserved_bytes": "Accelerator memory that the allocator reserves, as reported by the probe.",
+        "rank_resident_bytes": "Resident memory of a rank, as reported by the probe.",
+        "rank_step": "Last optimizer step of a rank, as reported by the probe.",
+        "rank_up": "1 while the process of a rank is running, according to the probe.",
     },
     ("gauge", ("run", "phase")): {
-        "stall_threshold_seconds": "Quiet time after which this phase counts as stalled, learned from the"
-        " run.",
+        "stall_threshold_seconds": "Time without progress after which this phase counts as stalled, learned"
+        " from the run.",
     },
     ("counter", _BY_RANK): {
-        "skipped_steps": "Optimizer steps skipped for overflow.",
-        "trace_cache_invalidations": "ZeRO-3 trace-cache invalidations, counted by the probe or else as"
-        " logged.",
-        "allocation_retries": "Allocations that had to free cached memory first, by the probe.",
-        "out_of_memory": "Allocations that failed for lack of memory, by the probe.",
-        "warnings": "Warnings, counted by the probe or else as logged.",
+        "skipped_steps": "Optimizer steps that were skipped because of an overflow.",
+        "trace_cache_invalidations": "ZeRO-3 trace-cache invalidations, counted by the probe if possible,"
+        " otherwise from the log.",
+        "allocation_retries": "Allocations that first had to free cached memory, as counted by the probe.",
+        "out_of_memory": "Allocations that failed for lack of memory, as counted by the probe.",
+        "warnings": "Warnings, counted by the probe if possible, otherwise from the log.",
     },
     ("counter", ("run", "rule")): {
         "rule_matches": "Matches of a rule of the catalogue.",
@@ -83,7 +83,7 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "incident_open": "1 while an incident of the rule is open.",
     },
     ("gauge", ("run", "state")): {
-        "hosts": "Hosts of a run of several, by its coordinator: expected, reporting, silent.",
+        "hosts": "Number of hosts of a run over several hosts by state, as reported by its coordinator.",
     },
     ("gauge", ("run", "ending")): {
         "end_timestamp_seconds": "Unix time at which the run ended.",
@@ -115,7 +115,7 @@ class RunRegistry(CollectorRegistry):
             yield metric
         took = GaugeMetricFamily(
             "stallwatch_scrape_duration_seconds",
-            "How long it took to collect these metrics.",
+            "Seconds that it took to collect these metrics.",
             labels=["run"],
         )
         took.add_metric([self.run], time.perf_counter() - start)
@@ -144,13 +144,13 @@ class RunMetrics:
         ).labels(run)
         self._phase = Enum(
             "stallwatch_phase",
-            "What the run is doing.",
+            "Current phase of the run.",
             _BY_RUN,
             states=list(get_args(Phase)),
             registry=self.registry,
         ).labels(run)
         self._info = Info(
-            "stallwatch_run", "The run and the versions it uses.", _BY_RUN, registry=self.registry
+            "stallwatch_run", "Host, job, and software versions of the run.", _BY_RUN, registry=self.registry
         )
         self._labelled: set[int] = set()
         self._dropped_total = 0
