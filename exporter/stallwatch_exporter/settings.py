@@ -37,20 +37,20 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return `place`, or a folder in this account's home if another account owns part of the path `place`.
+    """Return `place`, or a folder in this account's home if another account owns part of the path.
 
-    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. By placing a link in that
-    folder, the other account could choose where root writes. The returned folder has the same path relative
-    to this account's home, or the path `otherwise` if `place` is not below ``HOME``.
+    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
+    the other account could choose where root writes. The folder in this account's home has the same path
+    relative to the home as `place`. If `place` is not below ``HOME``, it has the path `otherwise`.
     """
     foreign = foreign_part(place)
-    own = _own_home() if foreign is not None else None
-    if foreign is None or own is None:
+    account_home = _own_home() if foreign is not None else None
+    if foreign is None or account_home is None:
         return place
     home = Path.home()
-    instead = own / (place.relative_to(home) if place.is_relative_to(home) else otherwise)
+    instead = account_home / (place.relative_to(home) if place.is_relative_to(home) else otherwise)
     if os.path.realpath(instead) != os.path.realpath(place):
-        _report_folders_used(foreign, own)
+        _report_folders_used(foreign, account_home)
     return instead
 
 
@@ -61,14 +61,14 @@ def _own_home() -> Path | None:
     try:
         home = Path(pwd.getpwuid(account()).pw_dir)
         return home if is_own(home.stat()) else None
-    except (KeyError, OSError):  # containers do not always have an entry for their user
+    except (KeyError, OSError):  # a container does not always have an entry for its user
         return None
 
 
 @functools.cache  # report once per process
-def _report_folders_used(foreign: Path, own: Path) -> None:
+def _report_folders_used(foreign: Path, account_home: Path) -> None:
     print_notice(
-        f"{foreign} belongs to another account, so state and cache are kept below {own}"
+        f"{foreign} belongs to another account, so state and cache are kept below {account_home}"
         " unless STALLWATCH_HOME and STALLWATCH_CACHE name other folders"
     )
 
@@ -90,7 +90,7 @@ def is_own_folder(folder: Path) -> bool:
 
 
 def why_not_own(folder: Path) -> str:
-    """Return why another account could write or replace this folder, and a remedy; "" if no account can."""
+    """Return the reason why another account could write or replace this folder, and the remedy, or ""."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:
@@ -104,8 +104,8 @@ def why_not_own(folder: Path) -> str:
         return f"{folder} belongs to another account, uid {status.st_uid} ({remedy})"
     if not is_private(status):
         return f"other accounts can write {folder} (chmod 700, or {remedy})"
-    # In a sticky folder, only the owner of an entry or of the folder can rename the entry. A container
-    # without root privileges shows root's folders as owned by the account "nobody".
+    # In a sticky folder, only the owner of an entry or of the folder can rename the entry. In a container
+    # without root, root's folders seem to belong to the account "nobody".
     if around.st_mode & stat.S_ISVTX:
         safe = is_own(around, or_root=True) or around.st_uid == _NOBODY
     else:
@@ -114,7 +114,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote; ``~`` is a home folder, and relative paths start at `folder`.
+    """Return the path that a user wrote: ``~`` is a home folder, and a relative path begins at `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -134,8 +134,9 @@ def current_folder() -> Path:
         return Path()
 
 
-#: First line of a program for ``python -c``. The line prevents imports from the current folder, where another
-#: account may have put a file such as json.py. (From Python 3.11, ``python -P`` does the same.)
+#: First line of a program for ``python -c``. With this line, the program imports nothing from the current
+#: folder, in which another account may have put a file such as json.py. From Python 3.11, ``python -P`` has
+#: the same effect.
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
@@ -148,7 +149,7 @@ def own_main(module: str) -> list[str]:
 class ServerSettings:
     """Access settings of /metrics and the relay, and the host names that every server accepts."""
 
-    #: Accepted host names, in addition to addresses, ``localhost``, and the machine's names.
+    #: Accepted names, in addition to addresses, ``localhost``, and the machine's names.
     allowed_hosts: tuple[str, ...] = ()
     token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
@@ -163,8 +164,8 @@ class JoinSettings:
     run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the host that merges reports; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; empty for all addresses, which requires a secret
-    port: int = 0  #: 0 to derive the port from the run's key
+    host: str = ""  #: address to listen on; if empty and there is a secret, all addresses
+    port: int = 0  #: port to listen on; 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
     tls_ca: Path | None = None
@@ -177,10 +178,10 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address on which /metrics listens
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    reserved_ports: tuple[int, ...] = ()  #: ports that are not tried, because other programs use them
-    linger_seconds: float = 30.0  #: seconds that /metrics can stay up after the command, for the last scrape
-    tls_certificate: Path | None = None  #: PEM files; if both are set, /metrics uses HTTPS
-    tls_key: Path | None = None
+    reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search, because other programs use them
+    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
+    tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
+    tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
     sd_dir: Path | None = None  #: folder of files that announce endpoints to Prometheus
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -190,14 +191,14 @@ class ExporterSettings:
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
     on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: days after which an ended run is removed, at the start of another run
-    keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first
+    keep_days: int = 30  #: age in days at which ended runs are removed, whenever another run starts
+    keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
-    language: str = "en"  #: language of the texts in a diagnosis: en or zh
+    language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 
 
 def is_own_address(host: str) -> bool:
-    """Return whether the host is localhost or a loopback address, to which only local programs connect."""
+    """Return whether the host is localhost or a loopback address, so only local programs can connect."""
     if host == "localhost":
         return True
     try:

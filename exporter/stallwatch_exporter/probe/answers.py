@@ -1,7 +1,7 @@
-"""Collect the data that the agent requests from a process: rank, stacks, tasks, counters, collectives.
+"""Collect the data that the agent requests from a process: rank, stacks, tasks, counters, and collectives.
 
-The functions import no new modules and run nothing in an event loop. They read frames and tasks from outside,
-while they hold the interpreter lock.
+Apart from ``json``, the functions import no modules, and they run nothing in an event loop. They read the
+frames and tasks of other threads while they hold the interpreter lock.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 MOST_THREADS = 64  #: maximum number of threads whose stacks are reported
 INNERMOST, OUTERMOST = 80, 40  #: number of frames that are reported from each end of a stack
 MOST_ENTRIES = 32  #: maximum number of collectives that are reported
-# NCCL has its own recorder. The second recorder covers gloo, even in a torch that has both (2.8).
+# NCCL has its own flight recorder and dump function. The second function reads the recorder of gloo, even in
+# a torch version that provides both functions (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
 MOST_NAMES = 4  #: maximum number of names of a group
-MOST_RANKS_BYTES = 192 << 10  #: maximum size, in bytes, of the ranks of all groups as text
-# Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the
-# pipeline module holds the grid of a pipeline.
+MOST_RANKS_BYTES = 192 << 10  #: maximum size of the rank lists of all groups as text, in bytes
+# Modules whose global variables contain the process groups of a parallel layout (Megatron-core 0.15,
+# DeepSpeed 0.19.8). The pipeline module contains the grid of a pipeline.
 _LAYOUTS = ("megatron.core.parallel_state", "deepspeed.utils.groups")
 _PIPELINE = "deepspeed.runtime.pipe.p2p"
 MOST_TASKS = 64
@@ -41,14 +42,19 @@ _MOST_AWAITED = 16
 _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
 _UNNAMED = re.compile(r"Task-\d+$")  # asyncio's default names contain a counter, which differs between ranks
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
-_WAITS = ("_try_get_data", "_get_data", "_next_data")  # iterator methods that wait for data workers
+# Methods of a data loader's iterator that wait for workers.
+_WAITS = ("_try_get_data", "_get_data", "_next_data")
 _MOST_FRAMES = 40  # maximum number of frames that are searched for a data loader
-_USUAL = 2  # number of saves by a function after which their usual duration is known
+_USUAL = 2  # number of saves after which a function's usual save duration is known
 _MOST_WORKERS = 64
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the global and the local rank, from torch.distributed or the launcher. An unknown rank is -1."""
+    """Return the global and local rank of this process; an unknown local rank is -1.
+
+    The global rank comes from torch.distributed if possible. Otherwise, the ranks come from the variables of
+    the launcher.
+    """
     rank, local = _rank(), _number(environ.get("LOCAL_RANK"))
     if rank is None:
         rank = _number(environ.get("RANK"))
@@ -72,7 +78,7 @@ def _rank() -> int | None:
 
 
 def stacks() -> dict[str, Any]:
-    """Return the stacks of all threads except this one, outermost frame first; the main thread is first."""
+    """Return the stack of each other thread, outermost frame first. The main thread comes first."""
     threading = sys.modules.get("threading")
     # Do not use `threading.enumerate`, because a hanging thread can hold its lock.
     known = dict(getattr(threading, "_active", {}))
@@ -86,7 +92,7 @@ def stacks() -> dict[str, Any]:
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
                 thread["tasks"] = tasks(frame)
-            except Exception:  # the code relies on local names that can change in later versions
+            except Exception:  # the code relies on asyncio's local variables, whose names can change
                 pass
             found.append(thread)
         if ident == main:
@@ -103,7 +109,7 @@ def stacks() -> dict[str, Any]:
 
 
 def _frames(frame: FrameType | None) -> list[list[Any]]:
-    """Return the place of each frame, outermost first; the middle of a long stack is omitted."""
+    """Return the source location of each frame, outermost first; omit the middle of a long stack."""
     found: list[list[Any]] = []
     while frame is not None:
         found.append(_place(frame))
@@ -114,7 +120,10 @@ def _frames(frame: FrameType | None) -> list[list[Any]]:
 
 
 def _place(frame: FrameType) -> list[Any]:
-    """Return ``[file, line, function, module]``; since Python 3.11 the function's name includes its class."""
+    """Return ``[file, line, function, module]``.
+
+    Since Python 3.11, the function's name includes its class.
+    """
     code = frame.f_code
     name = getattr(code, "co_qualname", code.co_name)
     module = frame.f_globals.get("__name__")
@@ -122,11 +131,12 @@ def _place(frame: FrameType) -> list[Any]:
 
 
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
-    """Return the tasks of the event loop that runs in a thread, starting with those that the program awaits.
+    """Return the tasks of a thread's event loop, starting with the tasks that the program awaits.
 
-    While all tasks wait, the thread's own stack shows only the loop. The names of local variables are those
-    of Python 3.8 to 3.14 (``asyncio/runners.py``, ``base_events.py``): ``Runner.run`` has ``self._loop`` and
-    ``task`` (3.11), earlier versions of ``run`` have ``loop``, and ``run_until_complete`` has ``future``.
+    While all tasks wait, the thread's own stack shows only the event loop. The function reads local variables
+    of asyncio by the names of Python 3.8 to 3.14 (``asyncio/runners.py``, ``base_events.py``).
+    ``Runner.run`` has ``self._loop`` and ``task`` (since 3.11), earlier versions of ``run`` have ``loop``,
+    and ``run_until_complete`` has ``future``.
     """
     asyncio = sys.modules.get("asyncio")
     loop = main = None
@@ -150,7 +160,7 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return the task and the chain of tasks that it awaits; of parallel tasks, the first unfinished one."""
+    """Return a task and the chain of tasks that it awaits; of parallel tasks, the first unfinished task."""
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)
@@ -161,7 +171,7 @@ def _awaited(task: Any) -> list[Any]:
 
 
 def _coroutines(coroutine: Any) -> list[list[Any]]:
-    """Return the place of each coroutine in a chain of awaits, outermost first."""
+    """Return the source location of each coroutine in a chain of awaits, outermost first."""
     found: list[list[Any]] = []
     while coroutine is not None and len(found) < _MOST_COROUTINES:
         frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
@@ -191,7 +201,7 @@ def _awaited_workers(frame: FrameType | None) -> list[int]:
 
 
 def counters(probe: Probe) -> dict[str, Any]:
-    """Return the counters that show whether a rank still computes, by name."""
+    """Return the counters that show whether a rank is still computing, by name."""
     found: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
     saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
     if saves:
@@ -213,24 +223,24 @@ def _groups() -> list[Any]:
 
 
 def _joined(group: Any) -> int | None:
-    """Return the number of collectives of a group that this rank has joined, without point-to-point sends.
+    """Return how many collectives of a group this rank has joined, excluding point-to-point sends.
 
-    torch 2.1 to 2.13 provide this number. The call is safe during a hang: it reads a member of the backend,
-    ``seqCollective_`` of NCCL or ``seq_`` of gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d:
-    ``getSequenceNumberForGroup`` in ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp, called from init.cpp
-    without the interpreter lock).
+    torch 2.1 to 2.13 provide this number. The call is safe during a hang, because it reads a member of the backend without any lock:
+    ``seqCollective_`` of NCCL or ``seq_`` of gloo. In torch 2.13, the function ``getSequenceNumberForGroup``
+    is in ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp (torch/csrc/distributed/c10d), and init.cpp calls it
+    without the interpreter lock.
     """
     try:
         return int(group._get_sequence_number_for_group())
-    except Exception:  # this backend has no such count
+    except Exception:  # this backend does not count collectives
         return None
 
 
 def process_groups(recorder: str) -> list[dict[str, Any]]:
     """Return the process groups of this rank: names, global ranks, and number of collectives joined.
 
-    The first name is torch's name, which is equal on all ranks; the others describe the group's purpose.
-    Groups of the backend `recorder` also have their number in the flight recorder.
+    The first name is assigned by torch and is the same on all ranks. The other names describe the group's
+    purpose. A group of the backend `recorder` also has its number in the flight recorder.
     """
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     named, left = _framework_names(), MOST_RANKS_BYTES
@@ -242,7 +252,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # other attributes in this torch, or a destroyed group
+        except Exception:  # this torch has other attributes, or the group is destroyed
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
@@ -266,7 +276,7 @@ def _framework_names() -> dict[int, list[str]]:
         module = sys.modules.get(name)
         for variable, value in list(vars(module).items()) if module is not None else ():
             if "_GROUP" in variable:
-                # DeepSpeed keeps its expert groups in a dict, by name.
+                # DeepSpeed stores its expert groups in a dict, keyed by name.
                 for each in list(value.values())[:MOST_GROUPS] if isinstance(value, dict) else (value,):
                     found.setdefault(id(each), []).append(variable)
     grid = getattr(sys.modules.get(_PIPELINE), "_grid", None)
@@ -288,11 +298,11 @@ def _folded(ranks: Iterable[int]) -> str:
 
 
 def collectives() -> dict[str, Any]:
-    """Return counters and active entries of torch's flight recorder; empty without torch.distributed.
+    """Return counters and active entries of torch's flight recorder, or ``{}`` without torch.distributed.
 
-    Reading never waits for a device, because the recorder only checks whether events have passed (torch 2.13,
-    torch/csrc/distributed/c10d/FlightRecorder.hpp). It lists gloo's finished collectives as active, so only
-    entries that are not retired are reported.
+    Reading the recorder never waits for a device, because the recorder only checks whether events have passed
+    (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). The recorder lists finished gloo collectives
+    as active. Therefore, the answer contains only entries that are not retired.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     distributed = sys.modules.get("torch.distributed")
@@ -305,7 +315,7 @@ def collectives() -> dict[str, Any]:
     for backend, name in _RECORDERS:
         try:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
-        except Exception:  # no recorder in this torch, or built without the backend
+        except Exception:  # this torch has no such recorder, or was built without the backend
             continue
         entries = [entry for entry in recorder.get("entries", ()) if not entry.get("retired")]
         status = recorder.get("pg_status", {})

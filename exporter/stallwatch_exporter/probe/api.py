@@ -1,8 +1,9 @@
-"""Probe of one process, which writes the values that hooks and users report for each step to the ring.
+"""Write the values that hooks and users report for each step of a process to the ring.
 
-Each step and count is stored in the ring's draft immediately. A record is written every ``RECORD_SECONDS``,
-and when the phase changes. The probe never raises, never waits, and never reads a number that a device has
-not computed yet (``draft``). The first report creates the ring, because most Python processes are not ranks.
+The probe stores each step and count in the ring's draft immediately. It writes at most one record per
+``RECORD_SECONDS`` for steps (after the first ``FIRST_RECORDS``), and one record when the phase changes. It
+never raises errors, never waits, and never reads a number before a device has computed it (see ``draft``).
+The first report creates the ring, because most Python processes are not ranks and need no ring.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: minimum seconds between two expensive readings
+SAMPLE_SECONDS = 1.0  #: minimum seconds between expensive readings, such as two calls of a sampler
 RECORD_SECONDS = 0.05  #: minimum seconds between records; faster steps share a record
 FIRST_RECORDS = 100  #: number of records that are written without a minimum interval
 
@@ -37,7 +38,7 @@ _Method = TypeVar("_Method", bound="Callable[..., None]")
 
 
 def _in_turn(method: _Method) -> _Method:
-    """Wrap a method of `Probe`: count its errors, and skip the call while another thread is in a method."""
+    """Wrap a method of `Probe`: count its errors, and skip calls while another thread runs such a method."""
 
     @functools.wraps(method)
     def guarded(probe: Probe, *values: Any, **named: Any) -> None:
@@ -59,7 +60,7 @@ def _in_turn(method: _Method) -> _Method:
 
 
 class Probe:
-    """Recorder of a process's steps, values and phases, whose methods never raise errors and never wait."""
+    """Recorder of a process's steps, values, and phases. Its methods never raise errors and never wait."""
 
     def __init__(
         self,
@@ -68,17 +69,20 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
-        self.reported_by_user = False  #: the training calls ``step`` itself: hooks count no steps
-        self.averages_losses = False  #: losses are averages over many steps, so hooks sample single losses
+        #: Whether the training calls ``step`` itself; if so, hooks count no steps.
+        self.reported_by_user = False
+        #: Whether losses are averages over many steps; if so, hooks sample single losses.
+        self.averages_losses = False
         self.steps: float = 0.0  #: number of the last step
-        self.due_at = 0.0  #: time from which a step gets its own record again
+        self.due_at = 0.0  #: earliest time at which a step gets its own record
         self._environ = os.environ if environ is None else environ
         self.monotonic, self.offset = time.monotonic, steady_offset(self._environ)
         if clock is not None:
             self.monotonic, self.offset = clock, 0.0
         self._draft = Draft(clock=self.clock)
-        self.row = self._draft.cells  #: cells of the draft, for hooks that count; ``INDEX`` has positions
-        #: Called about once a second, within a step; each sampler returns values of some fields.
+        self.row = self._draft.cells  #: cells of the draft, which hooks change to count; see ``INDEX``
+        #: Samplers, which the probe calls about once a second, within a step. Each sampler returns the values
+        #: of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
         self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
         self._folder = folder
@@ -87,15 +91,16 @@ class Probe:
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set the rank
-        self._begun_at, self._begun_with = NAN, 0.0  # start of the next record's first step; step before it
+        # Start time of the next record's first step, and number of the step before it.
+        self._begun_at, self._begun_with = NAN, 0.0
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
-        # The list holds one turn. A caller takes the turn without waiting, and a second caller is counted.
-        # This is as atomic as a lock, and cheaper.
+        # The list contains one item, which represents the turn. A caller takes the item without waiting. If
+        # the item is already taken, the call is only counted. This is as atomic as a lock, and cheaper.
         self._turn = [True]
 
     def clock(self) -> float:
-        """Return the steady time, in Unix seconds."""
+        """Return the steady Unix time, in seconds."""
         return self.monotonic() + self.offset
 
     def step(
@@ -108,11 +113,13 @@ class Probe:
         skipped_steps: Any = None,
         **others: Any,
     ) -> None:
-        """Record a training step; each value is a field of ``layout``, as a number or a one-element tensor.
+        """Record a training step.
 
-        Without `number`, the probe counts the steps. To save time, the usual fields are separate parameters
-        (a loop over a dict takes 50% longer), and they are not keyword-only (Python looks up the defaults of
-        keyword-only parameters by name).
+        Each argument sets a field of ``layout`` to a number or a one-element tensor.
+
+        Without `number`, the probe counts the steps itself. To save time, the usual fields are separate
+        parameters, because a loop over a dict takes 50% longer. They are also not keyword-only, because
+        Python looks up the defaults of keyword-only parameters by name.
         """
         if self._off:
             return
@@ -156,8 +163,9 @@ class Probe:
             turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
-        """Set a field of the next record, or of a later one if `value` is a tensor on a device."""
-        # Hooks call this method in each step, so `_in_turn` is written out here, as in `step`.
+        """Set a field of the next record, or of a later record if `value` is a tensor on a device."""
+        # Hooks call this method in each step. To save time, it repeats the code of `_in_turn`, as `step`
+        # does.
         if self._off:
             return
         turn = self._turn
@@ -176,7 +184,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Increase a count; write a record only if the last one is at least a second old."""
+        """Increase a count, and write a record if the last record is at least a second old."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -184,9 +192,10 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """Set the rank's phase, one of ``layout.PHASES``, until the next step, which begins ``train``.
+        """Set the rank's phase to one of ``layout.PHASES``. The next step sets the phase to ``train``.
 
-        A repeated call during the phase is a sign of life, such as a batch of an evaluation.
+        A repeated call with the same phase shows that the rank is alive, for example after each batch of an
+        evaluation.
         """
         self._finish()
         row, phase = self.row, float(PHASES.index(name))
@@ -208,7 +217,7 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process, rather than the parent that forked it, has reported anything."""
+        """Return whether this process has reported anything, not counting the parent that forked it."""
         return self._ring is not None
 
     @_in_turn
@@ -220,7 +229,10 @@ class Probe:
         self._write(self.clock())
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Write a text event to the side file; most events with a repeated `key` are only counted."""
+        """Write a text event to the file beside the ring.
+
+        Most events with a repeated `key` are only counted.
+        """
         if self._off or not (self.is_rank or self._ring):
             return  # warnings in a launcher process do not belong to a rank
         try:
@@ -250,7 +262,7 @@ class Probe:
             self._ring.count(FAULTS, self._faults)
 
     def forked(self) -> None:
-        """Reset the probe in a forked child, which gets its own ring when it makes a step."""
+        """Reset the probe in a forked child process, which gets its own ring with its first report."""
         self._turn = [True]
         self._ring = self._events = None
         self._draft = Draft(clock=self.clock)
@@ -280,7 +292,7 @@ class Probe:
             self._write(now)
 
     def _finish(self) -> None:
-        """Write the record of the last step if it is missing, before values of the next step are stored."""
+        """Write the last step's record if it is missing, before values of the next step are stored."""
         if self.row[_STEP] == self.row[_STEP]:
             self._write(self.row[TIME])
 
@@ -310,7 +322,7 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring, and create it if needed; only for methods that `_in_turn` wraps, or `step`."""
+        """Return the ring, and create it if needed. The caller must hold the turn (see `_in_turn`)."""
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late: most Python processes are not ranks
@@ -321,7 +333,7 @@ class Probe:
             try:
                 ring = RingWriter(self._folder / name, self._draft, rank, local_rank, started)
             except Exception:
-                self._off = True  # no folder or no space, so do not try again at every step
+                self._off = True  # there is no folder or no space, so do not try again in each step
                 raise
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
@@ -346,7 +358,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` the probe of this process; no agent watches it."""
+    """Make `probe` the probe of this process, which no agent watches."""
     global _current
     current()
     _current = probe

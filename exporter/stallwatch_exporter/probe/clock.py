@@ -1,7 +1,8 @@
-"""Return steady Unix time, which starts from the wall clock and follows the monotonic clock.
+"""Compute steady Unix time, which starts from the wall clock and follows the monotonic clock.
 
-A change of the wall clock during a run does not affect the duration of a step. All processes of a host share
-a monotonic clock, so the ranks read the agent's offset from their environment.
+A change of the wall clock during a run does not affect the measured duration of a step. All processes of a
+host share a monotonic clock. Therefore, the ranks can use the agent's offset, which they read from their
+environment.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ TYPE_CHECKING = False  # importing `typing` costs more than this module
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotonic clock>@<that clock>``
+VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotonic clock>@<id of that clock>``
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return the seconds to add to the monotonic clock: on the agent's host, the same as the agent adds.
+    """Return the seconds to add to the monotonic clock; on the agent's host, return the agent's offset.
 
-    Frequent callers add them themselves, because a function call is a large part of a step's cost.
+    Code that runs in each step adds the offset itself, because a call of another function would be a large
+    part of the step's cost.
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:
@@ -31,10 +33,10 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return this host's boot id and the id of this process's namespace; empty if they are unknown.
+    """Return the host's boot id and the id of this process's namespace, or "" if they are unknown.
 
-    `kind` is the kind of namespace, such as "time" for clocks. The boot id distinguishes hosts, and boots of
-    one host (namespaces(7), random(4)).
+    `kind` is the kind of namespace, such as "time" for clocks. Boot ids differ between hosts, and between
+    boots of the same host (namespaces(7), random(4)).
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:

@@ -1,10 +1,11 @@
-"""Fill the record of a probe, also with numbers that a device still has to compute.
+"""Fill the next record of a probe, including numbers that a device has not computed yet.
 
-The draft has the bytes of a record (``layout``): number, time, fields. Once the ring exists, the draft is in
-the ring's header, so that the agent sees each number immediately.
+The draft has the format of a record (see ``layout``): number, time, and fields. Once the ring exists, the
+draft is in the ring's header, so that the agent sees each number immediately.
 
-``float(tensor)`` would wait for all work that is queued on the tensor's device. Therefore, a copy into pinned
-host memory is queued behind that work, followed by an event. The number is stored when the event has passed.
+``float(tensor)`` would wait for all work that is queued on the tensor's device. Therefore, the probe queues a
+copy into pinned host memory behind that work, followed by an event. It stores the number after the event has
+passed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from .layout import FIELDS
 
-NUMBER, TIME = 0, 1  #: indexes in ``Draft.cells`` of the record's number (an integer) and Unix time
+NUMBER, TIME = 0, 1  #: indexes of the record's number (an integer) and Unix time in ``Draft.cells``
 FIRST = 2  #: index of the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
 NAN = float("nan")  #: value of an unknown field
@@ -25,7 +26,7 @@ OFFER_SECONDS = 1.0  #: minimum seconds between two readings of a tensor on a de
 
 
 class Draft:
-    """Fields of a record before it is written; a single copy transfers all of them."""
+    """Fields of a record that is not written yet; a single copy transfers all of them to the ring."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
@@ -36,13 +37,13 @@ class Draft:
             self.cells[place] = NAN
 
     def move(self, place: memoryview) -> None:
-        """Move the draft to the memory `place`."""
+        """Move the draft to the memory at `place`."""
         place[:] = self.bytes
         self.bytes = place
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, or later if it is on a device. Reading the value can raise any error."""
+        """Store a number in a field, immediately or once its device has computed it. Can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -65,15 +66,15 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # A bit marks a reported NaN or infinity, because NaN alone means unknown, and because a later number
-        # can replace both.
+        # A bit marks a field that was reported as NaN or infinity. The value alone is not enough: NaN can
+        # also mean unknown, and a later number can replace both values.
         if number - number != 0.0:
             marked = self.cells[_REPORTED_NAN]
             self.cells[_REPORTED_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
 
 class Reading:
-    """Reader of one value that is a tensor on a device; only one copy is in progress at a time."""
+    """Reader of one field whose values are tensors on a device; only one copy is in progress at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -82,12 +83,13 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return the number of a value; ``None`` if reading would wait, then ``ready`` returns it later."""
+        """Return a value's number, or ``None`` if reading would wait; `ready` returns the number later."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            # If a tensor needs gradients, torch would print a warning into the training's output.
+            # Without `detach`, torch would print a warning in the training's output if the tensor needs
+            # gradients.
             return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()
         if self._event is not None or 0.0 <= now - self._offered < OFFER_SECONDS:
@@ -97,8 +99,9 @@ class Reading:
         backend = getattr(torch, device, None)  # torch.cuda, torch.npu
         if backend is None or value.numel() != 1:
             return None
-        # The copy is queued on the tensor's device, regardless of the current device (torch 2.13:
-        # ``aten/src/ATen/native/cuda/Copy.cu``). Queries and events go to the stream of the current device.
+        # Torch queues the copy on the tensor's device, regardless of the current device (torch 2.13:
+        # ``aten/src/ATen/native/cuda/Copy.cu``). However, queries and events use a stream of the current
+        # device, so the tensor's device must be the current device.
         with backend.device(value.device):
             if _capturing(backend):
                 return None
@@ -120,11 +123,11 @@ class Reading:
 
 
 def is_spread(value: Any) -> bool:
-    """Return whether the value is a ``DTensor``; reading its number can require all ranks."""
+    """Return whether the value is a ``DTensor``. Reading such a value can require all ranks."""
     return hasattr(value, "to_local")
 
 
 def _capturing(backend: Any) -> bool:
-    """Return whether a graph is being captured; a copy would become part of that graph."""
+    """Return whether the current stream records a graph; a copy would become part of that graph."""
     is_capturing = getattr(backend, "is_current_stream_capturing", None)
     return bool(is_capturing()) if is_capturing is not None else False

@@ -1,7 +1,7 @@
 """Write text events (warnings, exceptions, versions) to a file beside the ring, one JSON object per line.
 
-Repeated messages are mostly only counted, and the file has at most `MOST_BYTES`, whatever the number of
-messages. The last part of the file is reserved for the exception that ends the rank.
+Most repeated messages are only counted, and the file has at most `MOST_BYTES`. The last part of the file is
+reserved for the exception that ends the rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MOST_KEYS = 2000
 
 
 class EventFile:
-    """File of events, created by the first event; never raises, and counts lost events in `dropped`."""
+    """Writer of the event file, which the first event creates.
+
+    Its methods never raise errors; `dropped` is the number of lost events.
+    """
 
     def __init__(
         self,
@@ -31,7 +34,7 @@ class EventFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
-        self.dropped = 0  #: number of events that were lost for lack of space, without repeated events
+        self.dropped = 0  #: number of events that were lost for lack of space, excluding repeated events
         self._left = most_bytes
         self._kept = kept_bytes
         self._clock = clock
@@ -39,7 +42,7 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Write an event; of several events with the same `key`, only the 1st, 10th, 100th and so on."""
+        """Write an event. Of the events with the same `key`, write only the 1st, 10th, 100th, and so on."""
         try:
             return self._write(kind, key, about)
         except Exception:  # a full disk or invalid text must not affect the training
@@ -67,7 +70,7 @@ class EventFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o600)
         if os.write(self._fd, line) != len(line):
-            self._left = 0  # half a line was written, so later lines would be unreadable
+            self._left = 0  # only part of the line was written, so later lines would be unreadable
             self.dropped += 1
             return False
         self._left -= len(line)

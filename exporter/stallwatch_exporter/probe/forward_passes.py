@@ -1,9 +1,9 @@
 """Count forward passes while the agent suspects a stall.
 
-The counting starts at a query by the agent, and ends at the next step or after ten minutes. It replaces
-``__call__`` in the class ``Module``, which each call of a module looks up. If torch's compiler has compiled
-anything, the class is not changed, because compiled code depends on it. A later compilation ends the
-counting.
+Counting starts when the agent queries the process. It ends at the next step, or ten minutes after the last
+query. To count, the probe replaces ``__call__`` in the class ``Module``, because Python looks up this method
+for each call of a module. If torch's compiler has compiled anything, the probe does not change the class,
+because compiled code depends on it. A later compilation ends the counting.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ _FORWARDS = INDEX["forwards"]
 
 
 class ForwardPasses:
-    """Counter of the forward passes of one process, which stores the count in the record of its probe."""
+    """Counter of the forward passes of a process.
+
+    It stores the count in the record of the process's probe.
+    """
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._until = 0.0
         self._cls: Any = None
         self._ours: Any = None
-        self._turn = _thread.allocate_lock()  # never waited for, so that no step is delayed
+        self._turn = _thread.allocate_lock()  # acquired without waiting, so that no step is delayed
 
     def begin(self) -> None:
         """Start or extend the counting; called on each query by the agent."""
@@ -62,9 +65,9 @@ class ForwardPasses:
         self._probe.due_at = 0.0  # the next step gets its own record, instead of only being counted
 
     def end(self) -> None:
-        """Restore the original ``__call__``, unless other code has replaced it since."""
+        """Restore the original ``__call__``, unless other code has replaced it in the meantime."""
         if not self._turn.acquire(False):
-            return  # the other thread restores it, or the next step calls this again
+            return  # the other thread restores it, or the next step calls `end` again
         try:
             ours, self._ours = self._ours, None
             self._probe.stop_counting = None

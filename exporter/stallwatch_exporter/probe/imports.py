@@ -1,8 +1,9 @@
 """Install hooks for libraries after the training itself has imported them.
 
-No import is wrapped, so a traceback through an import looks as usual. Instead, Python asks a finder for each
-module that is not imported yet. The finder finds nothing, but checks which libraries are complete. Each
-library imports further modules after the module named in `HOOKS`.
+This module does not wrap imports, so a traceback through an import looks as usual. Instead, it adds a finder,
+which Python asks for each module that is not imported yet. The finder finds no modules, but checks which
+libraries are completely imported. The check happens soon enough, because each library imports further modules
+after the module named in `HOOKS`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ TYPE_CHECKING = False  # avoids importing `typing`, which would cost each Python
 if TYPE_CHECKING:
     from typing import Any
 
-#: Module to wait for → hooks to call with this module and the probe: ``<module of hooks>.<function>``.
+#: Module to wait for → hooks, as ``<module of hooks>.<function>``. A hook is called with this module and the
+#: probe.
 HOOKS = {
     "torch.optim.optimizer": ("torch.install", "leaving.install", "warnings.install"),
     "torch._tensor": ("losses.install",),
@@ -34,9 +36,10 @@ HOOKS = {
 
 _VLLM_CLIENT = (("VLLMClient", "update_named_param", "weight-sync"), ("VLLMClient", "generate", "rollout"))
 
-#: Module → (class, or "" for the module itself; name; the phase that its call begins), for ``hooks.phases``.
-#: "train" ends any phase. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1
-#: to 2.13, TRL 0.14 to 1.16, vLLM and ms-swift 3; missing names are skipped.
+#: Module → tuples of class, name, and phase that a call begins, for ``hooks.phases``. The class is "" for a
+#: function of the module itself. "train" ends any phase. The names are those of transformers 4.40 to 5.23,
+#: DeepSpeed 0.14 to 0.19, torch 2.1 to 2.13, TRL 0.14 to 1.16, vLLM, and ms-swift 3. Missing names are
+#: skipped.
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "transformers.trainer": (
         ("Trainer", "training_step", "train"),
@@ -64,7 +67,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("", "async_save", "save"),
         ("", "load", "init"),
     ),
-    # For code that imported the functions themselves, which call their planner first.
+    # Code may have imported the functions `save` and `load` themselves. These functions first call their
+    # planner, which is observed instead.
     "torch.distributed.checkpoint.default_planner": (
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),
@@ -142,7 +146,7 @@ class Watcher:
 
 
 def watch() -> Watcher:
-    """Start to install the hooks of libraries that are or will be imported."""
+    """Start installing hooks for libraries that are imported now or later."""
     watcher = Watcher()
     sys.meta_path.insert(0, watcher)
     watcher.find_spec()

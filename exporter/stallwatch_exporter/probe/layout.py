@@ -1,13 +1,14 @@
-"""Define the format of a ring file: a header of one page, then records of equal size.
+"""Define the format of a ring file: a header of one page, followed by records of equal size.
 
-A record consists of its number (1, 2, …), the Unix time and one double per field. NaN marks an unknown field.
-If a value itself is NaN, such as a loss, the field's bit is set in ``told_nan``. Record ``n`` has position
-``(n - 1) % capacity``. The writer writes the record before it updates the counter of records in the header,
-so a record with a number greater than the counter is not complete.
+A record consists of its number (1, 2, …), its Unix time, and one double per field. NaN marks an unknown
+field. If a reported value is itself NaN or infinite, such as a diverged loss, the field's bit is set in
+``told_nan``. Record ``n`` is at position ``(n - 1) % capacity``. The writer writes the record before it
+updates the counter of records in the header, so a record with a number greater than the counter is not
+complete.
 
-The draft is the record that is being filled, in the page of the header. Every count and every step is stored
-in the draft immediately, so that a reader sees it before the record is complete, and also after a rank is
-killed. The time of the draft is the time of the last step.
+The draft is the record that is currently being filled. It is part of the header page. The probe stores every
+count and every step in the draft immediately. Therefore, a reader sees them before the record is complete,
+and even after a rank is killed. The time of the draft is the time of the last step.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ MAGIC = b"STWRING\0"
 VERSION = 2
 HEADER_SIZE = 4096
 LARGEST = float(1 << 53)  #: largest count: up to this value, a double holds every integer
-LATEST = 250e9  #: greatest Unix time, shortly before the last year of ``datetime``
-CAPACITY = 4096  #: number of records: with one poll per second, none is lost below 4,096 steps per second
+LATEST = 250e9  #: greatest valid Unix time, before the last year that ``datetime`` supports
+CAPACITY = 4096  #: number of records; at one poll per second, none is lost below 4,096 steps per second
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
 COUNTERS_AT = 128  #: offset of four native unsigned 64-bit integers; each is stored in one operation
@@ -30,7 +31,7 @@ COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
 DRAFT_AT = 2048
 
-#: Values of one step: absent from the next record unless set again.
+#: Fields of one step, which are absent from the next record unless they are set again.
 PASSING = (
     "told_nan",
     "step",
@@ -41,9 +42,9 @@ PASSING = (
     "learning_rate",
     "loss_scale",
 )
-#: Computed values, which may be infinite or NaN. All other fields are counts, times or memory sizes.
+#: Computed values, which may be infinite or NaN. All other fields are counts, times, or memory sizes.
 COMPUTED = ("loss", "grad_norm", "learning_rate", "loss_scale")
-#: Values that stay valid until changed: repeated in every record.
+#: Fields that keep their values until they are changed, so every record repeats them.
 LASTING = (
     "phase",
     "batches",
@@ -66,9 +67,11 @@ LASTING = (
     "switches",
     "forwards",
 )
-#: In this order, the fields that hooks set in most steps share a cache line; ``Probe.step`` sets a row.
+#: In this order, the fields that hooks set in most steps share a cache line, and the fields ``loss`` to
+#: ``skipped_steps``, which ``Probe.step`` sets, are adjacent.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
-PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: names; ``phase`` is an index
+#: Names; the field ``phase`` is an index.
+PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")
 
 
 class Header(NamedTuple):

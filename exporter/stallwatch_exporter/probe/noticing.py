@@ -1,8 +1,8 @@
-"""Observe lookups of a method, or assignments to an attribute, without a frame on the stack.
+"""Observe lookups of a method, or assignments to an attribute, without adding a frame to the stack.
 
 A function that wraps another function appears in every traceback through it, so a failing training would
-print different output. Instead, a descriptor is called when the method is looked up, just before its call,
-and returns the original method.
+print different output. Instead, this module installs descriptors. Python calls a descriptor when code looks
+up the method, just before the call, and the descriptor returns the original method.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class NoticedMethod:
-    """Descriptor in place of a function in a class; each lookup calls ``notice(object, frame)``."""
+    """Descriptor that replaces a function in a class; each lookup calls ``notice(object, frame)``."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        self.notices: list[tuple[Notice, Callable[[], None]]] = []  #: notice, and handler of its errors
+        #: Functions to call at a lookup, each with its error handler.
+        self.notices: list[tuple[Notice, Callable[[], None]]] = []
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         if obj is not None:
@@ -38,7 +39,7 @@ class NoticedMethod:
 class NoticedAttribute:
     """Descriptor that replaces an instance attribute; the value stays in the instance's ``__dict__``.
 
-    ``looked_up(object, frame)`` is called before a lookup, ``was_set(object, value)`` after a change.
+    ``looked_up(object, frame)`` is called before a lookup, and ``was_set(object, value)`` after a change.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class NoticedAttribute:
 
 
 def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
-    """Observe a function that the class itself defines; return False if there is none.
+    """Observe a function that the class itself defines; return False if the class does not define it.
 
     Several hooks can observe the same function.
     """
@@ -122,9 +123,9 @@ def notice_attribute(
 def notice_module_attribute(
     module: ModuleType, name: str, notice: Notice, failed: Callable[[], None]
 ) -> bool:
-    """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if it does not exist.
+    """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if the name is missing.
 
-    Lookups in the module itself are not observed, because code reads its own globals directly.
+    Lookups by the module's own code are not observed, because a module reads its globals directly.
     """
     if name not in vars(module):
         return False

@@ -1,8 +1,9 @@
 """Answer queries of the agent in a Python program that may not be a rank.
 
 A rank waits for queries in a thread. In other programs, a thread would have side effects: since Python 3.12,
-``os.fork`` warns if another thread exists. Therefore, only ``faulthandler`` is registered for a signal, which
-costs nothing until the signal arrives. If the process turns out to be a rank, it keeps this registration.
+``os.fork`` warns if another thread exists. Therefore, this module only registers ``faulthandler`` for a
+signal, which costs nothing until the signal arrives. If the process turns out to be a rank, it keeps this
+registration.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ TYPE_CHECKING = False  # importing `typing` costs more than this module
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_ABOVE = 4  #: maximum number of processes between agent and program, such as a shell
+_MOST_ABOVE = 4  #: maximum number of ancestors to check, because a shell may run between agent and program
 
 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Register the signal if this process is the command or its child, but not a rank of a launcher.
+    """Register the signal if this process is the command or its child, and not a rank from a launcher.
 
-    `folder` is the folder of the rings. Few imports precede the check, because every Python process runs it.
+    `folder` is the folder of the rings. The function imports few modules before its checks, because every
+    Python process runs the checks.
     """
     words = getattr(sys, "orig_argv", ())  # the command line; not available before Python 3.10
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(words) or not _is_near(folder):
@@ -37,7 +39,7 @@ def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> Non
 
 
 def is_replay(words: Sequence[str]) -> bool:
-    """Return whether a command is ``stallwatch replay``, whose steps are not current.
+    """Return whether a command is ``stallwatch replay``, which reports steps that are not current.
 
     Up to two words, such as ``python -u``, can precede ``stallwatch``.
     """

@@ -1,7 +1,7 @@
-"""Write the records of a rank to a ring file, without locks, system calls or waits.
+"""Write the records of a rank to a ring file, without locks, system calls, or waits.
 
-The blocks of the file are allocated at its creation. Otherwise, a full disk would end the training with
-SIGBUS at the first write to a page without a block.
+All blocks of the file are allocated when the file is created. Otherwise, a full disk would end the training
+with SIGBUS at the first write to a page without a block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from .layout import (
 
 
 class RingWriter:
-    """Writer of `draft` into a new file at `path`. Raises `OSError` if the file cannot be created."""
+    """Writer of records from `draft` to a new ring file at `path`.
+
+    Raises `OSError` if it cannot create the file.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class RingWriter:
         self._map = _create(path, header)
         self._capacity = capacity
         self._all = memoryview(self._map)
-        # One machine instruction stores each counter, so that a reader never sees half a number.
+        # One machine instruction stores each counter, so that a reader never sees a partly written number.
         self._counters = self._all[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
         self._draft = self._all[DRAFT_AT : DRAFT_AT + self._size]
         draft.move(self._draft)
@@ -71,7 +74,7 @@ class RingWriter:
 
 
 def _create(path: Path, header: Header) -> mmap.mmap:
-    """Create and map the file in its full length; it gets its final name when it is complete."""
+    """Create the file at its full size and map it. The file gets its final name when it is complete."""
     unfinished = path.with_suffix(".new")
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

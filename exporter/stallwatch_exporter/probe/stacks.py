@@ -1,20 +1,22 @@
-"""Answer the agent's queries for the state of a rank (``answers``), which it sends only at a stall.
+"""Answer the agent's queries about the state of a rank. The agent sends queries only during a stall.
 
 * A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
-agent writes a number, and the thread answers with the state of the process, collectives last. Several agents
-can query at the same time, with numbers from the monotonic clock. An answer contains the greatest number so
-far and is new enough for all smaller numbers.
-* A thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` handles
-an unused real-time signal. It needs no lock, and writes to a separate file.
+agent writes a number, and the thread answers with the state of the process (see ``answers``). The state of
+the collectives comes last. Several agents can query at the same time, because their numbers come from the
+monotonic clock. An answer contains the greatest number so far and is new enough for all smaller numbers.
+* The thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` also
+handles a real-time signal that is otherwise unused. It needs no lock, and writes to a separate file.
 
-A forked process has neither of them until it turns out to be a rank. ``exec`` ends both, because it closes
-descriptors and resets handlers. The agent checks this before it sends the signal.
+A forked process has neither the thread nor the signal until it turns out to be a rank. ``exec`` ends both,
+because it closes descriptors and resets signal handlers. The agent checks for this before it sends the
+signal.
 """
 
 from __future__ import annotations
 
-# A command that is one Python program loads this module at its start: `json`, `pathlib`, `signal` and
-# `typing` would cost four times as much as the rest. `signal` only adds names to `_signal`.
+# If the command is a Python program, the program loads this module when it starts. Importing `json`,
+# `pathlib`, `signal`, and `typing` would cost four times as much as the rest of the module. `signal` only
+# adds names to `_signal`.
 import _thread
 import faulthandler
 import fcntl
@@ -35,9 +37,9 @@ else:
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
-MOST_BYTES = 4 << 20  #: answers longer than this are not written
+MOST_BYTES = 4 << 20  #: maximum size of an answer; longer answers are not written
 _QUERY_BYTES = 4096  # maximum bytes of queries that are read in one call
-_LEAST_DESCRIPTOR = 64  # low numbers can have a meaning: a program may inherit descriptor 3 from its parent
+_LEAST_DESCRIPTOR = 64  # a program can inherit lower numbers, such as descriptor 3, from its parent
 
 
 class Answerer:
@@ -57,7 +59,7 @@ class Answerer:
 
     def listen(self) -> None:
         """Start the thread that waits for queries. Raises an error if no pipe or thread is available."""
-        # Import these modules now, because at a stall, nothing may wait for a disk or an import lock.
+        # Import these modules now, because during a stall, an import could wait for a disk or an import lock.
         import json  # noqa: F401
         import select
 
@@ -69,15 +71,17 @@ class Answerer:
             self._forward_passes = ForwardPasses(self.probe)
         pipe = _beside(self._base, QUERY)
         os.mkfifo(pipe, 0o600)
-        # Also open the pipe for writing, so that it never reaches its end when agents open and close it.
+        # Also open the pipe for writing. Otherwise, reading would reach the end of the pipe when agents close
+        # it.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
         self._poll = select.poll()
         self._poll.register(self._pipe, select.POLLIN)
-        _thread.start_new_thread(self._wait, ())  # not a Thread object, which other code could count or join
+        # Not a Thread object, because other code could count or join it.
+        _thread.start_new_thread(self._wait, ())
 
     def move(self, base: str) -> None:
-        """Rename the files after another `base`; the signal stays registered."""
+        """Rename the files to match another `base`; the signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
@@ -90,7 +94,10 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal from the agent if Python code now uses it; a sampler that returns no values."""
+        """Withdraw the signal from the agent if Python code now handles it.
+
+        This sampler returns no values.
+        """
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -103,17 +110,19 @@ class Answerer:
             return
         path = _beside(self._base, FAULT)
         fd = _high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
-        # Do not chain: no other handler exists, and with `chain` Python would not let the kernel restart the
-        # calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
+        # Do not use `chain`, because no other handler exists. In addition, with `chain`, Python would not let
+        # the kernel restart the system calls that the signal interrupts (CPython, Modules/faulthandler.c,
+        # SA_RESTART).
         faulthandler.register(number, file=fd, all_threads=True, chain=False)
         self._fault = number
         _write(_beside(self._base, SIGNAL), f"{number} {fd}\n".encode())
 
     def _wait(self) -> None:
         try:
-            # Block all signals here, so that the training's threads receive them.
+            # Block all signals in this thread, so that the training's threads receive them.
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-            # The training may close unknown descriptors; a reused number is another file.
+            # The training can close descriptors that it does not know. Then the descriptor's number can be
+            # used for another file.
             while _identity(self._pipe) == self._identity:
                 left = self._forward_passes.left() if self._forward_passes is not None else None
                 if left is not None and (
@@ -152,11 +161,11 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # for example, a full disk: the other part may still fit
+                continue  # the disk may be full, for example; the other part may still fit
 
 
 def free_signal() -> int | None:
-    """Return a real-time signal that this process does not handle, ignore or block, if there is one."""
+    """Return a real-time signal that this process does not handle, ignore, or block, if there is one."""
     if not hasattr(_signal, "SIGRTMAX"):
         return None
     masks = signal_masks("/proc/self/status")
@@ -168,7 +177,7 @@ def free_signal() -> int | None:
 
 
 def signal_masks(status: str) -> dict[str, int]:
-    """Return the signals that a process handles, ignores or blocks, as bit masks (proc_pid_status(5))."""
+    """Return the signals that a process handles, ignores, or blocks, as bit masks (proc_pid_status(5))."""
     masks = {"SigCgt": 0, "SigIgn": 0, "SigBlk": 0}
     with open(status, encoding="ascii", errors="replace") as lines:
         for line in lines:
@@ -179,7 +188,7 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Replace a descriptor by a duplicate with a high number, which other code rarely uses; return it."""
+    """Move a descriptor to a high number, which other code rarely uses, and return that number."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:
@@ -219,7 +228,7 @@ _answerer: Answerer | None = None
 
 
 def register_own_signal(base: str) -> Answerer:
-    """Register the signal of this process at its start, before it is known whether it is a rank."""
+    """Register the signal when the process starts, before it is known whether the process is a rank."""
     global _answerer
     _answerer = Answerer(base)
     return _answerer
@@ -238,5 +247,5 @@ def start_answering(probe: Probe, ring: str) -> None:
         _answerer.probe = probe
         probe.samplers.append(_answerer.look_after_signal)
         _answerer.listen()
-    except Exception:  # no pipe or thread is available: the rank is watched without answers
+    except Exception:  # no pipe or thread is available; the agent watches the rank without answers
         probe.failed()

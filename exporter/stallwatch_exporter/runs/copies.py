@@ -1,9 +1,9 @@
 """Write copies of a run's log: the output of each rank, with the time of each piece.
 
-Pieces end at a newline, or after a carriage return that ends one state of a progress bar. A replay of the
-pieces prints the same bytes, except that secrets are masked before they are written. A line that is written
-in parts is split between words. Each part is checked for secrets together with the text before it, because
-half of a token does not look like a token.
+A piece ends at a newline, or after a carriage return that ends one state of a progress bar. A replay of the
+pieces prints the same bytes, except for secrets, which are masked before the pieces are written. If a line is
+written in parts, it is split between words. Each part is checked for secrets together with the text before
+it, because half of a token does not look like a token.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of the data waits for more data
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, because of a possible crash
-_CONTEXT = 1024  # bytes of the line so far that are checked again together with the next part
+UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, in case of a crash
+_CONTEXT = 1024  # maximum bytes of a line's previous text that are checked again with the next part
 _BUFFERED = 1024 * 1024
 _HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first
 _MOST_GAPS = 16
-# Space left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
+# Disk space that the copies leave free, because the run's checkpoints need it more. On a small disk, they
+# leave a fraction of the disk free.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: maximum number of files in a diagnosis; a log can contain any number of ranks
+MOST_FILES = 20_000  #: maximum number of log copies of a run; a log can contain any number of ranks
 _UNRANKED = "output.log"
 
 
@@ -46,11 +47,11 @@ class _Stream(msgspec.Struct):
     rank: int | None = None
     file: str | None = None  # file of the unfinished line; None at the start of a line
     context: bytes = b""  # written part of the unfinished line
-    after_key: bool = False  # the last line belonged to a private key
+    after_key: bool = False  # whether the last line belonged to a private key
 
 
 class Gap(msgspec.Struct):
-    """Records that are missing in the copies, and the period of the gap."""
+    """Number of records that are missing from the copies, and the period of the gap."""
 
     lines: int
     since: float
@@ -58,7 +59,7 @@ class Gap(msgspec.Struct):
 
 
 class RankCopies:
-    """Writer of ``ranks/rank<N>.log`` and ``output.log`` in `folder`, with at most `max_bytes`."""
+    """Writer of ``ranks/rank<N>.log`` and ``output.log`` in `folder`, which writes at most `max_bytes`."""
 
     def __init__(
         self,
@@ -77,9 +78,9 @@ class RankCopies:
         self._max_bytes = max_bytes
         self._written = 0
         self._streams: dict[str, _Stream] = {}
-        self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time and bytes of each record
+        self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time, and bytes of each record
         self._buffered = 0
-        self._stuck = ""  # reason of the last failed write; the next flush tries again
+        self._stuck = ""  # reason for the last failed write; the next flush tries again
         self._in_gap = False
         self._last_ns = 0
         self._reported: set[str] = set()
@@ -94,9 +95,9 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Add bytes that `source` printed on `stream`, all by `rank` if it is given.
+        """Add bytes that `source` printed to `stream`. If `rank` is given, all bytes are from this rank.
 
-        With `fresh`, the bytes do not continue the previous bytes, so an unfinished line ends before them.
+        With `fresh`, the bytes do not continue the previous bytes. An unfinished line then ends before them.
         """
         state = self._streams.setdefault(source, _Stream(stream))
         if fresh and (state.held or state.file is not None):
@@ -125,7 +126,7 @@ class RankCopies:
         state.held = text[start:]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Write pieces that have been unfinished for a while (or all), and flush the buffer to disk."""
+        """Write overdue unfinished pieces, or all of them if `everything`, and flush the buffer to disk."""
         for state in self._streams.values():
             overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
             if not state.held or not (everything or overdue):
@@ -156,7 +157,8 @@ class RankCopies:
             line = format_record(record)
             self._buffer.append((file, record.time_ns, line))
             self._buffered += len(line)
-            # After a carriage return, another rank can continue; parts that a flush split stay together.
+            # After a carriage return, the output can continue with another rank. Parts that a flush split
+            # stay in the same file.
             state.file = None if full or piece.endswith(b"\r") else file
         if self._stuck:
             self._hold(self._stuck, _HELD)
@@ -169,7 +171,7 @@ class RankCopies:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        # Check many lines together, because secrets are rare.
+        # Check all pieces together first, because secrets are rare.
         if state.after_key or self._redact(text) != text:
             context, masked = state.context, []
             for piece in pieces:
@@ -187,13 +189,14 @@ class RankCopies:
         text = context + piece
         masked = self._redact(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         same = next(
-            (at for at, (one, other) in enumerate(zip(text, masked, strict=False)) if one != other), None
+            (at for at, (before, after) in enumerate(zip(text, masked, strict=False)) if before != after),
+            None,
         )
         # If a secret began before this piece, this piece contains its mask.
         return masked[len(context) if same is None else min(len(context), same) :]
 
     def _to_disk(self, *, last: bool = False) -> None:
-        """Write the buffer to the files; keep records that cannot be written, except at the `last` call."""
+        """Write the buffer to the files. Keep records that cannot be written, except in the `last` call."""
         if not self._buffer:
             return
         most = 0 if last else _HELD
@@ -202,7 +205,7 @@ class RankCopies:
             return
         try:
             disk = shutil.disk_usage(self.folder)
-            # The few last lines of a run show why it ended, so they are allowed to use the reserved space.
+            # The last few lines of a run show why it ended, so they can use the reserved space.
             spare = 0 if last else min(_SPARE_BYTES, disk.total // _SPARE_PART)
             if disk.free < spare + self._buffered:
                 self._hold("the disk is nearly full: no log copies are written until there is room", most)
@@ -235,7 +238,7 @@ class RankCopies:
                 self._buffer = deque(entry for entry in self._buffer if entry[0] not in done)
 
     def _hold(self, why: str, most: int) -> None:
-        """Keep at most `most` bytes in memory: drop the oldest records, and record the gap."""
+        """Drop the oldest records until at most `most` bytes are in memory, and record the gap."""
         self._stuck = why
         while self._buffer and self._buffered > most:
             _, time_ns, record = self._buffer.popleft()
@@ -273,7 +276,7 @@ def _blot_key_end(piece: bytes) -> bytes:
 
 
 def _file_of(rank: int | None, piece: bytes) -> str:
-    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # otherwise, no prefix can name a rank
+    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # without such text, no prefix can name a rank
         named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
         rank = rank if named is None else named
     return _UNRANKED if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"
@@ -290,7 +293,7 @@ class CriRecord(NamedTuple):
 
     time_ns: int  #: Unix time in nanoseconds
     stream: str  #: "stdout" or "stderr"
-    full: bool  #: a newline follows the text
+    full: bool  #: whether a newline follows the text
     text: bytes
 
     @property

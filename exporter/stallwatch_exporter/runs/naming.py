@@ -1,4 +1,4 @@
-"""Make names of runs, from the user's name or the script, for use as labels and folder names."""
+"""Create names of runs for labels and folders, from the name that the user chose or from the script."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 
 
 def label_of(folder: str, label: str) -> str:
-    """Return the label in a run's record, or the folder's name if they do not match.
+    """Return the label in a run's record, or the folder's name if the folder does not match the label.
 
     An arbitrary label in a record could point outside the state folder.
     """
@@ -72,12 +72,13 @@ def label_of(folder: str, label: str) -> str:
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:
-    """Return the command with its secrets masked, within words and as whole words."""
+    """Return the command with its secrets masked, both within words and as whole words."""
     return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
 
 
 def _redacted_word(before: str, word: str) -> str:
-    # A word of the shell can contain a blank or a comma, which would end a secret in a log.
+    # In a shell word, a secret can contain a blank or a comma, although these characters end a secret in a
+    # log.
     assigned = _ASSIGNMENT.fullmatch(word)
     if assigned and before != "-c" and _is_secret(assigned[1]):
         return assigned[1] + "***"

@@ -1,4 +1,4 @@
-"""Remove old runs: by age, then by size, but never a run that is marked to be kept."""
+"""Remove old runs, first by age and then by size, except runs that are marked to be kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
 
-KEEP = "KEEP"  #: a run with a file of this name in its folder is never removed
+KEEP = "KEEP"  #: file name; a run is never removed if its folder contains this file
 _DAY = 86400.0
 _TRASH = ".removed-"
 
@@ -19,7 +19,7 @@ class _Old(msgspec.Struct, frozen=True):
     path: Path
     ended_at: float
     bytes: int
-    kept: bool  # marked to be kept, or still running
+    kept: bool  # whether the run is marked to be kept or is still running
 
 
 def prune(
@@ -27,7 +27,8 @@ def prune(
 ) -> list[str]:
     """Remove the runs that ended more than `keep_days` ago, and return the names of the removed runs.
 
-    If the runs still need more than `keep_gb`, also remove the runs that ended first, until the rest fits.
+    If the remaining runs need more than `keep_gb`, also remove the runs that ended first, until the rest
+    fits.
     """
     runs = sorted(_runs(home, now), key=lambda run: run.ended_at)
     total = sum(run.bytes for run in runs)

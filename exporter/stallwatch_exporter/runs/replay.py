@@ -1,4 +1,4 @@
-"""Print a recorded run again at its original pace: the same bytes, streams and order."""
+"""Print a recorded run again at its original pace, with the same bytes, streams, and order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from stallwatch_exporter.runs.stand_ins import is_watched, standing_in
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.stacks.records import StallStacks
 
-# Within a file a piece may follow a later piece: it has the time of its start, and is written at its end.
+# Within a file, a piece can follow a later piece, because it has the time of its start but is written at its
+# end.
 _LOOK_AHEAD = 1024
 
 
@@ -33,7 +34,7 @@ def recorded_files(folder: Path) -> list[Path]:
 
 
 def read_records(path: Path) -> Iterator[CriRecord]:
-    """Yield the records of one copy in the order of their times; other lines are skipped."""
+    """Yield the records of one log copy in the order of their times; skip lines that are not records."""
     ahead: list[tuple[int, int, CriRecord]] = []
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines):
@@ -52,7 +53,7 @@ def merged_records(folder: Path) -> Iterator[CriRecord]:
 
 
 class RecordedStall(NamedTuple):
-    """Stall of a run with known stacks, from the last step (Unix seconds) until the stall was over."""
+    """Stall with recorded stacks. It lasts from the last step until the stall is resolved (Unix seconds)."""
 
     begin: float
     end: float
@@ -60,7 +61,7 @@ class RecordedStall(NamedTuple):
 
 
 def recorded_stalls(folder: Path) -> list[RecordedStall]:
-    """Return the stalls of a run, each with its last stacks; an unresolved stall lasts until the end."""
+    """Return the stalls of a run, each with its last stacks. An unresolved stall has no end."""
     begins: dict[str, float] = {}
     found: dict[str, RecordedStall] = {}
     for state in (incident for incident in read_journal(folder) if incident.kind == "stall"):
@@ -81,11 +82,11 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder` at `speed` times its pace; return its exit code.
+    """Print the run in `folder` at `speed` times its original pace; return its exit code.
 
-    The silence before the recorded end is replayed too, so that a run that hung hangs again. If an agent
-    watches the replay, processes represent the ranks of a stall. `max_gap` limits silences to this many
-    seconds. Raises `NoRecording` if there is nothing to print.
+    The silence before the recorded end is also replayed, so that a run that hung hangs again. If an agent
+    watches the replay, additional processes represent the ranks during a stall. `max_gap` is the maximum
+    length of a silence in seconds. Raises `NoRecording` if there is nothing to print.
     """
     files = recorded_files(folder)
     if not files:

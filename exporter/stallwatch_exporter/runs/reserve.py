@@ -1,4 +1,4 @@
-"""Write data safely even if the disk is full, with a block reserved in advance and with complete appends."""
+"""Write data safely even to a full disk: reserve a block in advance, and append data all or nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 class Reserve:
     """File of `SIZE` blanks, which reserves disk space for the ending of a run.
 
-    The ending overwrites the blanks, which needs no further disk space and no new descriptor.
+    The ending overwrites the blanks, which needs no further disk space and no new file descriptor.
 
     Raises `OSError` if there is no space for the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # the umask limits the mode, as for the other files of the run
+        # The umask limits the mode, as for the other files of the run.
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
         self._close = weakref.finalize(self, os.close, self._fd)
         try:
@@ -40,7 +40,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """Empty the block, if it has content, because a file of the folder has newer content."""
+        """Empty the block if it has content, because another file of the folder has newer content."""
         if not self._is_blank:
             self.write(b"")
 
@@ -53,14 +53,14 @@ class Reserve:
         os.fsync(self._fd)  # NFS and delayed allocation report a full disk only at this call
 
     def remove(self) -> None:
-        """Free the space once the other files of the run contain the whole record."""
+        """Remove the file, which is not needed once other files contain the whole record of the run."""
         self._close()
         with suppress(OSError):
             self._path.unlink()
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append all `data` to the file, or none, because a truncated line would also damage the next line."""
+    """Append all of `data` to the file or nothing, because a partial line would also damage the next line."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
     try:
         size, left = os.fstat(fd).st_size, memoryview(data)

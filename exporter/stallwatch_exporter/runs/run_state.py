@@ -1,4 +1,4 @@
-"""State of a run, based on the record of its agent."""
+"""Determine the state of a run from the record of its agent."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Literal
 from stallwatch_exporter.runs.runfolder import AgentInfo, State, agent_alive
 
 RunState = Literal[State, "interrupted", "unwatched", "gone", "stale"]
-#: States by the kind of the recorded end; any other end is a failure.
+#: States by the kind of the recorded ending. For any other kind, the recorded state decides.
 ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
     "finished": "finished",
-    "interrupted": "interrupted",  # from outside, not a failure, whatever the exit code is
+    "interrupted": "interrupted",  # ended from outside, which is not a failure, regardless of the exit code
     "time-limit": "interrupted",
     "unknown": "unwatched",  # only the agent ended, so the end of the run is unknown
 }
-#: The age at which a record of this host, or a scrape by this dashboard, is out of date.
+#: The age in seconds at which a record of this host, or a scrape by this dashboard, is out of date.
 LATE_SECONDS = 10.0
-#: The same for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by Prometheus:
-#: more than three scrapes at an interval of 30 s.
+#: The same limit for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by
+#: Prometheus. It is longer than three scrapes at an interval of 30 s.
 LATE_INDIRECTLY_SECONDS = 100.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
-    """Return the state of a run from its agent's record; ``stale`` if the agent has been silent for long.
+    """Return the state of a run from its agent's record; ``stale`` if the agent has been silent too long.
 
-    `alive` is whether the agent is running, if known. With `answers`, the agent's metrics are up to date, so
-    the agent is not silent.
+    `alive` specifies whether the agent is running, if this is known. With `answers`, the agent's metrics are
+    up to date, so the agent is not silent.
     """
     if info.ended_at is not None:
         if info.ending is not None and info.ending.stopped and info.state != "failed":

@@ -1,4 +1,4 @@
-"""Manage the folder of a run, ``<home>/runs/<run>/``, in which ``agent.json`` describes the agent."""
+"""Manage the folder of a run, ``<home>/runs/<run>/``, whose file ``agent.json`` describes the agent."""
 
 from __future__ import annotations
 
@@ -39,25 +39,27 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
 _Folder = TypeVar("_Folder", str, Path)
-#: File of an agent of a run over hosts: the run's incidents of which it notified users, merged or alone.
+#: File of an agent in a run over several hosts. It contains the run's incidents that this agent reported to
+#: users, either merged with the incidents of other hosts or on its own.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-#: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
-#: may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
+#: Seconds of silence after which an agent on another host counts as gone. Agents write ``agent.json`` every
+#: few seconds. However, NFS may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
-#: The same limit for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
+#: The same limit for an agent on this host, which shares the clock and the NFS cache. It covers the
+#: time for which a disk can hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # seconds for which notifications can wait for an explanation or a lock
 _AWAITED_SECONDS = 86400.0
-_WRITE_SECONDS = 1.0  # seconds for a write, which is usually immediate
+_WRITE_SECONDS = 1.0  # maximum seconds to wait for a write, which is usually immediate
 _MOST_RUN_INCIDENTS = 1000
 _MOST_WAITING = 1024 * 1024  # maximum bytes of lines that have not been written yet
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
-    """Content of ``agent.json``: the state of one run; times are Unix seconds."""
+    """Content of ``agent.json``: the state of a run as its agent sees it. Times are Unix seconds."""
 
     run: str  #: label of the run
     pid: int
@@ -70,30 +72,31 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds of quiet after which the last phase counts as a stall
+    threshold: float | None = None  #: seconds without progress after which the last phase counts as a stall
     quiet_since: float | None = None  #: time of the last sign of progress
     step: int | None = None  #: last step seen
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: namespace of `pid`: see ``presence.process_namespace``
-    reported: bool = True  #: all incidents were sent to the destinations; false until the agent has ended
-    rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
-    gaps: list[Gap] = []  #: records missing in the copies
-    partial: str = ""  #: why another part of the record is missing; empty if all parts exist
+    #: Whether all incidents were sent to the destinations; false until the agent has ended.
+    reported: bool = True
+    rank_logs: list[str] = []  #: log copies written so far, relative to the run's folder
+    gaps: list[Gap] = []  #: records that are missing from the log copies
+    partial: str = ""  #: reason why another part of the record is missing; empty if all parts exist
     job: str = ""  #: job name from the scheduler or launcher, if the run can have several agents
     attempt: int = 0  #: number of the job's attempt
     key: str = ""  #: key that all agents of one run share; see ``cluster.identity``
-    host_name: str = ""  #: name of the host in the run, if another host has the name `host`
-    agent: str = ""  #: id in the run, made of the host, the process and its start
+    host_name: str = ""  #: different name of the host in the run, if another host is also named `host`
+    agent: str = ""  #: id of the agent in the run, made of host id, process id, and start time
     node: int | None = None  #: index of this host in the run
     agents: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
-    ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
-    first_rank: int | None = None  #: rank with local rank 0, if known
+    ranks: str = ""  #: ranges of the ranks on this host, such as ``8-15``
+    first_rank: int | None = None  #: global rank of the process with local rank 0, if known
     folder: str = ""  #: name of this record's folder
 
     @property
     def end_is_unknown(self) -> bool:
-        """Return whether the run has no recorded end: its agent still runs, was killed, or was a tail."""
+        """Return whether the run has no recorded end: the agent still runs, was killed, or ended early."""
         return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
 
     @property
@@ -117,8 +120,8 @@ def runs_home(home: Path) -> Path:
 class RunFolder:
     """Folder of a run's agent: in the state folder, in ``$TMPDIR``, or only in memory.
 
-    A failed write does not end a run. Data that cannot be written waits in memory, within bounds. The run's
-    ending has its own block on the disk (`Reserve`).
+    A failed write does not end a run. Data that cannot be written waits in memory, up to a limit. For the
+    run's ending, a block on the disk is reserved (`Reserve`).
     """
 
     def __init__(self, run: str, path: Path, info: AgentInfo) -> None:
@@ -126,7 +129,7 @@ class RunFolder:
         self.path = path
         self.info = info
         self.problem: str | None = None  #: reason why nothing is stored, or None
-        self.moved = ""  #: reason why the record is not in the state folder, if so
+        self.moved = ""  #: reason why the record is not in the state folder; empty if it is there
         self.failed_writes = 0
         self.reported_until = math.inf  #: limit for incidents of earlier agents; see `reported_until()`
         self._home = path.parent.parent
@@ -137,7 +140,7 @@ class RunFolder:
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
         self._writing = threading.Lock()
-        self._lacks = False  # data was lost, and no later write can restore it
+        self._lacks = False  # whether data was lost that no later write can restore
 
     @classmethod
     def create(
@@ -150,7 +153,9 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Create the folder of a run; unless `reuse` is true, a name that is in use gets ``-2``, ``-3`` ….
+        """Create the folder of a run.
+
+        Unless `reuse` is true, a name that is in use gets a suffix such as ``-2``.
 
         With an `identity`, all agents of the run share its label, and only their folders differ.
         """
@@ -178,7 +183,7 @@ class RunFolder:
         return folder
 
     def _placed(self, home: Path, *, reuse: bool = False) -> str:
-        """Create the run's folder and its reserve in `home`; return the reason of a failure, or ""."""
+        """Create the run's folder and its reserve in `home`; return the reason for a failure, or ""."""
         parent, made, reserve = runs_home(home), None, None
         try:
             make_home(home)
@@ -191,9 +196,8 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            _write_record(
-                path / "agent.json", self.info
-            )  # written first, because a killed run needs a record
+            # Write this file first, because a killed run needs a record.
+            _write_record(path / "agent.json", self.info)
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:
@@ -221,9 +225,9 @@ class RunFolder:
         self.problem = f"{why}; {other}" if other else None
 
     def write_info(self, **changes: Any) -> None:
-        """Apply `changes` and write ``agent.json``, and at the end of the run also its diagnosis.
+        """Apply `changes` and write ``agent.json``. At the end of the run, also write its diagnosis.
 
-        If a file cannot be written, the reserve stores the record until the files contain all of it.
+        If a file cannot be written, the reserve stores the record until the files contain the whole record.
         """
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -256,13 +260,14 @@ class RunFolder:
         return True
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store the ending of the run first of all, in its folder or in a replacement."""
+        """Store the ending of the run before all other data, in the run's folder or in a replacement."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
         if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
             return
-        # If the whole state folder is missing, it is not mounted: do not create it below the mount point.
+        # If the whole state folder is missing, its file system is not mounted. Do not create the folder below
+        # the mount point.
         is_gone = self.problem is None and not self._home.is_dir()
         self._lacks, self.info.partial = True, "it was gone or read-only at the end"
         if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
@@ -276,7 +281,7 @@ class RunFolder:
         self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
-        """Return a message about where the run's record is stored; "" for the state folder, as usual."""
+        """Return a message about where the run's record is stored, or "" if it is in the state folder."""
         if self.problem is not None:
             return message("run.kept-nowhere", why=self.problem)
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
@@ -286,7 +291,7 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append a change of an incident that was reported to users to ``run-incidents.jsonl``.
+        """Append an incident's change, which this agent reported to users, to ``run-incidents.jsonl``.
 
         The call waits only briefly, so that an unresponsive disk does not delay the reports of other hosts.
         """
@@ -300,7 +305,7 @@ class RunFolder:
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:
-            with suppress(OSError):  # the next agent that merges also has the incident
+            with suppress(OSError):  # the next agent that merges incidents also has this incident
                 append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:
@@ -359,7 +364,7 @@ def _identity(info: AgentInfo) -> tuple[object, ...]:
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Return the folder and the newest record of each agent, also in ``$TMPDIR``, newest agent first."""
+    """Return the folder and newest record of each agent, newest agent first; include those in ``$TMPDIR``."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
@@ -397,9 +402,10 @@ def by_start(
 ) -> list[list[tuple[_Folder, AgentInfo]]]:
     """Group the agents of a job by start of the job, oldest first.
 
-    The agents of one start run at the same time. An agent belongs to the next start if it began after all
-    others, or the agent of its own host, had ended, or more than `within` seconds after the previous agent.
-    Several starts are in one job if only the user's name or the launcher's address identifies the job.
+    The agents of one start run at the same time. An agent belongs to the next start if it began after the
+    previous agent of its host had ended. If its host had no agent, all other agents must have ended. An agent
+    also belongs to the next start if it began more than `within` seconds after the previous agent. A job
+    contains several starts only if it is identified by nothing but the user's name or the launcher's address.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
@@ -418,7 +424,7 @@ def by_start(
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` if this run's record continues there; otherwise its own folder."""
+    """Return the folder in ``$TMPDIR`` if this run's record continues there; otherwise, return `folder`."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder
@@ -463,15 +469,15 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 def mark_reported(folder: Path, known: AgentInfo) -> None:
     """Record in the folder of a lost agent that its incidents were passed to the destinations.
 
-    Do nothing if the agent has written after the record `known`, or if another agent uses the folder.
+    Do nothing if the agent has written a newer record than `known`, or if another agent uses the folder.
     """
     info = read_info(folder)
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
         return
-    # Increase the time minimally, so that the reserve, which may hold data that fits into no file, stays
-    # unchanged.
+    # Increase the time by the smallest amount. Then this record is newer than the reserve, which stays
+    # unchanged because it may contain data that fits into no file.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
-    with suppress(OSError):  # the next agent sends incidents again that are not recorded as sent
+    with suppress(OSError):  # the next agent resends incidents that are not recorded as sent
         _write_record(folder / "agent.json", info)
 
 
@@ -482,13 +488,13 @@ def _write_record(path: Path, record: Any) -> None:
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Return whether the agent still runs.
 
-    If its process id belongs to this namespace, the process decides. An id from another host, container or
-    boot can belong to any process here. Such an agent is considered lost once it has been silent for
-    `SILENT_SECONDS`, or for `SILENT_HERE_SECONDS` if its host has the name of this host.
+    If the agent's process id belongs to this namespace, the function checks the process. A process id from
+    another host, container, or boot can belong to any process here. Such an agent is considered lost after
+    `SILENT_SECONDS` of silence, or after `SILENT_HERE_SECONDS` if its host has the name of this host.
     """
     if info.ended_at is not None:
         return False
-    # Do not use only the start time, because the clock may have been set since.
+    # Do not use only the start time, because the clock may have been changed since then.
     up = max(info.started_at, info.updated_at)
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
@@ -496,15 +502,15 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     now = time.time() if now is None else now
     if -_AHEAD_SECONDS <= now - info.updated_at <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
-    # A record of an older version has no namespace, so one sign of life is enough.
+    # A record of an older version has no namespace. For such a record, a process that matches is enough.
     return here and not info.namespace and is_there(info.pid, up)
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time until which a lost agent's incident changes count as reported; infinity for all.
+    """Return the time until which a lost agent's incident changes count as reported; infinity means all.
 
-    A killed agent may not have stored its last notifications. After a day, they are no longer sent. Incidents
-    that the agent left open may have been delayed longer; see `Episodes`.
+    Notifications of a killed agent may have been lost before they were sent. They are sent again only
+    within a day. Incidents that the agent left open may have been delayed longer; see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
@@ -514,7 +520,7 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether no agent watches this run, so that its folder can be reused.
 
     If this container or host may have been restarted, the old agent may have been silent only for a short
-    time. Then wait for at most `SILENT_HERE_SECONDS` to see whether it writes again.
+    time. In this case, wait for at most `SILENT_HERE_SECONDS` to see whether the agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0
@@ -522,7 +528,7 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
         restarted = fresh.host == socket.gethostname() and fresh.namespace not in ("", process_namespace())
         if not restarted or known is None or fresh.updated_at != known.updated_at:
             return False
-        if waited > SILENT_HERE_SECONDS:  # the clock of the writing agent was ahead
+        if waited > SILENT_HERE_SECONDS:  # the clock of the agent that wrote the record was ahead
             return True
         sleep(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
@@ -568,7 +574,7 @@ def _smaller(kept: ReservedContent) -> Iterator[ReservedContent]:
 def _claim(
     parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
 ) -> tuple[Path, bool]:
-    """Create or reuse a folder in `parent` with the first free name; return it, and whether it is new."""
+    """Create or reuse a folder in `parent` with the first free name; return it and whether it is new."""
     path = parent
     for name in names:
         path = parent / name

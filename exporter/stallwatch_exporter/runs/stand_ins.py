@@ -1,7 +1,7 @@
-"""Processes that represent the ranks of a recorded stall, each at the recorded place in the code.
+"""Start processes that represent the ranks of a recorded stall, each at the recorded place in the code.
 
-Each process calls functions with the names, files and lines of the recorded stack, so that an agent that
-watches a replay reads the same stacks as from the ranks.
+Each process calls functions with the names, files, and lines of the recorded stack. Therefore, an agent that
+watches a replay reads the same stacks as from the recorded ranks.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def standing_in(stacks: StallStacks) -> Iterator[None]:
 
 
 def call(frames: Sequence[str], innermost: Callable[[], object]) -> object:
-    """Call `innermost` from nested functions at these frames, such as ``train.py:30 in main``."""
+    """Call `innermost` from nested functions that have these frames, such as ``train.py:30 in main``."""
     inner = innermost
     for frame in reversed(frames):
         place, _, name = frame.rpartition(" in ")
@@ -75,7 +75,7 @@ def call(frames: Sequence[str], innermost: Callable[[], object]) -> object:
 
 
 def _function(file: str, line: int, name: str) -> FunctionType:
-    """Return a function that calls its argument, with this file, line and name in its frame."""
+    """Return a function that calls its argument and has this file, line, and name in its frame."""
     code = _call.__code__.replace(co_filename=file, co_firstlineno=line, co_name=name.rpartition(".")[2])
     if sys.version_info >= (3, 11):
         code = code.replace(co_qualname=name)
@@ -86,8 +86,8 @@ _call = lambda inner: inner()  # noqa: E731 - on one line, so that its call is o
 
 
 def main() -> None:
-    """Represent one rank; its frames are the first line of standard input."""
+    """Represent one rank, whose frames are in the first line of standard input."""
     frames = json.loads(sys.stdin.buffer.readline())
-    if "stallwatch_probe" in sys.modules:  # the agent's probe answers only in a rank
+    if "stallwatch_probe" in sys.modules:  # the phase makes this process a rank, so that its probe answers
         import_module("stallwatch_probe.api").current().phase("train")
     call(frames, partial(os.read, 0, 1))  # returns when the replay ends

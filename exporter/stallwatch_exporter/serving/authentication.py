@@ -1,4 +1,4 @@
-"""Check the bearer tokens and passwords with which Prometheus and others access /metrics and the relay.
+"""Check the bearer tokens and passwords of clients that access /metrics and the relay, such as Prometheus.
 
 The files with credentials are read for each request, so that changes are effective immediately.
 """
@@ -37,7 +37,7 @@ class Access:
         """Accept the `names` and `tokens` in addition to those in the settings.
 
         `is_authenticated` is true if a client certificate authenticates the connection. `report` is called
-        only for the first rejected name, because such requests can be frequent.
+        only for the first rejected name, because requests with rejected names can be frequent.
         """
         self._settings = settings
         self._names = normalised((*settings.allowed_hosts, *names))
@@ -52,7 +52,7 @@ class Access:
 
     @property
     def challenges(self) -> list[tuple[str, str]]:
-        """Headers of a 401 response that name the accepted credentials; empty if none are needed."""
+        """Headers of a 401 response that name the accepted credentials; empty if no credentials apply."""
         schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
         if self._settings.basic_auth_file:
             schemes.append(f'Basic {_REALM}, charset="UTF-8"')
@@ -66,7 +66,7 @@ class Access:
         *,
         is_open: bool = False,
     ) -> Refusal | None:
-        """Return why a request with these headers is rejected; ``None`` if it is accepted.
+        """Return the reason to reject a request with these headers, or ``None`` to accept it.
 
         Credentials are required if any are configured, unless the requested page `is_open` to everyone.
         """
@@ -104,7 +104,7 @@ def own_authorization(settings: ServerSettings) -> str:
 
 
 def problems(settings: ServerSettings) -> list[str]:
-    """Return the problems of the host names and credential files, with their remedies."""
+    """Return the problems with the host names and credential files, and their remedies."""
     found = [
         f"allowed_hosts under [server]: {name!r} is no host name; write a name such as node7 or *.example.org"
         for name in settings.allowed_hosts

@@ -1,6 +1,6 @@
-"""Limit the number of connections of Stallwatch's HTTP servers, and the time that a server waits for each.
+"""Limit the number of connections to Stallwatch's HTTP servers, and how long a server waits for each.
 
-Each connection uses a thread and a descriptor, and the agent also needs descriptors to watch the run.
+Each connection uses a thread and a file descriptor, but the agent also needs descriptors to watch the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 _HEAD = 64 << 10  # maximum size of a request's head in bytes
-_LEAVING = 1.0  # seconds in which a thread detects the end of its connection
+_LEAVING = 1.0  # maximum seconds to wait until a thread detects the end of its connection
 
 
 class Peer:
@@ -40,7 +40,8 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
     """Server with at most `most` connections; a new client replaces the client that has been idle longest.
 
     The head of a request, including the TLS handshake, must arrive within `seconds`. The same limit applies
-    to each `piece` of a body or a response. The limit for all pieces together is `whole` seconds.
+    to each piece of a body or a response, which has at most `piece` bytes. The limit for all pieces together
+    is `whole` seconds.
     """
 
     daemon_threads = True
@@ -59,7 +60,10 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         *,
         bound: socket.socket | None = None,
     ) -> None:
-        """Bind to the address, or serve on the `bound` socket. Raises `OSError` if it is not available."""
+        """Bind to the address, or serve on the `bound` socket.
+
+        Raises `OSError` if the address is not available.
+        """
         host, port = address
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
@@ -115,11 +119,12 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
     def shutdown(self) -> None:
         """End the server's loop."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the loop on Linux; elsewhere, its next poll does
+            # Wakes the loop on Linux; elsewhere, the loop ends at its next poll.
+            self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
 
     def server_close(self) -> None:
-        """Close the server and all connections; responses in progress get a moment to be sent."""
+        """Close the server and all connections; wait briefly for responses that are in progress."""
         super().server_close()
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
@@ -176,7 +181,7 @@ class ServerThread:
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Handler of a connection of a `BoundedServer`; a subclass calls `arrived` after the whole request."""
+    """Handler of a `BoundedServer`'s connection; a subclass calls `arrived` when the request is complete."""
 
     server: BoundedServer
     rfile: io.BufferedReader
@@ -205,7 +210,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether a proxy and this server certainly agree on where the request ends."""
+        """Return whether a proxy and this server certainly agree on the end of the request."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
@@ -224,7 +229,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
 
 class _Head:
-    """Reader of a request's head; more than `_HEAD` bytes count as one line that is too long."""
+    """Reader of a request's head; raises `LineTooLong` if the head has more than `_HEAD` bytes."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream
@@ -250,13 +255,14 @@ class _Answer(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        before = self._peer.deadline  # a body can follow after "100 Continue"
+        before = self._peer.deadline  # restored later, because a body can follow after "100 Continue"
         rest = memoryview(data)
         try:
             for size in self._server.pieces(self._peer, len(rest)):
                 self._connection.sendall(rest[:size])
                 rest = rest[size:]
-        # wsgiref prints a traceback for all errors, except those of an unencrypted connection.
+        # wsgiref prints a traceback for all errors except those of a connection without TLS. Therefore,
+        # replace TLS errors.
         except ssl.SSLError as error:
             raise BrokenPipeError from error
         finally:

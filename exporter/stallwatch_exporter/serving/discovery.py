@@ -1,7 +1,7 @@
 """Announce endpoints to Prometheus, with one file per endpoint in a folder for ``file_sd_configs``.
 
-Several accounts can share the folder. Files are written atomically, and only this account's files are
-removed.
+Several accounts can share the folder. Therefore, the functions write files atomically, and remove only files
+of this account.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from stallwatch_exporter.private import make_open
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_rules.files import open_private, replace
 
-_META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabeling
+_META = "__meta_stallwatch_"  # Prometheus drops labels that begin with two underscores after relabeling
 _MOST_BYTES = 64 * 1024
 
 
 def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     """Write the file for an endpoint (``host:port``) of this process, and return its path.
 
-    First, remove this account's files of ended processes. Raises `OSError` if the folder is not writable.
+    First, remove the files of this account's ended processes. Raises `OSError` if the folder is not writable.
     """
     make_open(folder)  # Prometheus runs under its own account
     _remove_stale(folder)
@@ -37,7 +37,8 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
         "pid": str(os.getpid()),
         "namespace": process_namespace(),
     }
-    # Do not use plain labels: if a metric has the same label (run), its own label would become exported_run.
+    # Do not use plain labels. If a metric has a label with the same name, such as run, Prometheus would
+    # rename the metric's label to exported_run.
     shown = {f"{_META}{name}": text for name, text in labels.items()}
     if tls:
         shown["__scheme__"] = "https"
@@ -58,7 +59,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _has_ended(labels: Mapping[str, Any], written: float) -> bool:
-    """Return whether the process that wrote these labels has ended, as far as this host can know."""
+    """Return whether the process that wrote these labels has ended, as far as this host can determine."""
     if labels[f"{_META}host"] != socket.gethostname():
         return False
     theirs, ours = str(labels[f"{_META}namespace"]), process_namespace()

@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 
 from stallwatch_rules.text.lazy import lazy
 
-#: RFC 9110, 7.2: a host and optionally a port; no user, no path. Browsers send names in ASCII (Punycode).
+#: RFC 9110, 7.2: the header contains a host and optionally a port, but no user and no path. Browsers send
+#: names in ASCII (Punycode).
 _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:\.[\w-]+)*)\.?)(?::\d{0,5})?")
-#: Names by which a container reaches the machine that runs it (Docker, Podman). ``.internal`` is reserved: no
-#: public name server can answer for it.
+#: Names by which a container reaches the machine that runs it (Docker, Podman). ``.internal`` is reserved, so
+#: no public name server can answer for these names.
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 _MOST_LETTERS = 253 + len(".:65535")  #: maximum length of a DNS name (RFC 1035, 2.3.4) with a port
 _PORTS = {"http": ":80", "https": ":443"}
@@ -89,7 +90,7 @@ def refusal_of(
 
 
 def normalised(names: Iterable[str]) -> frozenset[str]:
-    """Return the valid names, each as `pattern_of` returns it."""
+    """Return the valid names in the form that `pattern_of` returns."""
     return frozenset(filter(None, map(pattern_of, names)))
 
 
@@ -120,7 +121,7 @@ def name_in(url: str) -> list[str]:
 def own_names() -> frozenset[str]:
     """Return the names of this machine; a name server is queried at most once a minute."""
     name = socket.gethostname()
-    # mDNS also reserves ``.local``
+    # The machine can also have a name in ``.local``, which is reserved for mDNS.
     local = [] if not name or "." in name else [f"{name}.local"]
     return normalised(filter(None, (name, *local, _full_name(), *_FROM_CONTAINERS)))
 
@@ -128,7 +129,7 @@ def own_names() -> frozenset[str]:
 class _FullName:
     """Full name of this machine, from a name server.
 
-    Only one caller at a time waits for the name server; all others get the last known name.
+    Only one caller at a time waits for the name server; all other callers get the last known name.
     """
 
     def __init__(self) -> None:

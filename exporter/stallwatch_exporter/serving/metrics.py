@@ -27,53 +27,54 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-MOST_LABELS = 20_000  #: maximum number of ranks; a log can contain any number, each with a dozen series
+#: Maximum number of ranks with metrics; a log can contain any number of ranks, and each has a dozen series.
+MOST_LABELS = 20_000
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
-# Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
+# Gauges and counters by kind and labels. A name (without "stallwatch_" and "_total") maps to a help text.
 _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[str, str]] = {
     ("counter", _BY_RUN): {
-        "steps": "Optimizer steps done; steps that a restart repeats count again.",
+        "steps": "Completed optimizer steps. Steps that a restart repeats count again.",
         "stalled_seconds": "Time spent in stalls.",
         "log_lines": "Log lines read.",
         "log_bytes": "Log bytes read.",
-        "dropped_records": "Log lines not mined or not copied, and records of the probe not read.",
+        "dropped_records": "Log lines that were not mined or not copied, and unread probe records.",
     },
     ("gauge", _BY_RUN): {
         "step": "Number of the last optimizer step.",
-        "target_steps": "Optimizer steps that the run should take.",
+        "target_steps": "Number of optimizer steps that the run is configured to take.",
         "host_memory_bytes": "Resident memory of the command and all its processes.",
-        "host_memory_limit_bytes": "Memory that the command may use before the kernel ends it.",
-        "slowdown_ratio": "Share of the throughput that waiting for a slow host costs, of a run over hosts.",
-        "stalled": "1 while the run is stalled, else 0.",
-        "last_progress_timestamp_seconds": "Unix time of the last sign of progress, against which the stall"
-        " threshold is held.",
-        "last_checkpoint_timestamp_seconds": "Unix time at which the last checkpoint was done.",
-        "checkpoint_interval_seconds": "Longest time between two checkpoints of this run until now.",
+        "host_memory_limit_bytes": "Memory that the command can use before the kernel ends it.",
+        "slowdown_ratio": "Share of the throughput that a run loses by waiting for a slow host.",
+        "stalled": "1 while the run is stalled, otherwise 0.",
+        "last_progress_timestamp_seconds": "Unix time of the last sign of progress, from which the stall"
+        " threshold is measured.",
+        "last_checkpoint_timestamp_seconds": "Unix time at which the last checkpoint was complete.",
+        "checkpoint_interval_seconds": "Longest time between two checkpoints of this run so far.",
     },
     ("gauge", _BY_RANK): {
-        "last_step_timestamp_seconds": "Unix time at which a step was last seen.",
+        "last_step_timestamp_seconds": "Unix time at which a step was last observed.",
         "loss": "Last reported training loss.",
         "grad_norm": "Last reported gradient norm.",
         "learning_rate": "Last reported learning rate.",
         "loss_scale": "Last reported loss scale of mixed precision.",
-        "memory_allocated_bytes": "Accelerator memory allocated, as the log or the probe reports it.",
-        "memory_peak_bytes": "Highest accelerator memory allocated, as the log or the probe reports it.",
-        "memory_reserved_bytes": "Accelerator memory that the allocator holds, by the probe.",
-        "rank_resident_bytes": "Resident memory of a rank, by the probe.",
-        "rank_step": "Last optimizer step of a rank, by the probe.",
-        "rank_up": "1 while the process of a rank is there, by the probe.",
+        "memory_allocated_bytes": "Allocated accelerator memory, as reported by the log or the probe.",
+        "memory_peak_bytes": "Highest allocated accelerator memory, as reported by the log or the probe.",
+        "memory_reserved_bytes": "Accelerator memory that the allocator reserves, as reported by the probe.",
+        "rank_resident_bytes": "Resident memory of a rank, as reported by the probe.",
+        "rank_step": "Last optimizer step of a rank, as reported by the probe.",
+        "rank_up": "1 while the process of a rank is running, according to the probe.",
     },
     ("gauge", ("run", "phase")): {
-        "stall_threshold_seconds": "Quiet time after which this phase counts as stalled, learned from the"
-        " run.",
+        "stall_threshold_seconds": "Time without progress after which this phase counts as stalled, learned"
+        " from the run.",
     },
     ("counter", _BY_RANK): {
-        "skipped_steps": "Optimizer steps skipped for overflow.",
-        "trace_cache_invalidations": "ZeRO-3 trace-cache invalidations, counted by the probe or else as"
-        " logged.",
-        "allocation_retries": "Allocations that had to free cached memory first, by the probe.",
-        "out_of_memory": "Allocations that failed for lack of memory, by the probe.",
-        "warnings": "Warnings, counted by the probe or else as logged.",
+        "skipped_steps": "Optimizer steps that were skipped because of an overflow.",
+        "trace_cache_invalidations": "ZeRO-3 trace-cache invalidations, counted by the probe if possible,"
+        " otherwise from the log.",
+        "allocation_retries": "Allocations that first had to free cached memory, as counted by the probe.",
+        "out_of_memory": "Allocations that failed for lack of memory, as counted by the probe.",
+        "warnings": "Warnings, counted by the probe if possible, otherwise from the log.",
     },
     ("counter", ("run", "rule")): {
         "rule_matches": "Matches of a rule of the catalogue.",
@@ -82,13 +83,13 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "incident_open": "1 while an incident of the rule is open.",
     },
     ("gauge", ("run", "state")): {
-        "hosts": "Hosts of a run of several, by its coordinator: expected, reporting, silent.",
+        "hosts": "Number of hosts of a run over several hosts by state, as reported by its coordinator.",
     },
     ("gauge", ("run", "ending")): {
         "end_timestamp_seconds": "Unix time at which the run ended.",
     },
 }
-# Names of a sample's values whose last value a gauge shows.
+# Names of a sample's values, and of the gauges that show the last value.
 _SHOWN = {
     **{name: name for name in _FAMILIES["gauge", _BY_RANK] if not name.startswith(("rank_", "last_"))},
     "resident_bytes": "rank_resident_bytes",
@@ -114,7 +115,7 @@ class RunRegistry(CollectorRegistry):
             yield metric
         took = GaugeMetricFamily(
             "stallwatch_scrape_duration_seconds",
-            "How long it took to collect these metrics.",
+            "Seconds that it took to collect these metrics.",
             labels=["run"],
         )
         took.add_metric([self.run], time.perf_counter() - start)
@@ -143,19 +144,20 @@ class RunMetrics:
         ).labels(run)
         self._phase = Enum(
             "stallwatch_phase",
-            "What the run is doing.",
+            "Current phase of the run.",
             _BY_RUN,
             states=list(get_args(Phase)),
             registry=self.registry,
         ).labels(run)
         self._info = Info(
-            "stallwatch_run", "The run and the versions it uses.", _BY_RUN, registry=self.registry
+            "stallwatch_run", "Host, job, and software versions of the run.", _BY_RUN, registry=self.registry
         )
         self._labelled: set[int] = set()
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
-        self._hooked: set[str] = set()  # values that the probe reports, so that the log's are ignored
+        # Names of values that the probe reports; for these names, values in the log are ignored.
+        self._hooked: set[str] = set()
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
         self._longest_interval = 0.0  # longest interval between two checkpoints
@@ -181,7 +183,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count skipped steps, one per reported overflow or from the total in DeepSpeed's step line."""
+        """Count skipped steps: one for each reported overflow, or the total in DeepSpeed's step line."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -192,7 +194,7 @@ class RunMetrics:
         """Set the gauges and counters from a rank's record."""
         rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
-            if key in _SHOWN:  # the log's value, maybe without a rank, would never be updated
+            if key in _SHOWN:  # a value from the log, which may have no rank, would no longer be updated
                 self._families[_SHOWN[key]].clear()
         self._hooked.update(values)
         self.sample(Sample(record.rank, record.time, values=values), hooked=True)
@@ -225,7 +227,7 @@ class RunMetrics:
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
         """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        With `counted`, the steps up to this step were already counted, possibly under other numbers.
+        With `counted`, the steps up to this step were already counted, possibly with other step numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -259,7 +261,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled; a stall counts only after it was confirmed."""
+        """Set whether the run is stalled; only a confirmed stall counts."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -291,7 +293,7 @@ class RunMetrics:
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Set whether each known rank is running: `up` is true for a rank while it has a process."""
+        """Set whether each known rank is running. `up` maps a rank to true while the rank has a process."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)
@@ -310,15 +312,16 @@ class RunMetrics:
             if count is not None:
                 self._series("hosts", state).set(count)
             else:
-                with suppress(KeyError):  # prometheus-client 0.21 raises it if the series does not exist
+                # The library prometheus-client 0.21 raises this error if the series does not exist.
+                with suppress(KeyError):
                     self._families["hosts"].remove(self.run, state)
 
     def slowdown(self, cost: float) -> None:
-        """Set the share of the throughput lost by waiting for a slow host."""
+        """Set the share of the throughput that the run loses by waiting for a slow host."""
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job and versions; long texts are omitted."""
+        """Set the run's host, job, and versions; long texts are omitted."""
         facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
         if info.job:  # the label "job" is not used, because Prometheus needs it for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}

@@ -34,9 +34,9 @@ class _Server(BoundedServer, WSGIServer):
 
 class _Handler(BoundedHandler, WSGIRequestHandler):
     def parse_request(self) -> bool:
-        is_one = super().parse_request()
+        is_valid = super().parse_request()
         self.arrived()  # a body, if any, is not read
-        return is_one
+        return is_valid
 
 
 class MetricsServer(ServerThread):
@@ -181,7 +181,8 @@ class Gate:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Return the response of the wrapped application, or the reason for a rejection.
 
-        wsgiref joins a repeated header with a comma, which is invalid for these headers.
+        If a request repeats a header, wsgiref joins the values with a comma, which makes these headers
+        invalid.
         """
         names = ("HTTP_HOST", "HTTP_ORIGIN", "HTTP_AUTHORIZATION")
         refusal = self._access.refusal(*([environ[name]] if name in environ else [] for name in names))
@@ -194,8 +195,9 @@ class Gate:
         return [f"{refusal.reason}\n".encode()]
 
 
-# Sent with every scrape by Prometheus 2 (scrape/scrape.go) and by programs that share or follow its code:
-# vmagent, Grafana Alloy, the OpenTelemetry collector. People and dashboards do not send it.
+# Header that Prometheus 2 sends with every scrape (scrape/scrape.go). Programs that share or follow its code
+# also send it: vmagent, Grafana Alloy, and the OpenTelemetry collector. Requests by people and dashboards do
+# not contain this header.
 _SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 _GAPS = 5
 _LATE = 1.5  # a scraper can be late by half an interval, plus a second
@@ -210,7 +212,7 @@ class Scrapes:
         self._clock = clock
         self._changed = threading.Condition()
         self._began: deque[float] = deque(maxlen=_GAPS)
-        self._served: float = float("-inf")  # start of the newest answered scrape
+        self._served: float = float("-inf")  # start time of the newest answered scrape
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Return the response of the wrapped application."""

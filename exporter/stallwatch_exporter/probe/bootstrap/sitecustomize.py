@@ -1,7 +1,7 @@
-"""Start the probe in each Python process of a command; ``stallwatch run`` puts this folder in ``PYTHONPATH``.
+"""Start the probe in each Python process of a command; ``stallwatch run`` adds this folder to ``PYTHONPATH``.
 
 The module starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
-``sitecustomize`` that it hides. If it fails, the program starts as usual.
+``sitecustomize`` module that it hides. If the probe cannot start, the program runs as usual.
 """
 
 
@@ -10,7 +10,7 @@ def _start() -> None:
     import sys
 
     here = os.path.dirname(os.path.abspath(__file__))
-    # The program gets the same path as without Stallwatch.
+    # Restore the ``sys.path`` that the program has without Stallwatch.
     sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
     if "STALLWATCH_RAY" in os.environ:
         _follow_driver(os.environ["STALLWATCH_RAY"].split("\n"))
@@ -35,9 +35,10 @@ def _start() -> None:
 
 
 def _follow_driver(facts: "list[str]") -> None:
-    """Apply the settings of the driver's agent in a Ray worker on the same host that no agent started.
+    """Apply the settings of the driver's agent if this process is a Ray worker on the driver's host.
 
-    `facts`: the driver's host and process namespace, then variables (``stallwatch.integrations.ray``).
+    Workers that an agent started keep their own settings. `facts` contains the driver's host and process
+    namespace, followed by environment variables as ``NAME=value`` (see ``stallwatch.integrations.ray``).
     """
     import os
 
@@ -49,17 +50,20 @@ def _follow_driver(facts: "list[str]") -> None:
 
 
 def _make_way() -> None:
-    """Load the next ``sitecustomize``, if there is one; its errors are raised as without Stallwatch."""
+    """Load the next ``sitecustomize`` module, if any.
+
+    Its errors are raised as they would be without Stallwatch.
+    """
     import sys
 
-    own = sys.modules.pop("sitecustomize", None)
+    this_module = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        if own is not None:
-            sys.modules["sitecustomize"] = own
+        if this_module is not None:
+            sys.modules["sitecustomize"] = this_module
 
 
 try:

@@ -1,1 +1,1 @@
-"""Hooks for libraries, one module per library; ``imports`` or ``torch`` installs them."""
+"""Hooks that observe libraries; ``imports`` or ``stallwatch.integrations.loop`` installs the hooks."""

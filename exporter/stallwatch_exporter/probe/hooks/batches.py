@@ -1,8 +1,8 @@
 """Count the batches that a torch ``DataLoader`` yields, and the epochs that it begins.
 
 A ``for`` loop looks up ``__next__`` in the iterator's class for each batch, just before it waits for the
-batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Data workers count nothing, because they yield no
-batch.
+batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Nothing is counted in data workers, because they
+yield no batches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CountedBatches:
             row = self._probe.row
             handed_out = row[_OF_EPOCH] = iterator._num_yielded
             if handed_out:
-                row[_BATCHES] += 1.0  # NaN (not counted) before the first epoch and in workers
+                row[_BATCHES] += 1.0  # the count stays NaN before the first epoch and in workers
             if row[_PHASE] != TRAIN:
                 self._doing.batch(sys._getframe(1))
         except Exception:

@@ -1,8 +1,8 @@
 """Report the paths of checkpoints that the first rank writes, so that the agent can check them later.
 
-The hooks read no file. They report a path when ``torch.save`` opens a file, when a model of transformers
+The hooks do not read files. They report a path when ``torch.save`` opens a file, when a model of transformers
 writes its configuration (which precedes the weights), when a trainer's checkpoint is complete, and when
-DeepSpeed sets its tag. Direct calls of ``safetensors.torch.save_file`` are not observed.
+DeepSpeed chooses the tag of a checkpoint. Direct calls of ``safetensors.torch.save_file`` are not observed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ..noticing import notice_method
 from .transformers import notice_event
 
 AGAIN_SECONDS = 30.0  #: minimum seconds between two reports of the same path
-FOLDER_SECONDS = 5.0  #: minimum seconds between reports of a checkpoint's folder while it is written
+#: Minimum seconds between reports of a checkpoint's folder while files are written to it.
+FOLDER_SECONDS = 5.0
 MOST_REPORTS = 2000  #: maximum number of reports; further reports are counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
@@ -38,7 +39,7 @@ def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe]
 
 @_on_first_rank
 def watch_torch(module: Any, probe: Probe) -> None:
-    """Watch ``torch.save``, through its ``with`` statement, which looks up ``__exit__`` at the start."""
+    """Watch ``torch.save``, whose ``with`` statement first looks up ``__exit__`` of the file's writer."""
 
     def saved(writer: Any, _: FrameType) -> None:
         _written(probe).report(folder_of(Path(writer.name)), "torch.save")
@@ -83,12 +84,12 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return a file's folder if it has the name of a checkpoint; otherwise, the file."""
+    """Return a file's folder if the folder has the name of a checkpoint; otherwise, return the file."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 
 class Written:
-    """Reporter of checkpoint paths, which reports each path at limited intervals."""
+    """Reporter of checkpoint paths, which limits how often it reports the same path."""
 
     def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
         self._probe = probe
@@ -112,6 +113,7 @@ class Written:
         self._probe.event("checkpoint", path=where, by=by)
 
 
-@functools.lru_cache(maxsize=1)  # the hooks share it, because several hooks report the same checkpoint
+# All hooks share this object, because several hooks can report the same checkpoint.
+@functools.lru_cache(maxsize=1)
 def _written(probe: Probe) -> Written:
     return Written(probe)

@@ -1,8 +1,8 @@
-"""Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, skipped steps.
+"""Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, and skipped steps.
 
-The engine has always counted its optimizer steps in ``global_steps``, so a step is done when that number
-increases by one. The loss is the argument of ``backward``. The probe reads it in a method that ``backward``
-calls early, which differs between versions.
+All versions of the engine count their optimizer steps in ``global_steps``, so a step is done when that number
+increases by one. The loss is the argument of ``backward``. The probe reads the loss when ``backward`` calls
+another method at its start. The name of that method differs between versions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..noticing import notice_attribute, notice_method
 from .leader import Leader
 from .reports import before_backward, report_versions
 
-# DeepSpeed 0.14 to 0.16 call the first of these, then the last; 0.17 calls the last from the second; newer
-# versions may begin with the third.
+# DeepSpeed 0.14 to 0.16 calls the first of these methods, and then the last. Version 0.17 calls the last
+# method from the second. Newer versions can begin with the third.
 _CALLED_IN_BACKWARD = (
     "gradient_accumulation_steps",
     "_backward_prologue",
@@ -66,7 +66,7 @@ class EngineWatch:
     def counted(self, engine: Any, steps: int) -> None:
         """Handle a new value of ``global_steps``, which is greater by one only after a step.
 
-        It is 0 at first, and any number after a checkpoint was loaded.
+        The value is 0 at first. After a checkpoint is loaded, it can be any number.
         """
         before = self._steps.get(engine)
         self._steps[engine] = steps

@@ -8,7 +8,7 @@ from typing import Any
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: optimizers that completed a step
 
-_SILENT_FOR = 10  # steps by other optimizers after which one of them replaces a leader without steps
+_SILENT_FOR = 10  # number of steps of other optimizers after which a leader that makes no steps is replaced
 
 
 class Leader:
@@ -24,7 +24,7 @@ class Leader:
         self._made = -1.0  # step number of the run when another optimizer last made a step
 
     def steps(self, optimizer: Any, made: float) -> bool:
-        """Return whether a step of `optimizer` counts as a step of the run, which has made `made` so far."""
+        """Return whether a step of `optimizer` is a step of the run, which has made `made` steps so far."""
         leader = self.leader()
         if leader is not optimizer:
             self._others = self._others + 1 if made == self._made else 1
@@ -44,7 +44,7 @@ class Leader:
         self.leader = _no_leader
 
     def is_leader(self, optimizer: Any) -> bool:
-        """Return whether the values of `optimizer` are the run's values, because no other optimizer leads."""
+        """Return whether no other optimizer leads, so that the values of `optimizer` are the run's values."""
         leader = self.leader()
         return leader is None or leader is optimizer
 

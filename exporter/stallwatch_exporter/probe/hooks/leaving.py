@@ -1,15 +1,17 @@
 """Report how a rank ends: with or without an exception.
 
-A program can replace the probe's ``sys.excepthook`` (rich, loguru, a training script that cleans up). Python
-stores an exception that ended the program in ``sys.last_value`` before it calls any hook (``_PyErr_PrintEx``
-in CPython's ``pythonrun.c``), so the exit handler finds exceptions there that the hook missed. A
-``SystemExit`` is not stored (``handle_system_exit`` in the same file), so a wrapper of ``sys.exit`` records
-the code. A bare ``raise SystemExit(1)`` can be observed only from outside the process (``rings/exits.py``).
+A program, such as rich, loguru, or a training script that cleans up, can replace the probe's
+``sys.excepthook``. However, Python stores an exception that ended the program in ``sys.last_value`` before it
+calls any hook (``_PyErr_PrintEx`` in CPython's ``pythonrun.c``). Therefore, the exit handler finds exceptions
+there that the hook missed. Python does not store a ``SystemExit`` (``handle_system_exit`` in the same file),
+so a wrapper of ``sys.exit`` records the exit code. A ``raise SystemExit(1)`` without ``sys.exit`` can be
+observed only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
 Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which does not run
-``atexit``. It runs multiprocessing's own finalizers, while the exception that ends the process is still being
-handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13, ``multiprocessing/process.py``).
+``atexit`` handlers. Such a rank runs multiprocessing's own finalizers, while the exception that ends the
+process is still being handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13,
+``multiprocessing/process.py``).
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from ..api import Probe
 from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # priority among multiprocessing's finalizers; runs after the program's own
+_LAST = -100  # priority among multiprocessing's finalizers, which runs them after those of the program
 
 
 def install(_: Any, probe: Probe) -> None:
     """Report an exception that ends the process, and the end of the process."""
     reported: list[BaseException] = []
-    exits: list[bool] = []  # True if the code of the last sys.exit means a failure
+    exits: list[bool] = []  # contains True if the code of the last `sys.exit` means a failure
     before = sys.excepthook
     leave = sys.exit
 
@@ -43,7 +45,8 @@ def install(_: Any, probe: Probe) -> None:
 
     @functools.wraps(leave)
     def noting(*status: Any) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():  # in other threads, it ends only the thread
+        # In other threads, `sys.exit` ends only the thread.
+        if threading.current_thread() is threading.main_thread():
             exits[:] = [_fails(status)]
         leave(*status)
 
@@ -54,7 +57,7 @@ def install(_: Any, probe: Probe) -> None:
         probe.event("left", error=last is not None or True in exits, step=probe.steps)
 
     def leaving_fork() -> None:
-        """Report the end of a forked child that has reported something: it is a rank, not a data worker."""
+        """Report the end of a forked child process if it is a rank; a data worker has reported nothing."""
         error = sys.exc_info()[1]
         if probe.reports:
             if isinstance(error, SystemExit):

@@ -1,8 +1,9 @@
-"""Record the loss and its number of tokens at calls of ``loss.backward()`` in plain training loops.
+"""Record the loss and its number of tokens when a plain training loop calls ``loss.backward()``.
 
-With gradient accumulation, a loop divides each part by the number of parts, so the sum is the loss of the
-step. The loss of only one step per second is recorded. Parts on a device are not added up, because that would
-wait for them: the last part represents all of them. Tokens are counted from shapes in the graph of the loss.
+With gradient accumulation, a training loop divides each part of the loss by the number of parts, so the sum
+of the parts is the loss of the step. The probe records the loss of only one step per second. It does not add
+up parts that are on a device, because it would have to wait for the device. Instead, it records the last
+part. The number of tokens comes from shapes in the graph of the loss.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ..noticing import notice_method
 from .phases import TRAIN, phase_tracker_of
 
 _STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
-_MOST_NODES = 24  # maximum number of nodes that are searched in a graph
-# Nodes that pick the value of each token's label, or precede such a node: in ``cross_entropy`` (torch 2.1 to
-# 2.13) and in the log-probabilities of TRL and verl.
+_MOST_NODES = 24  # maximum number of graph nodes that are searched
+# Graph nodes that pick the value of each token's label, or that precede such a node. They occur in
+# ``cross_entropy`` (torch 2.1 to 2.13) and in the log-probabilities of TRL and verl.
 _OF_TOKENS = ("LogSoftmaxBackward", "GatherBackward")
 
 
@@ -49,7 +50,7 @@ class NoticedBackward:
         self._step = -1.0  # step for which the parts of the loss are added up
         self._counted = -1.0  # step for which the tokens are added up
         self._parts: list[float] = []
-        self._look_at = 0.0  # time from which the next step is examined
+        self._look_at = 0.0  # earliest time at which the next step is examined
 
     def __get__(self, loss: Any, owner: Any = None) -> Any:
         if loss is None:
@@ -80,7 +81,7 @@ class NoticedBackward:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
         if id(probe) in _scaled or (probe.reported_by_user and not probe.averages_losses):
-            return  # the code that reports the loss has the unscaled value
+            return  # other code reports the unscaled loss
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
@@ -91,7 +92,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, with padding; NaN if its graph does not show it."""
+    """Return the number of tokens of a loss, including padding; NaN if the graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):
@@ -103,7 +104,7 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Return whether DeepSpeed calls ``backward``; the engine then received the loss before scaling it."""
+    """Return whether DeepSpeed calls ``backward``; if so, its engine received the loss before scaling it."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 

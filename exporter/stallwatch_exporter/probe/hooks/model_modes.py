@@ -1,11 +1,11 @@
 """Detect evaluation in any trainer, from the switches of the trained model to evaluation mode and back.
 
 ``Module.eval`` and ``Module.train`` call ``train`` of each inner module, perhaps a thousand times per switch.
-Therefore, the lookups of ``train`` are observed only up to a maximum number. After that, the modes of known
-models are compared when an epoch begins, and at each batch in a phase other than training.
+Therefore, the probe observes lookups of ``train`` only up to a maximum number. After that, it looks for
+changes in the modes of known models when an epoch begins, and at each batch in a phase other than training.
 
-A switch counts only for the model that an optimizer trains: not for a reference or reward model, a copy that
-averages the weights, or a part that is kept in evaluation mode, such as batch normalization.
+Only switches of a model that an optimizer trains are counted. A reference model, a reward model, a copy that
+averages the weights, or a part that stays in evaluation mode, such as batch normalization, does not count.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from .leader import optimizers
 from .phases import phase_tracker_of
 
 _MOST_MODELS = 64
-_MOST_WITHIN = 20_000  # maximum number of lookups for submodules, which take some milliseconds in total
+# Maximum number of observed lookups for submodules; they take some milliseconds in total.
+_MOST_WITHIN = 20_000
 _SWITCHES = INDEX["switches"]
-_OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}  # arguments, which overriding methods share
+# Names of the arguments, which are the same in overriding methods.
+_OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -40,11 +42,11 @@ class _Model:
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
         self.training: bool = module.training
-        self.evaluated = False  # the switch to evaluation mode was counted
+        self.evaluated = False  # whether the switch to evaluation mode was counted
 
 
 class ModeWatch:
-    """Modes of the models in this process."""
+    """Observer of the modes of the models in this process."""
 
     def __init__(self, probe: Probe, cls: Any) -> None:
         self._probe = probe
@@ -52,7 +54,7 @@ class ModeWatch:
         self._cls = cls
         self._train_code, self._eval_code = cls.train.__code__, cls.eval.__code__
         self._models: list[_Model] = []
-        self._switching = False  # a ``train`` was looked up, and its argument is still unknown
+        self._switching = False  # whether ``train`` was looked up, but its argument is still unknown
         self._within = 0
 
     def eval_looked_up(self, module: Any, frame: FrameType) -> None:
@@ -124,7 +126,7 @@ class ModeWatch:
         return all(len(parameters) * 2 >= len(_trainable(other)) for other in whole)
 
     def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
-        """Return whether the switch of this module's mode is not part of a switch of an outer module."""
+        """Return whether this module's mode is switched on its own, not as part of an outer module."""
         while frame is not None and frame.f_code is not self._train_code:
             code = frame.f_code
             if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:

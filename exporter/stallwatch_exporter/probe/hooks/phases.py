@@ -1,8 +1,8 @@
-"""Detect phases other than training: evaluation, saving, loading, sampling, weight sync, compilation.
+"""Detect phases other than training: evaluation, saving, loading, sampling, weight sync, and compilation.
 
-Each phase begins when one of its functions (``imports.PHASES``) is looked up, just before the call. The next
-sign of training ends it: a batch (``training_step``), a backward pass or a step. The mode of the model shows
-the evaluations of any trainer (``model_modes``).
+A phase begins when code looks up one of the phase's functions (see ``imports.PHASES``), just before the call.
+It ends at the next sign of training: a batch (``training_step``), a backward pass, or a step. In addition,
+the mode of the model reveals evaluations by any trainer (see ``model_modes``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _ANY_FILE = ("torch.serialization", "safetensors.torch")  # files written before
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # maximum number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
-_EVALUATES = ("evaluate", "predict", "prediction_step", "eval_batch")  # sampling in them is not a rollout
+# Sampling within these functions is not a rollout.
+_EVALUATES = ("evaluate", "predict", "prediction_step", "eval_batch")
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -39,7 +40,7 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which can take minutes in the middle of a run.
 
-    Of overlapping compilations, torch 2.4 and later report the start of the first and the end of the last.
+    If compilations overlap, torch 2.4 and later report only the start of the first and the end of the last.
     """
     doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -47,25 +48,25 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
 
 class PhaseTracker:
-    """Current phase of this process, from the last function call that began a phase."""
+    """Tracker of this process's current phase, which begins with a call of one of the phase's functions."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._begun = False  # the first step is done
-        self._evaluating = False  # a trainer evaluates, until its training continues
-        self._evaluated = False  # the model is in evaluation mode
-        self._within = self._evaluates = ""  # functions that began the phase, and the evaluation
+        self._begun = False  # whether the first step is done
+        self._evaluating = False  # whether a trainer evaluates; reset when its training continues
+        self._evaluated = False  # whether the model is in evaluation mode
+        self._within = self._evaluates = ""  # names of the functions that began the phase and the evaluation
         self.thread: int | None = None  #: id of the training thread, used after the first step
         self._before = "train"  # phase before a compilation
         self._saving = ("", 0.0)  # function of the program that started a save, and the start time
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """Return the notice that begins `phase` at a call of `name`; if not `always`, only after a step."""
+        """Return a callback that begins `phase` at a call of `name`; unless `always`, only after a step."""
 
         def notice(_: Any, frame: FrameType) -> None:
             if frame.f_globals.get("__package__") == __package__:
-                return  # another hook reads the object
+                return  # another hook of the probe reads the object
             if phase == "train":
                 self.train()
             elif always or self.has_stepped():
@@ -78,7 +79,8 @@ class PhaseTracker:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
         self._notice_step()
         self._end_save()
-        self.thread = threading.get_ident()  # set only here; another thread can save after the first step
+        # Set only by training; after the first step, another thread can save.
+        self.thread = threading.get_ident()
         self._evaluated = False
         phase = "train" if self._begun else "init"
         if self._evaluating or self._probe.doing != phase:
@@ -97,8 +99,8 @@ class PhaseTracker:
         if phase != self._probe.doing:
             self._within = within
             if phase == "save":
-                own = own_frame(frame)
-                self._saving = (own.f_code.co_name if own is not None else "", self._probe.clock())
+                caller = own_frame(frame)
+                self._saving = (caller.f_code.co_name if caller is not None else "", self._probe.clock())
         if phase == "eval":
             if surely and not self._evaluating:
                 self._evaluating, self._evaluates = True, within
@@ -109,7 +111,7 @@ class PhaseTracker:
     def switched(self, training: bool, frame: FrameType) -> None:
         """Handle a switch of the training model's mode by the code at `frame`."""
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
-            return  # code that samples or saves also switches the mode, without a new phase
+            return  # sampling and saving also switch the mode, but this begins no new phase
         if training:
             self.train()
         else:
@@ -146,12 +148,12 @@ class PhaseTracker:
         return self._begun
 
     def end(self) -> None:
-        """Handle a trainer's report that training has ended; later phases are reported as they begin."""
+        """Handle a trainer's report that training has ended; later phases can still begin."""
         self._evaluating = False
         self._probe.phase("idle")
 
     def _notice_step(self) -> None:
-        if self._probe.doing == "train":  # a step ended the phase before
+        if self._probe.doing == "train":  # a step ended the previous phase
             self._evaluating = False
             self._begun = True
             self._saving = ("", 0.0)  # the end of the save was not observed

@@ -1,4 +1,4 @@
-"""Report versions, imminent failures, and places in the user's code, for several hooks."""
+"""Provide functions that several hooks use to report versions, imminent failures, and user code locations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 from ..api import Probe
 
-#: Functions called once for each ``backward``, with the engine, its loss and the frame. They raise no errors.
+#: Functions that are called once for each ``backward``, with the engine, its loss, and the frame. They must
+#: not raise errors.
 before_backward: list[Callable[[Any, Any, FrameType], None]] = []
 _PACKAGES = (
     *("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning", "numpy"),
@@ -23,7 +24,7 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
-    """Report that the failure that `rule` describes is imminent, once for each value of `about`.
+    """Report that the failure that `rule` describes is imminent, but only once for each value of `about`.
 
     `seen` is the id of the message that explains what was observed.
     """
@@ -32,14 +33,14 @@ def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) 
 
 
 def report_versions(probe: Probe) -> None:
-    """Report the versions of imported packages, without importing any."""
+    """Report the versions of imported packages, without importing further packages."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}
     probe.event("versions", "versions", python=sys.version.split()[0], **versions)
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the innermost call outside libraries, or of `frame` if there is none."""
+    """Return ``file:line`` of the innermost call outside libraries, or else of `frame`."""
     shown = own_frame(frame) or frame
     return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
 

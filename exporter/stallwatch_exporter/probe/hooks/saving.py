@@ -1,9 +1,10 @@
-"""Warn when training begins, or when the weights are requested, that weights will not be saved.
+"""Warn that weights will not be saved, either when training begins or when code requests the weights.
 
-Otherwise, two faults appear only at the first checkpoint, hours later. In the first case, the ``save_model``
-method of a trainer replaces the engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and accelerate
-then calls a method of the model that only an engine has. In the second case, ZeRO-3 is not configured to
-gather weights, so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is not shown.
+Without this warning, two faults would appear only at the first checkpoint, hours later. In the first case,
+the ``save_model`` method of a trainer replaces the engine with a bare model (TRL's PPO trainers, 0.11 to
+0.19). Then accelerate calls a method of the model that only an engine has. In the second case, ZeRO-3 is not
+configured to gather weights, so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is
+not shown.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _GATHERS = "zero_gather_16bit_weights_on_model_save"
 
 
 def watch_engine(module: Any, probe: Probe) -> None:
-    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which checks if weights are gathered."""
+    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which checks whether to gather weights."""
 
     def method_called(engine: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "save_16bit_model":
@@ -38,7 +39,7 @@ def watch_engine(module: Any, probe: Probe) -> None:
 
 
 def watch_accelerator(module: Any, probe: Probe) -> None:
-    """Watch ``get_state_dict`` of accelerate, which first reads its distributed type."""
+    """Watch ``get_state_dict`` of accelerate, which first reads the accelerator's distributed type."""
 
     def prepares(accelerator: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "get_state_dict":
@@ -55,7 +56,7 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 
 def watch_trainer(module: Any, probe: Probe) -> None:
-    """Watch ``transformers.trainer``, where a trainer looks up its handler and announces its training."""
+    """Watch trainers of ``transformers.trainer`` look up their callback handler and begin training."""
     last: list[weakref.ref[Any]] = []  # trainer that last looked up its handler
 
     def looked_up(trainer: Any, _: FrameType) -> None:
@@ -69,7 +70,8 @@ def watch_trainer(module: Any, probe: Probe) -> None:
             introduce(trainer, probe)
             look(trainer, probe)
 
-    # Do not read ``self`` in the caller's frame, which lasts for the whole training (see ``transformers``).
+    # Do not read ``self`` in the caller's frame, because that frame lasts for the whole training (see
+    # ``transformers``).
     notice_attribute(module.Trainer, _HANDLER, probe.failed, looked_up=looked_up)
     notice_method(module.CallbackHandler, "on_train_begin", begins, probe.failed)
 
@@ -101,7 +103,7 @@ def look(trainer: Any, probe: Probe) -> None:
 
 
 def engine_of(trainer: Any) -> Any:
-    """Return a trainer's engine; TRL's PPO trainers set ``deepspeed`` only after training began."""
+    """Return a trainer's engine; TRL's PPO trainers set ``deepspeed`` only after training has begun."""
     for name in ("deepspeed", "model_wrapped", "model"):
         engine = getattr(trainer, name, None)
         if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):
@@ -110,7 +112,7 @@ def engine_of(trainer: Any) -> Any:
 
 
 def swaps_engine(save_model: Any) -> CodeType | None:
-    """Return the code of a ``save_model`` that sets ``self.model`` and ``self.deepspeed``, else ``None``."""
+    """Return the code of a ``save_model`` that sets ``self.model`` and ``self.deepspeed``, or ``None``."""
     function = inspect.unwrap(getattr(save_model, "__func__", save_model))
     code = getattr(function, "__code__", None)
     if code is None or not {"save_model", "deepspeed", "model"} <= {*code.co_names}:
@@ -122,7 +124,7 @@ def swaps_engine(save_model: Any) -> CodeType | None:
 
 
 def _gathers_adapters(trainer: Any) -> bool:
-    """Return whether adapters are gathered in any case, as in transformers 5."""
+    """Return whether adapters are gathered regardless of the configuration, as in transformers 5."""
     code = getattr(getattr(trainer.save_model, "__func__", None), "__code__", None)
     return hasattr(trainer.model, "peft_config") and "_zero3_consolidated_16bit_state_dict" in getattr(
         code, "co_names", ()

@@ -1,4 +1,4 @@
-"""Observe torch itself: steps of the optimizer in a plain loop, and memory."""
+"""Observe torch itself: the optimizer's steps in a plain training loop, and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MEMORY = {
     "allocation_retries": ("num_alloc_retries",),
     "out_of_memory": ("num_ooms",),
 }
-# Windows has neither: unreadable values are left out there, and the rest of the hook is installed.
+# Windows has neither `sysconf` nor `O_CLOEXEC`. There, the hook omits the values that it cannot read, but is
+# still installed.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # enough for seven numbers
@@ -53,7 +54,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 return
             else:
                 now = probe.monotonic() + probe.offset
-                if now < probe.due_at:  # a step that shares a record needs nothing else
+                if now < probe.due_at:  # a step that shares a record needs only a number and a time
                     row = probe.row
                     probe.steps = row[_STEP] = probe.steps + 1.0
                     row[TIME] = now
@@ -64,7 +65,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, possibly of a different size
+                    probe.event("training")  # such as a fold or a trial, possibly of a different size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
@@ -77,7 +78,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
 
 
 def _is_an_engines() -> bool:
-    """Return whether an engine around the optimizer counts the steps."""
+    """Return whether an engine that contains the optimizer counts the steps."""
     hook = sys.modules.get(_DEEPSPEED)
     return hook is not None and bool(hook.trains())
 
@@ -85,8 +86,9 @@ def _is_an_engines() -> bool:
 def accelerator_memory() -> dict[str, float]:
     """Return the allocator's statistics without a device query; empty while no accelerator is in use.
 
-    The statistics are read in nested form, because ``memory_stats`` flattens and sorts more than a hundred
-    numbers to return these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu does the same).
+    The function reads the statistics in nested form, because ``memory_stats`` would flatten and sort more
+    than a hundred numbers to return these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu does the
+    same).
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):
@@ -109,8 +111,8 @@ def _inner(stats: Any, keys: tuple[str, ...]) -> Any:
 def resident_memory() -> dict[str, float]:
     """Return the resident memory of this process in bytes, if the system has ``/proc``.
 
-    The function makes only three system calls. With a path object and a buffered file, it took two to three
-    times as long, and steps wait for it.
+    The function makes only three system calls, because training steps wait for it. A path object and a
+    buffered file would take two to three times as long.
     """
     try:
         status = os.open("/proc/self/statm", _OPENED)

@@ -1,10 +1,10 @@
 """Observe the Trainer of transformers and its derivatives: its step count and the numbers that it logs.
 
 A trainer notifies its callbacks through a handler, whose functions pass their arguments to ``call_event``
-(transformers 4.40 to 5.23: ``trainer_callback.py``). The arguments are read there, from the handler's own
-frame, which lasts only for the event. The trainer's frames are not read: until Python 3.12,
-``f_locals`` leaves a copy on the frame that keeps all its locals alive, even a whole evaluation's
-predictions.
+(transformers 4.40 to 5.23: ``trainer_callback.py``). The hook reads the arguments from the frame of the
+handler's function, which lasts only for the event. It does not read the trainer's frames, because until
+Python 3.12, ``f_locals`` leaves a copy of all local variables on the frame. The copy would keep these
+variables alive, even the predictions of a whole evaluation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TrainerWatch:
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
         """Let the trainer count the steps from now on, because it knows the step of a loaded checkpoint."""
         self._probe.reported_by_user = True
-        # Its averages omit NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
+        # The trainer's averages omit NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
         self._probe.steps = float(state.global_step)
         if state.max_steps and state.max_steps > 0:
@@ -69,12 +69,13 @@ class TrainerWatch:
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Record the logged numbers of the last steps, of which transformers 5 writes some as text."""
+        """Record the logged numbers of the last steps. Transformers 5 writes some of the numbers as text."""
         logs = given.get("logs") or {}
         for name in _LOGGED:
             if name in logs:
                 try:
-                    value = logs[name]  # do not call ``float`` on a tensor, which waits for its device
+                    # Do not call ``float`` on a tensor, because it would wait for the tensor's device.
+                    value = logs[name]
                     self._probe.value(name, float(value) if isinstance(value, str) else value)
                 except ValueError:
                     continue
@@ -84,6 +85,6 @@ class TrainerWatch:
         self._doing.begin("eval", surely=True)
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop observing this trainer, because later steps are not its own."""
+        """Stop observing this trainer, because later steps do not belong to it."""
         self._probe.reported_by_user = self._probe.averages_losses = False
         self._doing.end()

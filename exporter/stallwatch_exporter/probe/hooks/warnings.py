@@ -1,7 +1,7 @@
-"""Report the Python warnings and the log records at WARNING and above that are shown.
+"""Report Python warnings, and log records at level WARNING or above, that the program shows.
 
-No handler is added to any logger: with a handler at the root, ``logging.basicConfig`` would do nothing, and
-messages would disappear.
+The hook does not add a handler to any logger. If the root logger had a handler, ``logging.basicConfig`` would
+do nothing, and messages would disappear.
 """
 
 from __future__ import annotations

@@ -1,24 +1,26 @@
-"""Observe DeepSpeed's ZeRO-3 for failures and slowdowns that are reported too late or not at all.
+"""Detect failures and slowdowns of DeepSpeed's ZeRO-3 that DeepSpeed reports too late or not at all.
 
 **Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until 0.15.3
 (an assertion in ``runtime/zero/parameter_offload.py``). Since 0.15.4, DeepSpeed reports nothing, and the
-model trains without its dropout. When a backward pass begins, the model is searched for such modules, at most
-once a second and for at most a thousandth of the time. Only if the model has such modules are they observed
-when the backward pass reaches them. A backward pass never reaches a teacher that runs without gradients.
+model trains without its dropout. When a backward pass begins, the hook searches the model for modules in
+evaluation mode, at most once a second and for at most a thousandth of the time. If it finds such modules, it
+checks whether the backward pass reaches them. A backward pass never reaches a teacher model that runs without
+gradients.
 
 **Sums over partitioned parameters in the loss.** A partitioned parameter is an empty tensor outside its
-module's forward pass. Autograd stores the shape of the summed tensor, so the gradient of an empty sum is
-empty, and the backward pass fails at this gradient. The graph is searched from the loss down, through
-arithmetic only and a limited number of nodes. No number is read and no device is queried.
+module's forward pass. Autograd stores the shape of the summed tensor. Therefore, the gradient of an empty sum
+is empty, and the backward pass fails at this gradient. The hook searches the graph of the loss, but only
+through arithmetic nodes, and only a limited number of them. It reads no numbers and queries no device.
 
 **``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 first leaves any ``zero.Init`` context
-through ``zero.partition_parameters``, and then asserts that there is a model (``deepspeed/__init__.py``).
-Local variables are read through ``f_locals``, which until Python 3.12 leaves a copy on the frame. In
-``initialize``, they are the arguments, which the caller also holds. Outer frames are read only if the call is
-about to fail.
+through ``zero.partition_parameters``, and then asserts that there is a model (``deepspeed/__init__.py``). The
+hook reads local variables through ``f_locals``, which leaves a copy on the frame until Python 3.12. In
+``initialize``, the local variables are the arguments, which the caller also keeps alive. The hook reads outer
+frames only if the call is about to fail.
 
-**Invalidations of the trace of the modules' order**, with reasons and modules. By default, newer versions
-print nothing about invalidations, and never if the cause is outside the forward pass.
+**Invalidations of the trace that records the order of modules.** The hook reports them with reasons and
+modules. By default, newer versions of DeepSpeed do not report invalidations. If the cause is outside the
+forward pass, they never report an invalidation.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # number of an engine's first backward passes to examine; then the 4th, 8th, 16th …
+_ALWAYS = 3  # number of an engine's first backward passes that are examined; then the 4th, 8th, 16th …
 _REDUCTIONS = ("Sum", "Mean")
-#: Beginnings of the names of graph nodes above a term of a loss.
+#: Prefixes of the names of arithmetic nodes, which the graph of a loss contains above its terms.
 _ARITHMETIC = (
     *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
     *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
@@ -74,8 +76,9 @@ def watch_backward(module: Any, probe: Probe) -> None:
 class EvalWatch:
     """Observer of the modes of the modules in each engine.
 
-    `arm` starts and stops the observation of a backward pass, which is only needed while modules are in
-    evaluation mode. `refused` is whether DeepSpeed rejects such modules; if ``None``, its version decides.
+    `arm` starts and stops the observation of a backward pass, which is needed only while modules are in
+    evaluation mode. `refused` specifies whether DeepSpeed rejects such modules. If `refused` is ``None``, the
+    version of DeepSpeed decides.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class EvalWatch:
             self._armed, self._suspects = False, {}
             self._arm(False)
         trains = bool(engine.module.training)
-        # The whole model has just been switched to evaluation mode.
+        # `left` means that the whole model has just been switched to evaluation mode.
         left = not trains and self._trains.get(engine, True)
         self._trains[engine] = trains
         now = self._clock()
@@ -158,7 +161,7 @@ def _keeps_statistics(module: Any) -> bool:
 
 
 def _version() -> tuple[int, ...]:
-    """Return DeepSpeed's version as numbers; a very high version if it cannot be read."""
+    """Return DeepSpeed's version as numbers, or a very high version if it cannot be read."""
     text = str(getattr(sys.modules.get("deepspeed"), "__version__", ""))
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (999,)
@@ -183,7 +186,7 @@ class SumWatch:
 
 
 def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
-    """Return the first ZeRO-3 parameter below a graph node that was empty when it was summed."""
+    """Search the graph below `root` for a ZeRO-3 parameter that was empty when summed; return the first."""
     waiting, seen = [(root, False)], set()
     while waiting and most > 0:
         node, empty = waiting.pop()
@@ -205,7 +208,7 @@ def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
 
 
 def _summed_shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of the operand of a sum or a mean, under torch 2's attribute name or torch 1's."""
+    """Return the shape of the operand of a sum or mean, from the attribute of torch 2 or torch 1."""
     for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
         shape = getattr(node, name, None)
         if shape is not None:
@@ -239,9 +242,9 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
-    """Return the class of the trainer that is being created, and which of its models are ``None``.
+    """Return the class of the trainer that is being created, and the names of its models that are ``None``.
 
-    If no trainer is being created, both texts are empty.
+    If no trainer is being created, both strings are empty.
     """
     for _ in range(_MOST_FRAMES):
         if frame is None:
@@ -249,8 +252,8 @@ def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
         trainer = frame.f_locals.get("self")
         kind = type(trainer).__name__
         if kind.endswith("Trainer"):
-            own = vars(trainer)
-            return kind, ", ".join(name for name in _MODELS if name in own and own[name] is None)
+            fields = vars(trainer)
+            return kind, ", ".join(name for name in _MODELS if name in fields and fields[name] is None)
         frame = frame.f_back
     return "", ""
 
@@ -275,7 +278,7 @@ def watch_trace(module: Any, probe: Probe) -> None:
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the reason of an invalidation, its details, and the modules that are involved.
+    """Return the reason for an invalidation, its details, and the modules that are involved.
 
     The reason is ``mismatch`` if another module was expected, ``short`` if more modules run than the trace
     contains, or ``external`` if the cause is outside the forward pass.
@@ -293,7 +296,7 @@ def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[
 
 
 def _id(module: Any) -> int:
-    """Return DeepSpeed's number of the module: ``ds_id``, or ``id`` before 0.17; -1 if there is none."""
+    """Return DeepSpeed's number of a module (``ds_id``, or ``id`` before 0.17), or -1 if it has no number."""
     number = getattr(module, "ds_id", getattr(module, "id", -1))
     return number if isinstance(number, int) else -1
 
