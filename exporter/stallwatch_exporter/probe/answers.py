@@ -225,10 +225,10 @@ def _groups() -> list[Any]:
 def _joined(group: Any) -> int | None:
     """Return how many collectives of a group this rank has joined, excluding point-to-point sends.
 
-    torch 2.1 to 2.13 provide this number. The call is safe during a hang, because it reads a member of the backend without any lock:
-    ``seqCollective_`` of NCCL or ``seq_`` of gloo. In torch 2.13, the function ``getSequenceNumberForGroup``
-    is in ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp (torch/csrc/distributed/c10d), and init.cpp calls it
-    without the interpreter lock.
+    torch 2.1 to 2.13 provide this number. The call is safe during a hang, because it reads a member of the
+    backend without any lock: ``seqCollective_`` of NCCL or ``seq_`` of gloo. In torch 2.13, the function
+    ``getSequenceNumberForGroup`` is in ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp
+    (torch/csrc/distributed/c10d), and init.cpp calls it without the interpreter lock.
     """
     try:
         return int(group._get_sequence_number_for_group())
