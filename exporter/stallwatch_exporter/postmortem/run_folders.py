@@ -148,9 +148,12 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 def _around(file: LogFile) -> list[str]:
     """Return the folders that can be the run folder of a file."""
-    if file.folder:
-        return [file.folder]
-    parent = os.path.dirname(file.path)  # noqa: PTH120 - a tenth of the time
+    return [file.folder] if file.folder else _folders_around(file.path)
+
+
+def _folders_around(path: str) -> list[str]:
+    """Return the folder of a file, and the parent of this folder if the folder is named ``ranks``."""
+    parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 
@@ -162,19 +165,25 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
+    in_archives: dict[str, str] = {}  # copy of a run folder from an archive → name of the folder there
     for file in files:
         places = _around(file)
         if places[0] not in seen:
             seen[places[0]] = next((each for each in places if (Path(each) / "agent.json").is_file()), None)
         if folder := seen[places[0]]:
             folder_of[file.name] = folder
+            if file.folder:
+                in_archives.setdefault(folder, _folders_around(file.name)[-1])
     folders = dict.fromkeys([*folder_of.values(), *run_folders])
     if len({*folder_of.values()}) < 2:
         return RunFolders({}, {})
     groups = start_groups(_infos(folders))
     # A group is named after its first folder, or by the folder's path if another group has the same name.
     often = Counter(Path(group[0]).name for group in groups)
-    named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
+    named = {
+        in_archives.get(group[0], group[0]) if often[name := Path(group[0]).name] > 1 else name: group
+        for group in groups
+    }
     jobs = {folder: name for name, group in named.items() for folder in group}
     return RunFolders({name: jobs[folder] for name, folder in folder_of.items() if folder in jobs}, named)
 

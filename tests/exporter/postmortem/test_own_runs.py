@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -89,3 +90,13 @@ def test_runs_with_the_same_name_are_distinguished_by_path(tmp_path: Path) -> No
     first, second = folder(tmp_path / "1" / "a", info(0.0)), folder(tmp_path / "2" / "a", info(DAY))
     found = stored_runs_of(files(*first, *second)).folders
     assert list(found) == [str(tmp_path / "1" / "a"), str(tmp_path / "2" / "a")]
+
+
+def test_runs_with_the_same_name_are_distinguished_by_archive(tmp_path: Path) -> None:
+    members = []
+    for number, started in enumerate((0.0, DAY)):
+        copy = tmp_path / str(number) / "run"
+        folder(copy, info(started))
+        (member,) = files(f"{number}.tgz!run/ranks/rank0.log")
+        members.append(replace(member, path="", folder=str(copy)))
+    assert list(stored_runs_of(members).folders) == ["0.tgz!run", "1.tgz!run"]
