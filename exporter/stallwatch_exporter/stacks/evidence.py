@@ -23,7 +23,9 @@ NO_RANK = (
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
 NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
-PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the kernel may never return
+PATIENCE_SECONDS = (
+    30.0  #: seconds before a snapshot is abandoned; a process stuck in the kernel may never answer
+)
 
 
 class LookResult(msgspec.Struct, frozen=True):
@@ -31,7 +33,9 @@ class LookResult(msgspec.Struct, frozen=True):
 
     answers: list[RankAnswer]  #: empty if this host has no ranks
     stacks: StallStacks | None = None
-    suspended: bool = False  #: the whole command is stopped, or frozen by its control group
+    suspended: bool = (
+        False  #: true if all processes of the command are stopped, or frozen by their control group
+    )
     unanswered: str = ""  #: reason why no rank could be queried
 
 
@@ -48,7 +52,7 @@ class Evidence:
     ) -> None:
         self.command: int | None = None  #: id of the process that `stallwatch run` started
         self._rings = rings
-        self._folder = folder  # None if nothing is written
+        self._folder = folder  # folder for the file with the stacks; None if no file is written
         self._run = run
         self._notice = notice
         self._clock = clock
@@ -68,7 +72,7 @@ class Evidence:
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Start a snapshot and return immediately; `progressed` is whether a rank completed steps.
+        """Start a snapshot and return immediately; `progressed` is true if a rank has completed steps.
 
         A snapshot without a result after `PATIENCE_SECONDS` is abandoned.
         """
@@ -107,7 +111,9 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if not progressed:  # a program without steps can be anything, so query only ranks
+            if (
+                not progressed
+            ):  # a program without steps may not be a training run, so query only ranks with a probe
                 ranks = [rank for rank in ranks if rank.ring is not None and rank.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)
