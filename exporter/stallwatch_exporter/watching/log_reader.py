@@ -36,7 +36,7 @@ Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from t
 
 
 class AgentLoop:
-    """Run the agent in rounds: each round reads part of the queue, and about every second, the agent ticks."""
+    """Run the agent in rounds: each round reads part of the queue, and about every second the agent ticks."""
 
     def __init__(
         self,
