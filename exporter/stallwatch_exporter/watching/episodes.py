@@ -235,13 +235,14 @@ def folded_episode(
         default=None,
     )
     opened = min(trouble.opened_at for trouble in troubles)
-    # A line can be read late, and its time can be ahead of the agent's clock.
+    # No time may precede the opening, but a line can be read late, and its time can be ahead of the agent's
+    # clock.
     updated = max(opened, *(trouble.updated_at for trouble in troubles))
     over = max(opened, *(trouble.resolved_at or trouble.updated_at for trouble in troubles))
     history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
-        # The end of a problem at the same time needs no entry of its own.
+        # Omit the end of a problem at the same time, because the closing event already reports it.
         history = [*(each for each in history if (each.what, each.at) != ("cleared", updated)), event]
     folded = msgspec.structs.replace(
         lead,
