@@ -23,7 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident can have, with those of packs that are not loaded."""
+    """Return the ids of all rules that an incident can have, including the rules of unloaded packs."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -42,7 +42,7 @@ def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
 
 
 def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
-    """Return an error for each family and rule in ``[[alerts.routes]]`` that the catalogue does not have."""
+    """Return an error for each family and rule in ``[[alerts.routes]]`` that is not in the catalogue."""
     routes = config["alerts.routes"] if names_any(config) else ()
     rules, families = known_rules(catalogue), sorted({page.family for page in catalogue.pages.values()})
     found = []

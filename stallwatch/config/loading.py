@@ -45,7 +45,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_PROBE",
     "STALLWATCH_PROBE_CLOCK",
     "STALLWATCH_PROBE_DIR",
-    # These are passed to an on_stall command (stallwatch_exporter/stacks/reaction.py).
+    # The agent sets the following variables for an on_stall command (stallwatch_exporter/stacks/reaction.py).
     "STALLWATCH_RUN",
     "STALLWATCH_RUN_FOLDER",
 }
@@ -138,7 +138,7 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a problem if the state folder is a file. It would otherwise look like a folder without runs."""
+    """Report a problem if the state folder is a file. This file would otherwise look like an empty folder."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
@@ -207,7 +207,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         return config.report(file, None, message, "name a file that can be read", UNREAD)
-    # If the file can configure chats, an error in its syntax loses them.
+    # If the file configures chats, a syntax error means that these chats get no messages.
     unread = UNREAD if _CHATS.search(data.decode("utf-8-sig", "replace")) else ""
     try:
         text = data.decode("utf-8-sig")
@@ -222,7 +222,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         if "routes" in message:  # two route tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
-    # The text can contain a number with thousands of digits, or deeply nested brackets.
+    # Reached if the text contains a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
@@ -267,7 +267,7 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Return whether the value contains routes, even under a misspelled name, so that none is lost."""
+    """Return whether the value contains routes, even under a misspelled name, so that no route is lost."""
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
@@ -385,7 +385,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report a further problem if mistakes left no usable chat, because each may look like a small one."""
+    """Report another problem if mistakes left no usable chat, because each mistake alone may seem minor."""
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
-_MOST_LINKS = 40  # Linux follows the same number of links
+_MOST_LINKS = 40  # maximum number of symbolic links to follow, as in Linux
 _MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its content
 
 
@@ -49,7 +49,7 @@ def read_if_trusted(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file for reading. If it is a pipe without a writer, do not wait for one."""
+    """Open a file for reading, but do not wait for a writer if the file is a pipe."""
     waits = getattr(os, "O_NONBLOCK", 0)
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))
 
@@ -187,7 +187,7 @@ def trusted_files() -> dict[str, str]:
 
 
 def trust(path: Path) -> Path:
-    """Add a file to the trusted files until it changes; return the path under which the list stores it.
+    """Trust a file until it changes; return the path under which the list of trusted files stores it.
 
     Raises `OSError` if the file cannot be read, and `Untrusted` if it is too large, or if other accounts can
     write the list.
@@ -204,7 +204,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Remove a file from the trusted files; return whether it was one of them."""
+    """Remove a file from the trusted files; return whether the file was trusted."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:
