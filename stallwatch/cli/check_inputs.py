@@ -155,7 +155,7 @@ print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.di
 _FIND = """
 import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
-print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
+print(json.dumps({name: spec.origin for name, spec in found.items() if spec and spec.origin}))
 """
 SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source
 

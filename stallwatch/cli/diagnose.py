@@ -194,10 +194,12 @@ def diagnose(
             # The exit code covers all jobs, even if only one is reported.
             found = [("", diagnosis)]
     several_jobs = not each and result.jobs
-    judged: Sequence[Diagnosis | JobSummary] = result.jobs if several_jobs else [one for _, one in found]
+    judged: Sequence[Diagnosis | JobSummary] = (
+        result.jobs if several_jobs else [outcome for _, outcome in found]
+    )
     problems += unread
     print_notices(problems)
-    if late := sum(one.stats.unread_files for _, one in found):
+    if late := sum(outcome.stats.unread_files for _, outcome in found):
         print_notice(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
@@ -245,11 +247,11 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
 
     If `strict`, also return 1 if the system stopped a run, and 3 if the outcome of a run is unknown.
     """
-    stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
-    if any(one.in_trouble for one in judged) or (strict and stopped):
+    stopped = [run for run in judged if run.verdict == "interrupted" and run.interrupted_by != "user"]
+    if any(run.in_trouble for run in judged) or (strict and stopped):
         return 1
     unknown = ("unfinished", "no-evidence", "no-training-log")
-    return _STRICT if strict and any(one.verdict in unknown for one in judged) else 0
+    return _STRICT if strict and any(run.verdict in unknown for run in judged) else 0
 
 
 def _form(**options: bool) -> str | None:

@@ -291,7 +291,9 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.
-    relevant = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_final_incident)
+    relevant = tuple(
+        each for each in of_run if each.status == "open" or each.unwatched or each.is_final_incident
+    )
     if single:
         return _chosen(relevant or of_run)
     return NamedIncidents(relevant) if relevant else NamedIncidents(over=tuple(of_run))
@@ -307,7 +309,7 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
     """Return the run with this name or, if there is none, the runs whose incident ids start with it."""
     if not name or store.list(run=name, limit=1):
         return [name]
-    return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
+    return list(dict.fromkeys(incident.run for incident in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:

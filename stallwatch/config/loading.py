@@ -284,7 +284,7 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
         (line_of_route(config, error.number, error.key) if isinstance(error, BadRoute) else None, error)
         for error in wrong
     ]
-    for line, error in sorted(placed, key=lambda one: one[0] or 0):
+    for line, error in sorted(placed, key=lambda found: found[0] or 0):
         if isinstance(error, BadRoute):
             effect = "until then all chats hear what it may be about; " if routes else ""
             config.report(file, line or at, f"alerts.routes{error}", effect + _remedy(key), key.full_name)
@@ -386,7 +386,7 @@ def _remedy(key: Key) -> str:
 
 def _report_no_chats(config: Config) -> None:
     """Report another problem if mistakes left no usable chat, because each mistake alone may seem minor."""
-    wrong = next((one for one in config.problems if one.loses_chats), None)
+    wrong = next((problem for problem in config.problems if problem.loses_chats), None)
     if wrong is None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
@@ -407,11 +407,11 @@ def _report_no_chats(config: Config) -> None:
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
     """Report a name at the top level of the file that is not the name of a section."""
     line, chats = line_of(config, name), _names_chats({name: value})
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+    several = isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
     tables = several or isinstance(value, dict)
     if key := _key_like(name, value, tables):
         sections = _sections_with(key)
-        places = " or ".join(f"[[{one}.{key}]]" if tables else f"[{one}]" for one in sections)
+        places = " or ".join(f"[[{section}.{key}]]" if tables else f"[{section}]" for section in sections)
         meant = f"{sections[0]}.{key}" if len(sections) == 1 else ""
         written = name if name == key else f"{key} (not {name})"
         remedy = f"write {places}" if tables else f"write {written} below a line {places}"

@@ -147,7 +147,7 @@ def _is_alone(uid: int, gid: int) -> bool:
         return False
     if (group.gr_gid, group.gr_name) != (owner.pw_gid, owner.pw_name) or set(group.gr_mem) - {owner.pw_name}:
         return False
-    return all(one.pw_name == owner.pw_name for one in pwd.getpwall() if one.pw_gid == gid)
+    return all(user.pw_name == owner.pw_name for user in pwd.getpwall() if user.pw_gid == gid)
 
 
 def _account(uid: int) -> str:
