@@ -235,7 +235,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
         late = time.monotonic() - deadline
         if late >= _FIRST_TRY_SECONDS:
             break
-        # Each sender tries once, even after the time limit, because loading the senders can take longer.
+        # Each sender tries once, even after the time limit, because loading the senders can exceed the limit.
         tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
         if late >= 0 and tried:
             break
@@ -288,7 +288,7 @@ def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str)
 
 
 def _outboxes(config: Config) -> list[Outbox]:
-    """Return the outbox in the incident database and, if that is remote, also this host's own outbox."""
+    """Return the outbox in the incident database and, if this database is remote, also this host's outbox."""
     from stallwatch_alerts.delivery.outbox import Outbox
 
     store, _ = opened(config)

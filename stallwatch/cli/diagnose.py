@@ -161,7 +161,7 @@ def diagnose(
     --strict or --json=2, the exit code is 3 if the log stops mid-run without an explanation, or has too
     little evidence.
     """
-    # numpy starts threads for its linear algebra, which use processor time while they wait for work.
+    # Disable the threads of numpy's linear algebra, which use processor time while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
-#: The state of a run is the first of these states that one of its hosts has.
+#: The state of a run is the first state in ``_WORST`` that one of its hosts has.
 _SILENT = ("gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "unwatched", "finished")
 _SHOWN = {"gone": "agent gone", "stale": "agent gone", "unwatched": "not watched"}
@@ -60,7 +60,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Return the record of a run. If a full disk kept the end out of it, take the end from the incidents."""
+    """Return a run's record. If a full disk prevented storing the end, take the end from the incidents."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
