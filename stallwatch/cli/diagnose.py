@@ -234,7 +234,7 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the folder with a run's record, which is elsewhere if it did not fit into the state folder."""
+    """Return the folder of a run's record, which is elsewhere if the state folder had no space for it."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -347,7 +347,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command line that reports another job, if possible one with a problem, otherwise the newest.
+    """Return a command line that reports another job: the newest with a problem, or else the newest.
 
     ``options`` are the options of this call that change the report.
     """

@@ -306,14 +306,14 @@ def run_named(store: IncidentStore, name: str) -> str:
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """Return the run with this name or, if there is none, the runs whose incident ids start with it."""
+    """Return the run with this name or, if there is none, the runs whose incident ids start with the name."""
     if not name or store.list(run=name, limit=1):
         return [name]
     return list(dict.fromkeys(incident.run for incident in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the incident if it is the only one, or the only open one; otherwise return the ids of all."""
+    """Return the only incident, or the only open incident; if neither exists, return the ids of all."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:
