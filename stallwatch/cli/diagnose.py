@@ -194,9 +194,7 @@ def diagnose(
             # The exit code covers all jobs, even if only one is reported.
             found = [("", diagnosis)]
     several_jobs = not each and result.jobs
-    judged: Sequence[Diagnosis | JobSummary] = (
-        result.jobs if several_jobs else [outcome for _, outcome in found]
-    )
+    judged: Sequence[Diagnosis | JobSummary] = result.jobs if several_jobs else [run for _, run in found]
     problems += unread
     print_notices(problems)
     if late := sum(outcome.stats.unread_files for _, outcome in found):

@@ -23,9 +23,8 @@ NO_RANK = (
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
 NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
-PATIENCE_SECONDS = (
-    30.0  #: seconds before a snapshot is abandoned; a process stuck in the kernel may never answer
-)
+#: Seconds before a snapshot is abandoned; a process that is stuck in the kernel may never answer.
+PATIENCE_SECONDS = 30.0
 
 
 class LookResult(msgspec.Struct, frozen=True):
@@ -33,9 +32,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
     answers: list[RankAnswer]  #: empty if this host has no ranks
     stacks: StallStacks | None = None
-    suspended: bool = (
-        False  #: true if all processes of the command are stopped, or frozen by their control group
-    )
+    suspended: bool = False  #: true if the command's control group is frozen or all its processes stopped
     unanswered: str = ""  #: reason why no rank could be queried
 
 
@@ -111,9 +108,8 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if (
-                not progressed
-            ):  # a program without steps may not be a training run, so query only ranks with a probe
+            # A program without steps may not be a training run, so query only ranks with a probe.
+            if not progressed:
                 ranks = [rank for rank in ranks if rank.ring is not None and rank.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)

@@ -91,9 +91,8 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(
-                process.pid, signal.SIGKILL
-            )  # the process has not been reaped, so its id is still valid
+            # The process has not been reaped, so its id is still valid.
+            os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)
@@ -135,9 +134,8 @@ def _keep(kept: str, folder: str, when: float) -> str:
         return ""
     path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
     try:
-        with path.open(
-            "a", encoding="utf-8"
-        ) as file:  # append, because two stalls can occur in the same second
+        # Append, because two stalls can occur in the same second.
+        with path.open("a", encoding="utf-8") as file:
             file.write(kept)
     except OSError as error:
         return f" (its output cannot be kept: {error.strerror or error})"

@@ -64,9 +64,8 @@ class FileTailer:
         if fd is None:
             return
         try:
-            successor = (
-                self._successor()
-            )  # check first: once the new file has content, the old file is complete
+            # Check this before reading: once the new file has content, the old file is complete.
+            successor = self._successor()
             yield from self._grown(fd)
             if successor and not self.more:
                 self.close()

@@ -35,9 +35,7 @@ NO_PROBE = (
     " a container, ranks on other hosts)"
 )
 _LEAST_COST = 0.2  # minimum loss of throughput, as a fraction; logging and printing slow a rank down
-_LEAST_SECONDS = (
-    0.05  # minimum loss per step; in very short steps, printing a line takes a large share of the time
-)
+_LEAST_SECONDS = 0.05  # minimum loss per step; printing a line takes a large share of a very short step
 WAIT_SECONDS = 15.0  #: seconds after the first logged step; a probe creates its rank's ring before this step
 
 
@@ -66,9 +64,8 @@ class ProbeIntake:
         #: Callback that receives the rank, the step, and the times of the step.
         self.paced: Callable[[int, int, RankStep], None] = lambda *_: None
         self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by rank and series
-        self._losses_until: dict[
-            int, tuple[int, float]
-        ] = {}  # by rank: last record with a loss, and its count of skipped steps
+        #: By rank: the last record with a loss, and its count of skipped steps.
+        self._losses_until: dict[int, tuple[int, float]] = {}
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
@@ -163,9 +160,8 @@ class ProbeIntake:
             counter = (sample.rank, sample.series)
             if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
                 continue  # progress bars repeat the loss
-            if (
-                sample.step is None or self._logged.get(counter) != sample.step
-            ):  # several ranks can log the same step
+            # Several ranks can log the same step.
+            if sample.step is None or self._logged.get(counter) != sample.step:
                 self._logged[counter] = sample.step
                 self._loss(counter, loss, sample.rank, sample.time)
 

@@ -124,10 +124,8 @@ class HookedProgress(ProgressTracker):
     ) -> Sample:
         if not self._hooked:
             self._hooked = True
-            self._furthest, self.first_step = (
-                NOWHERE,
-                None,
-            )  # the log may have counted something other than steps
+            # The log may have counted something other than steps.
+            self._furthest, self.first_step = NOWHERE, None
         if step < rank.step:
             rank.restarts += 1
         rank.phase, rank.since, rank.step, rank.stepped_at = "train", record.time, step, record.time
