@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def render(message: dict[str, Any], width: int = 96) -> str:
-    """Return the lines of a message. A prefix distinguishes them from the training's output."""
+    """Return the lines of a message, with a prefix that distinguishes them from the training's output."""
     stage = str(message.get("outcome") or message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
     sign = SIGNS.get(message.get("type", ""), "⚪")  # Apprise's message type is the notice's level

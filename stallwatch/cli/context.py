@@ -116,9 +116,9 @@ def any_key(_key: str) -> bool:
 def hides_notifications(key: str) -> bool:
     """Return whether a mistake in this key can hide notifications or stored messages from the user.
 
-    This is for commands that list messages or send them manually. A mistake in a chat or a route does not
-    stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated to
-    notifications do not stop them, either.
+    Use this function for commands that list messages or send them manually. A mistake in a chat or a route
+    does not stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated
+    to notifications do not stop them, either.
     """
     return key not in _CHATS and key.partition(".")[0] in (*_NOTIFICATION_SECTIONS, UNREAD)
 

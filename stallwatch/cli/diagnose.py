@@ -370,7 +370,8 @@ def _shell(options: Sequence[str], paths: Sequence[str]) -> str:
     from stallwatch_rules.report.clean import clean_path
 
     words = [*options, *(["--"] if any(path.startswith("-") for path in paths) else []), *paths]
-    # Control and unprintable characters cannot be copied from a terminal; a secret is never shown.
+    # Suggest no command with control or unprintable characters, which cannot be copied from a terminal, or
+    # with a secret.
     if any(clean_path(word) != word or not word.isprintable() for word in words):
         return ""
     return shlex.join(["stallwatch", "diagnose", *words])

@@ -74,7 +74,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """Return the row of a run for the table. It combines the records of all the run's agents."""
+    """Return the table row of a run, which combines the records of all agents of the run."""
     from stallwatch_exporter.runs.run_state import state_of
     from stallwatch_rules.locale import duration_text
     from stallwatch_rules.text.redact import redact

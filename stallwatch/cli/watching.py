@@ -171,7 +171,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(self._home, time.time(), hand_on)
-        if self._chat is not None:  # without chats, an agent with chats does this
+        if self._chat is not None:  # without chats, leave this to an agent with chats
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(self._home, time.time(), hand_on)
 

@@ -36,7 +36,7 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "stallwatch.toml"
-# Other modules read these variables, so they are not misspelled keys.
+# Other modules read these variables, so do not report them as misspelled keys.
 _OTHER_VARIABLES = {
     "STALLWATCH_HOME",
     "STALLWATCH_CONFIG",
@@ -122,7 +122,7 @@ def load(
     except ValueError as error:
         config.report("STALLWATCH_CONFIG", None, str(error), "name a file")
     else:
-        if named is not None:  # a missing file is an error if it was specified
+        if named is not None:  # a file that the user named must exist
             config.file = named
             _read_file(config, named)
         else:
@@ -142,7 +142,7 @@ def _check_home(config: Config) -> None:
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
-    except OSError:  # for example, a folder without access; the code that uses it reports the reason
+    except OSError:  # for example, a folder without access; the code that uses the folder reports the reason
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, and the state needs a folder"

@@ -33,7 +33,7 @@ def read_if_trusted(path: Path) -> bytes:
     if not hasattr(os, "geteuid"):  # Windows
         return path.read_bytes()
     with _opened(path) as file:
-        # An open file stays the same even if the file at its path is replaced, so the two are compared after
+        # An open file stays the same even if the file at its path is replaced, so compare the two after
         # opening.
         status = os.fstat(file.fileno())
         reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
@@ -74,7 +74,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Follow symbolic links; yield the folder of each path on the way, and the status of the link."""
+    """Follow symbolic links; yield the folder of each path on the way, and the status of each link."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):

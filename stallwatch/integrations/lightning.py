@@ -45,8 +45,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Install the hooks in the process that trains.
 
-        Earlier is not possible, because a strategy that spawns its ranks pickles the callbacks before this
-        call.
+        The hooks cannot be installed earlier, because a strategy that spawns its ranks pickles the callbacks.
         """
         hook(self._name)
 

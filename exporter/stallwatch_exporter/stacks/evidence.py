@@ -37,7 +37,7 @@ class LookResult(msgspec.Struct, frozen=True):
 
 
 class Evidence:
-    """Snapshots of the ranks: `look` starts one, and `take` returns its result once it is available."""
+    """Take stack snapshots: `look` starts a snapshot, and `take` returns its result once it is available."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Evidence:
 
     @property
     def possible(self) -> bool:
-        """Return whether a process to query may exist, without searching for it."""
+        """Return whether there may be a process to query. This property does not search for processes."""
         return self._rings is not None or self.command is not None
 
     @property
@@ -84,7 +84,7 @@ class Evidence:
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:
-        """Return the result of the current snapshot, only once; ``None`` if there is no result yet."""
+        """Return the result of the current snapshot, but only once; ``None`` if there is no result yet."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")

@@ -40,7 +40,7 @@ def send(ring: Path, query: str) -> bool:
 
 
 def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return a part of the rank's answer to this or a later query; ``None`` if it does not exist yet."""
+    """Return a part of the rank's answer to this or a later query; ``None`` if there is no answer yet."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -112,7 +112,7 @@ _WORKER_LOOP = "_worker_loop"  # main function of a data worker, in torch/utils/
 
 
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
-    """Return the data worker of a rank that runs the user's own code, and its stack.
+    """Return the process id and the stack of the data worker in a rank that runs user code.
 
     Workers that run no user code wait for their next batch. Without py-spy, the result is empty.
     """

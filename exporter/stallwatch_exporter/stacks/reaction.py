@@ -186,7 +186,7 @@ def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send a signal (0 only checks) to a process; return whether the process exists."""
+    """Send a signal to a process (signal 0 only checks it); return whether the process exists."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
         return True
@@ -206,7 +206,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables for the user's command; the value of an unknown fact is empty."""
+    """Return the environment variables for the user's command. The variables of unknown facts are empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,

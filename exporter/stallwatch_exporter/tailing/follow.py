@@ -56,7 +56,7 @@ def tail_files(
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,
 ) -> int:
-    """Watch files until Ctrl-C, until no file grows for `until_idle` seconds, or with `once` to their end.
+    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
 
     The existing content of the files is history: the agent learns the thresholds from it, and prints a
     summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A

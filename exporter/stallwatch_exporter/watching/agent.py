@@ -226,7 +226,7 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # read first, because they name the modules that records count
+        events = list(self._probing.events())  # read first: events name the modules that records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -248,7 +248,7 @@ class Agent:
         others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
         self._intake.update_ranks(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
-        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
+        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks continues
             self._progress.ended(now)
             self.advance.seen(now)
         missing = self._intake.unlogged_lines(now, everything=everything)
@@ -259,8 +259,8 @@ class Agent:
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
         """Update the run's state; call this about once a second, with or without new lines.
 
-        While lines are unread, `read_until` is the time of the last line that was fed. The run is evaluated
-        as of that time, because later silence is only a delay of the agent.
+        While lines are unread, `read_until` is the time of the last line that ``feed`` received. The run is
+        evaluated as of that time, because later silence is only a delay of the agent.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until

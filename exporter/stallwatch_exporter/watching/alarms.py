@@ -91,7 +91,7 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        # Maps each rule that changes once memory readings are known to its new rule.
+        # Maps a rule to the rule that replaces it once memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which steps were first found slow
@@ -106,7 +106,7 @@ class Alarms:
         self._harmful: dict[str, int] = {}  # number of consecutive harmful evaluations, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # number of matches before the agent started, by rule
-        self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
+        self._unknown_past = 0  # number of unknown exceptions before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
         """Add the matches of fatal causes, to report them once all lines of the failure have arrived."""

@@ -113,7 +113,8 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Check the paths that ranks announce; call ``look`` about once a second to get their faults."""
+    """Check the paths that ranks announce; call ``look`` about once a second to get the faults in these
+    paths."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin

@@ -17,7 +17,7 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import contains_message
 
-#: A critical problem that opens this long after the last one, with steps between them, begins a new episode.
+#: Minimum seconds between two critical problems of separate episodes, if the run made steps in between.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
 # Resolutions, worst first: the worst resolution of a problem becomes the resolution of its episode.
@@ -94,7 +94,7 @@ class Episodes:
                 self._episodes.append(episode)
         before = episode.troubles.get(trouble.id)
         episode.troubles[trouble.id] = trouble
-        if not episode.closed:  # otherwise, a warning outlived its episode
+        if not episode.closed:  # a warning can outlive its closed episode
             episode.changed = True
             self.note(episode, trouble, before)
 

@@ -112,7 +112,7 @@ class AgentLoop:
 
 
 class LogReader:
-    """Open the agent in its thread, feed it from `queue`, and return its diagnosis at the end."""
+    """Open the agent in a thread, pass it the output in `queue`, and return its diagnosis at the end."""
 
     def __init__(
         self,

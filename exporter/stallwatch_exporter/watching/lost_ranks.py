@@ -171,7 +171,7 @@ class RankExits:
 
 
 _LAST_PHASES = ("save", "idle")
-_ERROR_SECONDS = 45.0  # an unknown exception is reported after 30 seconds without a line
+_ERROR_SECONDS = 45.0  # longer than the 30 seconds of silence after which an unknown exception is reported
 _BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its process ends
 
 

@@ -165,7 +165,7 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
 
 
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
-    """Return the seconds to add to the file's timestamps, so that the last one is the modification time.
+    """Return the shift in seconds that makes the file's last timestamp equal to its modification time.
 
     The result never moves the last timestamp after `now`, because a file server's clock can be ahead.
     """

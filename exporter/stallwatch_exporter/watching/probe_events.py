@@ -62,7 +62,7 @@ class Invalidations:
         self._named: dict[int, Match] = {}
 
     def named(self, event: Mapping[str, Any], number: int) -> None:
-        """Remember the modules that a ``trace-cache`` event names."""
+        """Store the modules that a ``trace-cache`` event names."""
         how, rank = event.get("how"), event.get("rank")
         if how not in ("mismatch", "short") or not isinstance(rank, int):
             return
@@ -188,7 +188,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run; called after a run has failed."""
+    """Return matches for failures that these versions cause in any run; call this after a run has failed."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

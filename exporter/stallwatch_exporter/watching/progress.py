@@ -18,7 +18,7 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a snapshot
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; only snapshots use forwards
 _LATE = 5.0  #: if a step is logged this many seconds after the ranks' last step, it counts something else
 _SILENT = 30.0  #: after this many seconds without reports, ranks may have lost their probes; use the log
 
@@ -263,7 +263,8 @@ class Advance:
         if tracker.attempt != self._attempt:
             self._attempt, self._step_at = tracker.attempt, None
         if step != self._step:
-            # The records of a rank's first second arrive after the log lines of the same steps.
+            # Do not count steps twice: the records of a rank's first second arrive after the log lines of the
+            # same steps.
             self._metrics.progress(step, tracker.total_steps, counted=tracker.repeats)
             before, self._step = self._step, step
             made = 0 if step is None or before is None or tracker.repeats else step - before

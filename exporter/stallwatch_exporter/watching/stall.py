@@ -33,15 +33,15 @@ class StallState(msgspec.Struct, frozen=True):
     seconds: float  #: length of the quiet period
     threshold: float
     episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
-    learning: bool = False  #: the threshold is the default, because the run's own durations are not known yet
-    at_floor: bool = False  #: the threshold is the minimum that the settings allow
+    learning: bool = False  #: true while the threshold is a default, before the run's durations are known
+    at_floor: bool = False  #: true if the threshold is the minimum that the settings allow
 
 
 class Over(msgspec.Struct, frozen=True):
     """Quiet period that ended by itself."""
 
     seconds: float
-    stalled: bool  #: the period was reported as a stall
+    stalled: bool  #: true if the period was reported as a stall
 
 
 class StallWatch:

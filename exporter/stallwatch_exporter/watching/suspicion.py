@@ -82,7 +82,8 @@ class Suspicion:
         """Handle the end of a quiet period, and learn how long waits at its call site can last."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # If a stall ended by itself, the next one at this site is reported after 1.5 times its duration.
+            # If a stall ended by itself, the next stall at its call site is reported after 1.5 times its
+            # duration.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)
@@ -131,7 +132,7 @@ class Suspicion:
             self._watch.observe(self._looked_at or now, state.phase)
             looks, self.ruling = self._looks, None  # keep the snapshots, because the wait continues
             self._begin()
-            self._looks = looks[-1:]  # the next snapshot is compared with this one
+            self._looks = looks[-1:]  # the next snapshot is compared with this snapshot
             return
         if state.stalled and judged.status != "stalled":
             return  # only a sign of life ends a reported stall
