@@ -45,7 +45,7 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run a shell command, and pass it the incident on standard input as JSON in this language.
+    """Run a shell command, and pass it the incident on standard input as JSON in `language`.
 
     If `folder` is not empty, the output is stored in this folder. A notice reports the exit status and the
     path of the output file.
@@ -105,7 +105,7 @@ def _write(pipe: IO[bytes], data: bytes) -> None:
 
 
 class _Output:
-    """Reader of a pipe that keeps the last output, in bounded memory."""
+    """Reader of a pipe, which keeps only the end of the output to limit the memory use."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe

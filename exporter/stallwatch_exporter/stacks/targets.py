@@ -160,7 +160,8 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Combine the output of ``stallwatch stacks --json`` from several hosts with torch's dumps."""
+    """Combine the output of ``stallwatch stacks --json`` from several hosts and torch's flight recorder
+    dumps."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)

@@ -38,7 +38,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 
 _SAVE_SECONDS = 5.0
-POSITIONS = "positions.json"  #: file in the run's folder with the current position in each file
+POSITIONS = "positions.json"  #: file in the run's folder with the position in each followed file
 
 
 def tail_files(

@@ -14,8 +14,7 @@ _MAGIC = "*?["
 
 
 class TailSet:
-    """Files that match `patterns`, which are paths, globs (including ``**``), or folders with ``*.log``
-    files."""
+    """Files that match `patterns`: paths, globs (including ``**``), or folders with ``*.log`` files."""
 
     def __init__(
         self,

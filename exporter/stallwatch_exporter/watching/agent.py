@@ -112,7 +112,7 @@ class Agent:
         self._first_rank: int | None = None  # the lowest rank on this host, if known
         self._news = False  # true if new input has arrived since the last diagnosis
         self._line_at: float | None = None  # time of the last line; None once a silence was examined
-        self._stall: StallState | None = None  # state of the stall at the last check, if the run is stalled
+        self._stall: StallState | None = None  # state of the current stall at the last check, if any
         self._responded = False  # true if the user's action for this stall was started
         self._looked_at = 0.0
         self._size = Stats()

@@ -37,7 +37,7 @@ NO_RANKS: Processes = {}
 
 
 class LostRank(msgspec.Struct, frozen=True):
-    """Rank with a process that ended while other ranks continue."""
+    """Rank whose process ended while other ranks continue."""
 
     rank: int
     since: float  #: Unix seconds since which the rank has been missing

@@ -67,8 +67,7 @@ class StallWatch:
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
         """Record a sign of progress, such as a step, a batch of an evaluation, or a new phase.
 
-        The wait before the sign counts for the phase in which the run was, not for a phase that the run
-        enters.
+        The wait before the sign belongs to the run's previous phase, even if the sign begins a new phase.
         """
         waited = time - self.last_sign
         if self._ruled is not None or self._stalled:
