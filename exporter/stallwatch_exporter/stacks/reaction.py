@@ -144,7 +144,7 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 ABORT, COMMAND = "abort", "command "
 GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL; torchrun waits as long for its ranks
-LOOK_PATIENCE_SECONDS = 5.0  #: limit for queries about processes, which usually take milliseconds
+LOOK_PATIENCE_SECONDS = 5.0  #: seconds before a query about a process is abandoned; most take milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -270,8 +270,7 @@ class Response:
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> threading.Thread | None:
-        """Start the policy's action for a stall; return the thread of the action, or ``None`` without an
-        action."""
+        """Start the policy's action for a stall; return the thread of the action, or ``None``."""
         command, folder = self.evidence.command, str(self._path) if self._path else ""
         work: Callable[[], None]
         if self._policy.startswith(COMMAND):

@@ -160,8 +160,7 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Combine the output of ``stallwatch stacks --json`` from several hosts and torch's flight recorder
-    dumps."""
+    """Combine output of ``stallwatch stacks --json`` from several hosts with dumps of torch's recorder."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)

@@ -113,8 +113,7 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Check the paths that ranks announce; call ``look`` about once a second to get the faults in these
-    paths."""
+    """Check the paths that ranks announce; call ``look`` about once a second to get their faults."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin
