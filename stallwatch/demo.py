@@ -1,7 +1,7 @@
 """Implement ``stallwatch demo``: replay a recorded real stall under ``stallwatch run``.
 
-The demo starts the same processes that users run: the dashboard and ``stallwatch run``, with a state folder
-and a chat that are set by environment variables. Only the chat is specific to the demo.
+The demo starts the same processes that users run: the dashboard and ``stallwatch run``. Environment variables
+set their state folder and their chat. Only the chat is specific to the demo.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STORY = {
     "failed": "The run is over; its ending and the diagnosis are above.",
     "finished": "The run is over; its ending and the diagnosis are above.",
 }
-_MARK = "_STALLWATCH_DEMO"  # environment variable that marks all children
+_MARK = "_STALLWATCH_DEMO"  # environment variable that marks all child processes
 
 
 class CannotStart(Exception):
@@ -75,7 +75,7 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
     try:
-        # SIGTERM and a closed terminal are handled like Ctrl-C, so that every child is ended.
+        # Handle SIGTERM and a closed terminal like Ctrl-C, so that all child processes end.
         with (
             handling(_leave, signal.SIGTERM, signal.SIGHUP),
             chat_endpoint(show.block) as chat,
@@ -105,7 +105,7 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
 
 
 class _Screen:
-    """Prints complete blocks of text that the training's output cannot interrupt."""
+    """Printer of complete blocks of text, which the training's output cannot interrupt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -130,7 +130,7 @@ class _Screen:
 
 
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
-    """Return the command line that replays a recording, and the exit code that it should have."""
+    """Return the command line that replays a recording, and the expected exit code."""
     if not speed > 0:
         raise CannotStart(f"--speed must be above 0, not {speed:g}")
     folders = [recording] if recording else list(_RECORDINGS)
@@ -231,7 +231,7 @@ def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
 
 
 def _free_port(first: int) -> int:
-    """Return the first free port from `first` on. If `first` is 0, the system chooses a port."""
+    """Return the first free port, starting at `first`. If `first` is 0, the system chooses a port."""
     for port in range(first, min(first + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -260,9 +260,9 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 class Children:
     """A context manager that starts processes.
 
-    At the end of the block, it ends them and all their descendants. An environment variable identifies
-    descendants, because torchrun's ranks have their own sessions, and a process is no longer in the tree if
-    its parent died.
+    At the end of the block, the context manager ends the processes and all their descendants. An environment
+    variable identifies descendants, because torchrun's ranks have their own sessions, and a process whose
+    parent has died is no longer in the process tree.
     """
 
     def __init__(self, patience: float = 8.0) -> None:
@@ -288,16 +288,16 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A second Ctrl-C must not leave children behind.
+        # A second Ctrl-C must not leave child processes running.
         with handling(lambda *_: None, signal.SIGINT, signal.SIGTERM):
             self.end()
 
     def end(self) -> None:
-        """Interrupt all children, newest first. Terminate and finally kill those that do not end in time."""
+        """Interrupt all child processes, newest first. Terminate and finally kill those that remain."""
         for child in reversed(self._started):
             if child.poll() is None:
-                # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints how it
-                # ended.
+                # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints the
+                # ending.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGINT)
         psutil.wait_procs(self._family(), timeout=self._patience / 2)

@@ -154,7 +154,7 @@ def _limit_exit(code: int) -> None:
     """Exit with `code` after a time limit, even if threads of libraries are still running.
 
     The interpreter would wait for these threads at exit. A thread that could not start because of a lack of
-    memory never ends. Scripts can depend on the exit code, which can be that of a training run.
+    memory never ends. The exit code can be the exit code of a training run, on which scripts depend.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(code))

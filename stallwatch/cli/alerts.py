@@ -159,8 +159,8 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     """
     config = app.config(hides_notifications)
     run = run_named(opened(config)[0], run) if run else None
-    found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
-    found.sort(key=lambda one: -one.created_at)
+    found = [delivery for outbox in _outboxes(config) for delivery in outbox.deliveries(run, limit)]
+    found.sort(key=lambda delivery: -delivery.created_at)
     table = plain_table("when", "sent", "state", "tries", "chat", "title", "reason")
     for delivery in found[:limit]:
         sent = "" if delivery.sent_at is None else time.strftime("%H:%M:%S", time.localtime(delivery.sent_at))
@@ -235,7 +235,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
         late = time.monotonic() - deadline
         if late >= _FIRST_TRY_SECONDS:
             break
-        # Each sender tries once, even after the time limit, because loading the senders can take longer.
+        # Each sender tries once, even after the time limit, because loading the senders can exceed the limit.
         tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
         if late >= 0 and tried:
             break
@@ -246,15 +246,15 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     print_line(say("sent", language, count=sum(sender.sent for sender in senders)))
     left = _waiting(outboxes)
     now = time.time()
-    groups = Counter((one.name, _why(one, channels, now, language)) for one in left)
+    groups = Counter((delivery.name, _why(delivery, channels, now, language)) for delivery in left)
     for (chat, why), count in groups.items():
         print_notice(say("waiting", language, count=count, chat=chat, why=why))
-    if any(one.not_before <= now for one in left):
+    if any(delivery.not_before <= now for delivery in left):
         raise click.exceptions.Exit(1)
 
 
 def _waiting(outboxes: Sequence[Outbox]) -> list[Delivery]:
-    return [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
+    return [delivery for outbox in outboxes for delivery in outbox.deliveries(limit=_LISTED, state="waiting")]
 
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
@@ -265,7 +265,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
     from stallwatch_alerts.notice import fingerprint
 
     waiting = _waiting(outboxes) if named else []
-    chats = {one.channel: one.name for one in waiting if one.channel.startswith(named)}
+    chats = {message.channel: message.name for message in waiting if message.channel.startswith(named)}
     if len(chats) != 1:
         raise click.UsageError(say("drop-several" if chats else "drop-none", language, name=named))
     ((channel, chat),) = chats.items()
@@ -288,7 +288,7 @@ def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str)
 
 
 def _outboxes(config: Config) -> list[Outbox]:
-    """Return the outbox in the incident database and, if that is remote, also this host's own outbox."""
+    """Return the outbox in the incident database and, if this database is remote, also this host's outbox."""
     from stallwatch_alerts.delivery.outbox import Outbox
 
     store, _ = opened(config)

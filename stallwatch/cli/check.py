@@ -110,7 +110,7 @@ def check(
     if inputs.problems or config.problems:
         raise click.exceptions.Exit(_UNREADABLE)
     stops = ("fails", "likely") if strict else ("fails",)
-    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity in stops for one in found) else 0)
+    raise click.exceptions.Exit(_WILL_FAIL if any(finding.severity in stops for finding in found) else 0)
 
 
 def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:

@@ -35,12 +35,12 @@ class Inputs:
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on readable files that cannot be parsed
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: for readable files that cannot be parsed
     problems: list[str] = field(default_factory=list)  #: problems with files that cannot be read
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the package versions from a file, or of another or this Python; empty if unknown."""
+        """Return the package versions from a file, of another Python, or of this Python; empty if unknown."""
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -134,7 +134,7 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     return None
 
 
-#: Packages about which the checks have facts; other packages are ignored.
+#: Packages for which Stallwatch has checks; other packages are ignored.
 PACKAGES = (
     "accelerate",
     "deepspeed",
@@ -155,7 +155,7 @@ print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.di
 _FIND = """
 import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
-print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
+print(json.dumps({name: spec.origin for name, spec in found.items() if spec and spec.origin}))
 """
 SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source
 
@@ -199,12 +199,12 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
     """Return a function that returns the source of a module of one of the packages in ``SOURCES``.
 
-    The packages are those of the interpreter `python`, by default of this Python.
+    The packages are installed for the interpreter `python`, by default for this interpreter.
     """
     origins: dict[str, str] = {}
     if python is None:
         for name in SOURCES:
-            spec = importlib.util.find_spec(name)  # this imports nothing for a top-level package
+            spec = importlib.util.find_spec(name)  # for a top-level package, this imports nothing
             if spec is not None and spec.origin:
                 origins[name] = spec.origin
     else:

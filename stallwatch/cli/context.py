@@ -73,7 +73,8 @@ class Group(click.Group):
 
 
 _CHATS = ("alerts.urls", "alerts.routes")
-# Sections that configure notifications and their storage; "" is a mistake that may affect any section.
+# Sections that configure notifications and their storage. The key "" belongs to a mistake that may affect any
+# section.
 _NOTIFICATION_SECTIONS = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -115,9 +116,9 @@ def any_key(_key: str) -> bool:
 def hides_notifications(key: str) -> bool:
     """Return whether a mistake in this key can hide notifications or stored messages from the user.
 
-    This is for commands that list messages or send them manually. A mistake in a chat or a route does not
-    stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated to
-    notifications do not stop them, either.
+    Use this function for commands that list messages or send them manually. A mistake in a chat or a route
+    does not stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated
+    to notifications do not stop them, either.
     """
     return key not in _CHATS and key.partition(".")[0] in (*_NOTIFICATION_SECTIONS, UNREAD)
 
@@ -132,7 +133,7 @@ def setting_option(
 ) -> Callable[[_Command], _Command]:
     """Return a decorator that adds an option to a command. The option's value overrides a configuration key.
 
-    For a flag, `given` is the value that the flag stands for, if it is not ``True``.
+    For a flag, `given` is the value that the flag sets, if it is not ``True``.
     """
 
     def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -191,7 +192,7 @@ def print_notices(problems: Iterable[object]) -> None:
 def report_wrong_alerts(loaded: Config) -> bool:
     """Report unusable chat URLs, and routes with unknown rules or families; return whether there are any."""
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
-        return False  # usually, the imports below are unnecessary
+        return False  # avoid the imports below, which are usually unnecessary
     from importlib.util import find_spec
 
     from stallwatch.config.chats import misnamed, names_any, not_loaded, unusable

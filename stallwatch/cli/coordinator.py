@@ -40,7 +40,7 @@ def coordinator(app: App) -> None:
     from stallwatch_exporter.cluster.service import PORT, CoordinatorService
     from stallwatch_exporter.malloc_arenas import limit_malloc_arenas
 
-    limit_malloc_arenas()  # every agent that is connected has a thread
+    limit_malloc_arenas()  # every connected agent has its own thread
     config = app.config()
     join = join_settings(config)
     try:

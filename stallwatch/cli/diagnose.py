@@ -161,7 +161,7 @@ def diagnose(
     --strict or --json=2, the exit code is 3 if the log stops mid-run without an explanation, or has too
     little evidence.
     """
-    # numpy starts threads for its linear algebra, which use processor time while they wait for work.
+    # Disable the threads of numpy's linear algebra, which use processor time while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
@@ -194,10 +194,10 @@ def diagnose(
             # The exit code covers all jobs, even if only one is reported.
             found = [("", diagnosis)]
     several_jobs = not each and result.jobs
-    judged: Sequence[Diagnosis | JobSummary] = result.jobs if several_jobs else [one for _, one in found]
+    judged: Sequence[Diagnosis | JobSummary] = result.jobs if several_jobs else [run for _, run in found]
     problems += unread
     print_notices(problems)
-    if late := sum(one.stats.unread_files for _, one in found):
+    if late := sum(outcome.stats.unread_files for _, outcome in found):
         print_notice(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
@@ -232,7 +232,7 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the folder with a run's record, which is elsewhere if it did not fit into the state folder."""
+    """Return the folder of a run's record, which is elsewhere if the state folder had no space for it."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -245,11 +245,11 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
 
     If `strict`, also return 1 if the system stopped a run, and 3 if the outcome of a run is unknown.
     """
-    stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
-    if any(one.in_trouble for one in judged) or (strict and stopped):
+    stopped = [run for run in judged if run.verdict == "interrupted" and run.interrupted_by != "user"]
+    if any(run.in_trouble for run in judged) or (strict and stopped):
         return 1
     unknown = ("unfinished", "no-evidence", "no-training-log")
-    return _STRICT if strict and any(one.verdict in unknown for one in judged) else 0
+    return _STRICT if strict and any(run.verdict in unknown for run in judged) else 0
 
 
 def _form(**options: bool) -> str | None:
@@ -345,7 +345,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command line that reports another job, if possible one with a problem, otherwise the newest.
+    """Return a command line that reports another job: the newest with a problem, or else the newest.
 
     ``options`` are the options of this call that change the report.
     """
@@ -370,7 +370,8 @@ def _shell(options: Sequence[str], paths: Sequence[str]) -> str:
     from stallwatch_rules.report.clean import clean_path
 
     words = [*options, *(["--"] if any(path.startswith("-") for path in paths) else []), *paths]
-    # Control and unprintable characters cannot be copied from a terminal; a secret is never shown.
+    # Suggest no command with control or unprintable characters, which cannot be copied from a terminal, or
+    # with a secret.
     if any(clean_path(word) != word or not word.isprintable() for word in words):
         return ""
     return shlex.join(["stallwatch", "diagnose", *words])

@@ -90,7 +90,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = incidents_named(store, name)
-        # Prometheus alerts without an incident, which the relay sent.
+        # The name can also identify Prometheus alerts without an incident, which the relay sent.
         alerts = people.acknowledge_alerts(name)
         for alert in alerts:
             print_line(say("acknowledged", language, incident=alert))
@@ -204,7 +204,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
     """Open the incident database and the users' responses in it; raise `ClickException` on failure."""
     store = open_incidents(config)
-    from stallwatch_alerts.people import OperatorActions  # late, because it needs an optional library
+    from stallwatch_alerts.people import OperatorActions  # imported late: it needs an optional library
 
     return store, OperatorActions(store.engine)
 
@@ -244,7 +244,7 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 def _open_state(incident: Incident, home: Path) -> str:
     """Return the key of a text about the state of an open incident.
 
-    If the agents of its run in this state folder are gone, the incident is no longer watched.
+    If the run's agents in this state folder are gone, the incident is no longer watched.
     """
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
@@ -279,7 +279,7 @@ class NamedIncidents:
 def incidents_named(store: IncidentStore, name: str, *, single: bool = False) -> NamedIncidents:
     """Return the incident with this id, or the relevant incidents of the run with this name.
 
-    These are the incidents that are open or were never resolved. If `single`, return at most one incident.
+    Relevant incidents are open or were never resolved. If `single`, return at most one incident.
     """
     exact = store.get(name)
     if exact is not None:
@@ -291,7 +291,9 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.
-    relevant = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_final_incident)
+    relevant = tuple(
+        each for each in of_run if each.status == "open" or each.unwatched or each.is_final_incident
+    )
     if single:
         return _chosen(relevant or of_run)
     return NamedIncidents(relevant) if relevant else NamedIncidents(over=tuple(of_run))
@@ -304,14 +306,14 @@ def run_named(store: IncidentStore, name: str) -> str:
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """Return the run with this name or, if there is none, the runs whose incident ids start with it."""
+    """Return the run with this name or, if there is none, the runs whose incident ids start with the name."""
     if not name or store.list(run=name, limit=1):
         return [name]
-    return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
+    return list(dict.fromkeys(incident.run for incident in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the incident if it is the only one, or the only open one; otherwise return the ids of all."""
+    """Return the only incident, or the only open incident; if neither exists, return the ids of all."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:

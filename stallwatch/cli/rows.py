@@ -123,7 +123,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
 
     from stallwatch_rules.text.display import iso
 
-    counted = Counter((one.bucket(every), one.rule) for one in found)
+    counted = Counter((match.bucket(every), match.rule) for match in found)
     for (start, rule), count in sorted(
         counted.items(), key=lambda item: (item[0][0] is None, item[0][0] or 0, item[0][1])
     ):

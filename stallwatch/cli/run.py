@@ -105,7 +105,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         raise click.exceptions.Exit(_unwatched(command)) from None
     from stallwatch_exporter.running.command import reporting
 
-    with reporting():  # SIGTERM must not lose the last messages
+    with reporting():  # SIGTERM must not prevent the last messages
         try:
             code = watched()
         finally:

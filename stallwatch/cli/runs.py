@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
-#: The state of a run is the first of these states that one of its hosts has.
+#: The state of a run is the first state in ``_WORST`` that one of its hosts has.
 _SILENT = ("gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "unwatched", "finished")
 _SHOWN = {"gone": "agent gone", "stale": "agent gone", "unwatched": "not watched"}
@@ -60,7 +60,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Return the record of a run. If a full disk kept the end out of it, take the end from the incidents."""
+    """Return a run's record. If a full disk prevented storing the end, take the end from the incidents."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -74,27 +74,27 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """Return the row of a run for the table. It combines the records of all the run's agents."""
+    """Return the table row of a run, which combines the records of all agents of the run."""
     from stallwatch_exporter.runs.run_state import state_of
     from stallwatch_rules.locale import duration_text
     from stallwatch_rules.text.redact import redact
 
-    states = [(state_of(one, time.time()), one) for one in infos]
+    states = [(state_of(info, time.time()), info) for info in infos]
     state, info = min(states, key=lambda each: _WORST.index(each[0]))
-    silent = [one for known, one in states if known in _SILENT]
-    reporting = [one for one in infos if one.ended_at is None and one not in silent]
+    silent = [each for known, each in states if known in _SILENT]
+    reporting = [each for each in infos if each.ended_at is None and each not in silent]
     ending = _ending(info)
     if silent and info.ended_at is None:
-        last = (min if reporting else max)(silent, key=lambda one: one.updated_at)
+        last = (min if reporting else max)(silent, key=lambda each: each.updated_at)
         ending = (
             f"{f'{last.host_in_run} ' if reporting else ''}not heard of since {local_time(last.updated_at)}"
         )
-    started = min(one.started_at for one in infos)
-    ended = time.time() if reporting else max(one.ended_at or one.updated_at for one in infos)
-    metrics = next((one.endpoint for one in reporting if one.endpoint), "-")
-    if any(one.partial or one.gaps for one in infos):
+    started = min(each.started_at for each in infos)
+    ended = time.time() if reporting else max(each.ended_at or each.updated_at for each in infos)
+    metrics = next((each.endpoint for each in reporting if each.endpoint), "-")
+    if any(each.partial or each.gaps for each in infos):
         ending += ", partial record"
-    hosts = dict.fromkeys(one.host_in_run for one in infos)
+    hosts = dict.fromkeys(each.host_in_run for each in infos)
     where = f"{len(hosts)} hosts" if len(hosts) > 1 else next(iter(hosts))
     shown, lasted = _SHOWN.get(state, state), duration_text(max(0.0, ended - started))
     return redact(name), shown, local_time(started), lasted, ending, metrics, where

@@ -39,7 +39,8 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-# Time that a warning waits if its impact depends on the next steps; a stall then shares its message.
+# Seconds for which a warning waits if its impact depends on the next steps. If a stall follows in this time,
+# one message reports both.
 _WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
 _PRELOAD_SECONDS = 3.0
@@ -129,12 +130,12 @@ class Destinations:
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Let the receivers of incidents do their periodic work. Call this if no agent does."""
+        """Let the receivers of incidents do their periodic work. Call this method if no agent does so."""
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
     def engine(self) -> Engine | None:
-        """Return a function that connects a run's agents through PostgreSQL, if that is the database."""
+        """Return a function that connects a run's agents through a PostgreSQL database, if configured."""
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -170,7 +171,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(self._home, time.time(), hand_on)
-        if self._chat is not None:  # without chats, an agent with chats does this
+        if self._chat is not None:  # without chats, leave this to an agent with chats
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(self._home, time.time(), hand_on)
 
@@ -234,7 +235,7 @@ def kept_line(path: Path, language: str) -> str:
 
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
     """Print on stderr how the command ended and, if there was a problem, the diagnosis."""
-    # If only the watching stopped, the ending of the command is unknown.
+    # If only the watching stopped, the command may still run, so its ending is unknown.
     print_notice(
         render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language)
     )
@@ -273,7 +274,7 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 
 
 class TerminalSink:
-    """Shows each incident on the terminal when it opens and when it resolves.
+    """Sink that shows each incident on the terminal when it opens and when it resolves.
 
     A separate thread writes, because a terminal that is paused with Ctrl-S must not stop the watching.
     """

@@ -23,7 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident can have, with those of packs that are not loaded."""
+    """Return the ids of all rules that an incident can have, including the rules of unloaded packs."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -42,7 +42,7 @@ def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
 
 
 def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
-    """Return an error for each family and rule in ``[[alerts.routes]]`` that the catalogue does not have."""
+    """Return an error for each family and rule in ``[[alerts.routes]]`` that is not in the catalogue."""
     routes = config["alerts.routes"] if names_any(config) else ()
     rules, families = known_rules(catalogue), sorted({page.family for page in catalogue.pages.values()})
     found = []
@@ -140,7 +140,7 @@ def connecting(config: Config, url: str) -> Channel:
         return open_channel(url)
     except ChannelError as error:
         advice = remedy(error.chat, error.code, config["ui.language"])
-        alone = all(one == url or _refused(one) is not None for *_, one in _placed(config))
+        alone = all(other == url or _refused(other) is not None for *_, other in _placed(config))
         parts = (str(error), advice, ", ".join(places(config, url)), _NO_DESTINATION if alone else "")
         message = "; ".join(filter(None, parts))
         raise ChannelError(message, chat=error.chat, code=error.code) from None
@@ -160,7 +160,7 @@ def _refused(url: str) -> ChannelError | None:
 
 def places(config: Config, url: str) -> list[str]:
     """Return the places that configure the URL: a file and line, or an environment variable, with the key."""
-    return [f"{place} ({key})" for place, key, one in _placed(config) if one == url]
+    return [f"{place} ({key})" for place, key, placed in _placed(config) if placed == url]
 
 
 def _placed(config: Config) -> Iterator[tuple[str, str, str]]:

@@ -41,7 +41,7 @@ def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> 
 
 
 def rule_folders(config: Config) -> list[Path]:
-    """Return the rule folders besides the packaged catalogue: first those of packs, then the user's own."""
+    """Return the rule folders other than the packaged catalogue: first the packs, then the user's folders."""
     from stallwatch_rules.pages.catalogue import folder_of_pack
 
     return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
@@ -62,7 +62,7 @@ def read_limits(config: Config, seconds: float | None = None) -> Limits:
 def mask_site_patterns(config: Config) -> None:
     """Make this process and its child processes mask text that matches ``[redact] patterns``."""
     if patterns := config["redact.patterns"]:
-        # The import is here because most configurations have no patterns.
+        # Import the module only if it is needed, because most configurations have no patterns.
         from stallwatch_rules.text.redact import use_site_patterns
 
         use_site_patterns(patterns)
@@ -72,7 +72,8 @@ def exporter_settings(config: Config) -> ExporterSettings:
     """Return the settings for ``stallwatch run`` and ``stallwatch tail``."""
     from stallwatch_exporter.settings import ExporterSettings
 
-    # Without a reserved port, a second run would use the relay's default port, which is the next number.
+    # Reserve the relay's port. Otherwise, a second run would use it, because it is the next port number by
+    # default.
     reserved = (config["relay.port"],)
     return settings_of(
         config,
@@ -103,7 +104,7 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Return whether the key controls access to the servers, which a mistake must not grant."""
+    """Return whether the key controls access to the servers. A mistake in it must not grant access."""
     return key.partition(".")[0] == "server"
 
 
@@ -143,7 +144,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
 
 
 def open_store(config: Config) -> IncidentStore:
-    """Open the incident database that is configured, by default the database in the state folder."""
+    """Open the configured incident database, which is in the state folder by default."""
     from stallwatch_alerts.store import IncidentStore
 
     url = config["alerts.incidents_url"]
@@ -151,7 +152,7 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Return the outbox of this host's agents, in a file of its own if the incident database is remote."""
+    """Return the outbox of this host's agents; it is a separate file if the incident database is remote."""
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 
@@ -168,11 +169,11 @@ def open_people(config: Config) -> OperatorActions:
 
 
 def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
-    """Return a function that finds out whether another process already notified a chat.
+    """Return a function that checks whether another process has already notified a chat.
 
-    The function opens the incident database on first use. It is for messages in the outbox of ``open_spool``.
-    If this outbox is in the incident database, messages about to be sent count as sent, and the function
-    considers only messages that a relay kept for later.
+    The function opens the incident database on first use. Call it for messages in the outbox of
+    ``open_spool``. If this outbox is in the incident database, messages about to be sent count as sent, and
+    the function considers only messages that a relay kept for later.
     """
 
     @cache

@@ -16,7 +16,7 @@ class Key:
 
     section: str
     name: str
-    kind: str  #: a kind of values in ``values.py``
+    kind: str  #: kind of the value, as defined in ``values.py``
     default: Any
     secret: bool = False
     choices: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "stallwatch.toml"
-# Other modules read these variables, so they are not misspelled keys.
+# Other modules read these variables, so do not report them as misspelled keys.
 _OTHER_VARIABLES = {
     "STALLWATCH_HOME",
     "STALLWATCH_CONFIG",
@@ -45,7 +45,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_PROBE",
     "STALLWATCH_PROBE_CLOCK",
     "STALLWATCH_PROBE_DIR",
-    # These are passed to an on_stall command (stallwatch_exporter/stacks/reaction.py).
+    # The agent sets the following variables for an on_stall command (stallwatch_exporter/stacks/reaction.py).
     "STALLWATCH_RUN",
     "STALLWATCH_RUN_FOLDER",
 }
@@ -122,7 +122,7 @@ def load(
     except ValueError as error:
         config.report("STALLWATCH_CONFIG", None, str(error), "name a file")
     else:
-        if named is not None:  # a missing file is an error if it was specified
+        if named is not None:  # a file that the user named must exist
             config.file = named
             _read_file(config, named)
         else:
@@ -138,11 +138,11 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a problem if the state folder is a file. It would otherwise look like a folder without runs."""
+    """Report a problem if the state folder is a file. This file would otherwise look like an empty folder."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
-    except OSError:  # for example, a folder without access; the code that uses it reports the reason
+    except OSError:  # for example, a folder without access; the code that uses the folder reports the reason
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, and the state needs a folder"
@@ -207,7 +207,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         return config.report(file, None, message, "name a file that can be read", UNREAD)
-    # If the file can configure chats, an error in its syntax loses them.
+    # If the file configures chats, a syntax error means that these chats get no messages.
     unread = UNREAD if _CHATS.search(data.decode("utf-8-sig", "replace")) else ""
     try:
         text = data.decode("utf-8-sig")
@@ -222,7 +222,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         if "routes" in message:  # two route tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
-    # The text can contain a number with thousands of digits, or deeply nested brackets.
+    # Reached if the text contains a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
@@ -267,7 +267,7 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Return whether the value contains routes, even under a misspelled name, so that none is lost."""
+    """Return whether the value contains routes, even under a misspelled name, so that no route is lost."""
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
@@ -284,7 +284,7 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
         (line_of_route(config, error.number, error.key) if isinstance(error, BadRoute) else None, error)
         for error in wrong
     ]
-    for line, error in sorted(placed, key=lambda one: one[0] or 0):
+    for line, error in sorted(placed, key=lambda found: found[0] or 0):
         if isinstance(error, BadRoute):
             effect = "until then all chats hear what it may be about; " if routes else ""
             config.report(file, line or at, f"alerts.routes{error}", effect + _remedy(key), key.full_name)
@@ -385,8 +385,8 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report a further problem if mistakes left no usable chat, because each may look like a small one."""
-    wrong = next((one for one in config.problems if one.loses_chats), None)
+    """Report another problem if mistakes left no usable chat, because each mistake alone may seem minor."""
+    wrong = next((problem for problem in config.problems if problem.loses_chats), None)
     if wrong is None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
@@ -407,11 +407,11 @@ def _report_no_chats(config: Config) -> None:
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
     """Report a name at the top level of the file that is not the name of a section."""
     line, chats = line_of(config, name), _names_chats({name: value})
-    several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+    several = isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
     tables = several or isinstance(value, dict)
     if key := _key_like(name, value, tables):
         sections = _sections_with(key)
-        places = " or ".join(f"[[{one}.{key}]]" if tables else f"[{one}]" for one in sections)
+        places = " or ".join(f"[[{section}.{key}]]" if tables else f"[{section}]" for section in sections)
         meant = f"{sections[0]}.{key}" if len(sections) == 1 else ""
         written = name if name == key else f"{key} (not {name})"
         remedy = f"write {places}" if tables else f"write {written} below a line {places}"

@@ -29,7 +29,7 @@ class BadRoute(BadValue):
 
 
 def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
-    """Return the routes in the order of the file, and all problems that were found in them.
+    """Return the routes in the order of the file, and all problems in the routes.
 
     A route with a mistake is ``broken``: all incidents that match its readable conditions are sent to all
     chats, because too many receivers are better than no receiver.
@@ -52,7 +52,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """Reads one table of a route, and continues after a mistake, so that all are reported together."""
+    """Reader of one route's table. It continues after a mistake, to report all mistakes together."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []
@@ -172,7 +172,7 @@ def _zone(name: str) -> ZoneInfo:
 
 @cache
 def _zones() -> tuple[str, ...]:
-    return tuple(sorted(available_timezones()))  # this reads the folder of the time zone database
+    return tuple(sorted(available_timezones()))  # cached: reads the folder of the time zone database
 
 
 def _quoted(value: Any) -> str:

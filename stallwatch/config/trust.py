@@ -20,7 +20,7 @@ from typing import BinaryIO
 from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
-_MOST_LINKS = 40  # Linux follows the same number of links
+_MOST_LINKS = 40  # maximum number of symbolic links to follow, as in Linux
 _MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its content
 
 
@@ -33,7 +33,7 @@ def read_if_trusted(path: Path) -> bytes:
     if not hasattr(os, "geteuid"):  # Windows
         return path.read_bytes()
     with _opened(path) as file:
-        # An open file stays the same even if the file at its path is replaced, so the two are compared after
+        # An open file stays the same even if the file at its path is replaced, so compare the two after
         # opening.
         status = os.fstat(file.fileno())
         reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
@@ -49,7 +49,7 @@ def read_if_trusted(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file for reading. If it is a pipe without a writer, do not wait for one."""
+    """Open a file for reading, but do not wait for a writer if the file is a pipe."""
     waits = getattr(os, "O_NONBLOCK", 0)
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))
 
@@ -74,7 +74,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Follow symbolic links; yield the folder of each path on the way, and the status of the link."""
+    """Follow symbolic links; yield the folder of each path on the way, and the status of each link."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -147,7 +147,7 @@ def _is_alone(uid: int, gid: int) -> bool:
         return False
     if (group.gr_gid, group.gr_name) != (owner.pw_gid, owner.pw_name) or set(group.gr_mem) - {owner.pw_name}:
         return False
-    return all(one.pw_name == owner.pw_name for one in pwd.getpwall() if one.pw_gid == gid)
+    return all(user.pw_name == owner.pw_name for user in pwd.getpwall() if user.pw_gid == gid)
 
 
 def _account(uid: int) -> str:
@@ -187,7 +187,7 @@ def trusted_files() -> dict[str, str]:
 
 
 def trust(path: Path) -> Path:
-    """Add a file to the trusted files until it changes; return the path under which the list stores it.
+    """Trust a file until it changes; return the path under which the list of trusted files stores it.
 
     Raises `OSError` if the file cannot be read, and `Untrusted` if it is too large, or if other accounts can
     write the list.
@@ -204,7 +204,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Remove a file from the trusted files; return whether it was one of them."""
+    """Remove a file from the trusted files; return whether the file was trusted."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from stallwatch.config.keys import Key
 from stallwatch_exporter.settings import user_path
 
-# A comma inside an Apprise URL is part of the URL; a comma or blank before the next scheme separates URLs.
+# A comma inside an Apprise URL is part of the URL; a comma or whitespace before the next scheme separates
+# URLs.
 _BETWEEN_URLS = re.compile(r"(?<![,\s])[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _AROUND_URLS = ", \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
@@ -66,9 +67,9 @@ def example(key: Key) -> str:
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
-    """Return a list without its unusable entries, and a problem for each of these.
+    """Return the usable entries of a list, and a problem for each unusable entry.
 
-    A wrong chat must not disable the other chats. A value that is not a list is unchanged.
+    An unusable chat must not disable the other chats. A value that is not a list is returned unchanged.
     """
     if not isinstance(value, list) or _KINDS[key.kind].wanted != _LIST:
         return value, []
@@ -144,7 +145,7 @@ def _reaction(text: str) -> str:
 
 
 def _web(text: str) -> str:
-    """Check a web address, which can be empty. Errors do not quote it, because it can contain a secret."""
+    """Check a web address, which can be empty. Errors do not quote the address; it can contain a secret."""
     if text and not re.match(r"https?://[^/?#\s]+\S*$", text, re.IGNORECASE):
         raise BadValue("must be an address that begins with http:// or https://")
     return text
@@ -174,7 +175,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def did_you_mean(near: str) -> str:
-    """Return a question about the nearest name, with a blank after it; empty if there is no such name."""
+    """Return a question about the nearest name, followed by a space; empty if there is no such name."""
     return f"did you mean {near}? " if near else ""
 
 

@@ -32,7 +32,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
-    """Reports the steps, losses and phases of Lightning's Trainer.
+    """Callback that reports the steps, losses and phases of Lightning's Trainer.
 
     `name` is the name of the run if no agent watches it.
     """
@@ -45,13 +45,13 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Install the hooks in the process that trains.
 
-        A strategy that spawns its ranks pickles the callbacks earlier.
+        The hooks cannot be installed earlier, because a strategy that spawns its ranks pickles the callbacks.
         """
         hook(self._name)
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Set the number of steps to the trainer's, which is not 0 if the training is resumed."""
+        """Start with the trainer's number of steps, which is not 0 if the training is resumed."""
         current = probe()
         self._step = trainer.global_step
         current.reported_by_user = True
@@ -76,7 +76,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Report that the run is in an evaluation, which can also be an evaluation before the training."""
+        """Report an evaluation. It can also take place before the training."""
         probe().phase("eval")
 
     on_test_batch_start = on_validation_batch_start

@@ -36,7 +36,7 @@ def _training_goes_on(without: str) -> Iterator[None]:
 
 
 def api() -> Any:
-    """Return the module ``probe.api`` that is already loaded, because a process must have only one probe."""
+    """Return the loaded module ``probe.api``, or import it. A process must have only one probe."""
     loaded = sys.modules.get("stallwatch_probe.api")
     if loaded is not None:
         return loaded
@@ -48,13 +48,13 @@ def api() -> Any:
 
 
 def probe(name: str | None = None) -> Probe:
-    """Return the probe of this process. Without an agent, create one whose numbers this process serves."""
+    """Return this process's probe. Without an agent, create a probe whose numbers this process serves."""
     global _begun
     module = api()
     current: Probe = module.current()
     alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
     if alone and not _begun:
-        _begun = True  # set even after a failure, so that steps do not retry
+        _begun = True  # set even after a failure, so that later steps do not retry
         with _training_goes_on("no metrics of this rank"):
             module.use(_alone(module, name))
         current = module.current()
@@ -87,7 +87,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
 
 class TrainingRun:
-    """Reports the steps and phases of a training loop. Methods are fast, and never raise or wait."""
+    """Reporter of a training loop's steps and phases. Its methods are fast, and never raise or wait."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe

@@ -1,1 +1,1 @@
-"""Collect the evidence at a stall: the stacks of each local rank, queried after the incident opened."""
+"""Collect the evidence for a stall: take snapshots of the stacks of all local ranks."""

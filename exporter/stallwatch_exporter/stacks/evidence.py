@@ -23,7 +23,8 @@ NO_RANK = (
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
 NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
-PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the kernel may never return
+#: Seconds before a snapshot is abandoned; a process that is stuck in the kernel may never answer.
+PATIENCE_SECONDS = 30.0
 
 
 class LookResult(msgspec.Struct, frozen=True):
@@ -31,12 +32,12 @@ class LookResult(msgspec.Struct, frozen=True):
 
     answers: list[RankAnswer]  #: empty if this host has no ranks
     stacks: StallStacks | None = None
-    suspended: bool = False  #: the whole command is stopped, or frozen by its control group
+    suspended: bool = False  #: true if the command's control group is frozen or all its processes stopped
     unanswered: str = ""  #: reason why no rank could be queried
 
 
 class Evidence:
-    """Snapshots of the ranks: `look` starts one, and `take` returns its result once it is available."""
+    """Take stack snapshots: `look` starts a snapshot, and `take` returns its result once it is available."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Evidence:
     ) -> None:
         self.command: int | None = None  #: id of the process that `stallwatch run` started
         self._rings = rings
-        self._folder = folder  # None if nothing is written
+        self._folder = folder  # folder for the file with the stacks; None if no file is written
         self._run = run
         self._notice = notice
         self._clock = clock
@@ -59,7 +60,7 @@ class Evidence:
 
     @property
     def possible(self) -> bool:
-        """Return whether a process to query may exist, without searching for it."""
+        """Return whether there may be a process to query. This property does not search for processes."""
         return self._rings is not None or self.command is not None
 
     @property
@@ -68,7 +69,7 @@ class Evidence:
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Start a snapshot and return immediately; `progressed` is whether a rank completed steps.
+        """Start a snapshot and return immediately; `progressed` is true if a rank has completed steps.
 
         A snapshot without a result after `PATIENCE_SECONDS` is abandoned.
         """
@@ -83,7 +84,7 @@ class Evidence:
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:
-        """Return the result of the current snapshot, only once; ``None`` if there is no result yet."""
+        """Return the result of the current snapshot, but only once; ``None`` if there is no result yet."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
@@ -107,7 +108,8 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if not progressed:  # a program without steps can be anything, so query only ranks
+            # A program without steps may not be a training run, so query only ranks with a probe.
+            if not progressed:
                 ranks = [rank for rank in ranks if rank.ring is not None and rank.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)

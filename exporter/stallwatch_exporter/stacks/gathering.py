@@ -17,11 +17,11 @@ from stallwatch_rules.stacks.rank_activity import activity_of_rank
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Condition, RankAnswer
 
-ANSWER_SECONDS = 2.0  #: seconds that the answering thread in the rank can take
-COLLECTIVES_SECONDS = 1.0  #: seconds that torch's flight recorder can take, from the first answer
-SIGNAL_SECONDS = 1.5  #: seconds that faulthandler can take
-SPY_SECONDS = 10.0  #: seconds that py-spy can take
-WORKERS_SECONDS = 1.5  #: seconds that all workers of one rank's data loader can take together
+ANSWER_SECONDS = 2.0  #: seconds to wait for the stacks from the probe's thread in each rank
+COLLECTIVES_SECONDS = 1.0  #: seconds to wait for the data of torch's flight recorder, after the stacks
+SIGNAL_SECONDS = 1.5  #: seconds to wait for the dump that faulthandler writes
+SPY_SECONDS = 10.0  #: seconds to wait for each py-spy process
+WORKERS_SECONDS = 1.5  #: seconds to wait for all workers of one rank's data loader together
 _LOOK_SECONDS = 0.02
 _SPIES = 4
 
@@ -30,17 +30,17 @@ _Waiting = TypeVar("_Waiting")
 
 
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
-    """Query each rank; a rank that cannot be queried raises no error.
+    """Query each rank and return the answers; a rank that cannot be queried causes no error.
 
-    If the thread of a rank does not answer, a signal makes faulthandler write the stacks. If there is no such
-    thread, py-spy reads the stacks, if it is installed. Otherwise, the signal is sent only with `interrupt`,
-    because a program in ``signal.pause()`` continues after a signal.
+    If the probe's thread in a rank does not answer, a signal makes faulthandler write the stacks. If the rank
+    has no such thread, py-spy reads the stacks, if it is installed. In all other cases, the signal is sent
+    only if `interrupt` is true, because a signal ends a program's wait in ``signal.pause()``.
     """
     pairs = [(rank, RankAnswer(rank.rank, rank.pid, condition=_condition(rank))) for rank in ranks]
     probed = [
         (rank, record) for rank, record in pairs if rank.ring and record.condition in ("alive", "blocked")
     ]
-    query = str(time.monotonic_ns())  # equal in all processes of this host
+    query = str(time.monotonic_ns())  # the monotonic clock is the same in all processes of this host
     queried = [(rank, record) for rank, record in probed if rank.ring and queries.send(rank.ring, query)]
     wait_for(queried, lambda pair: _take_answer(*pair, query), ANSWER_SECONDS)
     answered = [pair for pair in queried if pair[1].origin]
@@ -50,7 +50,8 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAn
     _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
     for rank, record in queried:
         if record.origin == "signal":
-            # The thread got the query. If it answers late, no call holds the rank's interpreter lock.
+            # The probe's thread received the query. If its answer arrives late, no call holds the rank's
+            # interpreter lock.
             record.locked_out = not _take_answer(rank, record, query)
     _from_outside(_silent(pairs))
     _look(pairs)
@@ -129,7 +130,7 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Do not use an executor, which waits for its threads at exit, because py-spy may be impossible to kill.
+    # Do not use an executor: it waits for its threads at exit, but py-spy may be impossible to kill.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:
@@ -139,7 +140,7 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """Add what the kernel reports about each rank, such as whether it is blocked or waits for a lock.
+    """Add the kernel's facts about each rank, such as whether the rank is blocked or waits for a lock.
 
     Call this function last, so that a rank that was blocked only briefly has time to continue.
     """
@@ -151,7 +152,7 @@ def _look(pairs: _Pairs) -> None:
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and rank.ring is not None and queries.has_left(rank.ring):
-            record.condition = "ended"  # only the process remains, until torch and the kernel end it
+            record.condition = "ended"  # the program has ended, and only its process still shuts down
         if record.condition == "ended":
             record.left = rank.ring is not None and queries.has_left(rank.ring, well=True)
         else:

@@ -20,7 +20,8 @@ from stallwatch_exporter.stacks.processes import condition, family
 from stallwatch_rules.text.lazy import lazy
 
 _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
-# In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has its own RANK.
+# Recognize launchers by name: in clusters that number their pods (Kubeflow's PyTorchJob), a launcher also has
+# a RANK.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
@@ -35,14 +36,14 @@ class LocalRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     started: float  #: Unix seconds of the start of the process, or of the creation of its ring
-    ring: Path | None = None  #: path of the ring, which can be missing; the probe answers next to this path
+    ring: Path | None = None  #: path of the ring, which may not exist; the probe's answers are next to it
     ended: bool = False
 
 
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
-    """Return one process for each rank, in the order of ranks.
+    """Return one process for each rank, sorted by rank.
 
-    The process has a ring in the folder `rings`, or is a descendant of the process `command`.
+    Each process has a ring in the folder `rings`, or is a descendant of the process `command`.
     """
     probed = _named(rings, ".ring") if rings is not None else []
     bare = _without_ring(command, {process.pid for process in probed})
@@ -62,9 +63,10 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0; empty if it has several, or only launchers.
+    """Return the command's only Python program as rank 0, or an empty list if there is not exactly one.
 
-    Processes that this program started itself, such as workers of a data loader, do not count.
+    Launchers do not count. Processes that the program itself started, such as workers of a data loader, do
+    not count either.
     """
     found = []
     for process in family(command):
@@ -78,8 +80,8 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a single Python program that does not belong to a larger job.
 
-    It may belong to a larger job if a launcher set a rank or a size for it, or if it has children (workers,
-    ``ssh``).
+    The program may belong to a larger job if a launcher set its rank or its world size, or if it has child
+    processes, such as workers or ``ssh``.
     """
     try:
         pythons = [process for process in family(command) if _is_python(process)]
@@ -92,7 +94,7 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
 
 
 def is_launching(rings: Path | None, command: int | None) -> bool:
-    """Return whether the command is a launcher that has started nothing yet and waits for other nodes."""
+    """Return whether the command is a launcher that waits for other nodes and has not started any process."""
     try:
         members = family(command)
         launchers = [process for process in members if _is_launcher(process.pid)]
@@ -108,7 +110,7 @@ def _alone(folder: Path) -> list[LocalRank]:
     """Return the only Python program of the command; an empty list if there are several."""
     running = [process for process in _named(folder, SIGNAL) if not process.ended]
     running.sort(key=lambda process: process.started)
-    # A process that called ``exec`` has left files with the same process id.
+    # A process that called ``exec`` has several files with its process id, so keep only the newest file.
     alone = _outermost(list({process.pid: process for process in running}.values()))
     return alone if len(alone) == 1 else []
 
@@ -127,7 +129,7 @@ def _named(folder: Path, suffix: str) -> list[LocalRank]:
 
 
 def _without_ring(command: int | None, known: set[int]) -> list[LocalRank]:
-    """Return Python processes below the command that have a launcher's rank, but no probe."""
+    """Return the Python descendants of the command that have a rank from a launcher, but no probe."""
     found = []
     for process in family(command)[1:]:
         with contextlib.suppress(psutil.Error, OSError):  # the process ended, or belongs to another user
@@ -143,7 +145,7 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
-    """Return the ranks without launchers, and without workers that inherited their rank's number."""
+    """Return the ranks, except launchers and workers that inherited the number of their rank."""
     ranks = [rank for rank in ranks if not _is_launcher(rank.pid)]
     numbers = {rank.pid: rank.rank for rank in ranks}
     found = []
@@ -168,7 +170,7 @@ def launches(words: list[str]) -> bool:
 
 
 def rank_environ(pid: int) -> dict[str, str]:
-    """Return the environment at the start of a process; empty if it is unreadable or has ended."""
+    """Return the initial environment of a process; empty if it is unreadable or the process has ended."""
     return inspect_process(pid, psutil.Process.environ, {})
 
 

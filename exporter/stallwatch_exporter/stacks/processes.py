@@ -1,6 +1,7 @@
 """Read the state, the waits, the processor time, and the children of a process.
 
-The functions read files in Linux's ``/proc`` (proc(5)). If these are not readable, they return no facts.
+The functions read files in Linux's ``/proc`` (proc(5)). If a file is unreadable, the result is a default,
+such as ``None``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def family(command: int | None) -> list[psutil.Process]:
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
-    """Return whether the process is alive, stopped or blocked, or has ended."""
+    """Return the condition of the process: alive, stopped, blocked or ended."""
     status = _read(proc / str(pid) / "status")
     if status is None:
         return "ended" if proc.is_dir() else "alive"
@@ -41,7 +42,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int) -> str:
-    """Return the kernel function in which a process waits; empty if unreadable, as mostly without root."""
+    """Return the kernel function in which a process waits; empty if unreadable, as is usual without root."""
     stack = _read(PROC / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:
@@ -94,7 +95,7 @@ def is_frozen(pid: int) -> bool:
 
 
 def lock_holders() -> dict[int, int]:
-    """Return the holder of the lock for each process that waits for a file lock."""
+    """Map each process that waits for a file lock to the process that holds the lock, both by process id."""
     waiting: dict[int, int] = {}
     holder: int | None = None
     for line in (_read(PROC / "locks") or "").splitlines():
@@ -130,7 +131,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` unless `count` files can be opened, which querying a rank needs."""
+    """Raise `OSError` if fewer than `count` files can be opened; the query of a rank needs that many."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -21,7 +21,7 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # seconds without growth after which a dump is complete; busy machines pause writing
+_SETTLED_SECONDS = 0.5  # a dump that has not grown for this time is complete; busy machines pause writing
 
 
 def send(ring: Path, query: str) -> bool:
@@ -40,7 +40,7 @@ def send(ring: Path, query: str) -> bool:
 
 
 def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return a part of the rank's answer to this or a later query; ``None`` if it does not exist yet."""
+    """Return a part of the rank's answer to this or a later query; ``None`` if there is no answer yet."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -95,7 +95,8 @@ class FaultDump:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()
             opened = (PROC / str(self._pid) / "fd" / str(fd)).stat()
-            # The training can close descriptors that it does not know, and then open others.
+            # The training program can close descriptors that it did not open, and reuse their numbers for
+            # other files.
             if (about.st_dev, about.st_ino) != (opened.st_dev, opened.st_ino):
                 return False
             if not handles(self._pid, number):
@@ -107,13 +108,13 @@ class FaultDump:
             return False
 
 
-_WORKER_LOOP = "_worker_loop"  # torch/utils/data/_utils/worker.py
+_WORKER_LOOP = "_worker_loop"  # main function of a data worker, in torch/utils/data/_utils/worker.py
 
 
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
-    """Return the data worker of a rank that runs the user's own code, and its stack.
+    """Return the process id and the stack of the data worker in a rank that runs user code.
 
-    The other workers wait for their next batch. Without py-spy, the result is empty.
+    Workers that run no user code wait for their next batch. Without py-spy, the result is empty.
     """
     program, end = find_py_spy(), time.monotonic() + patience
     if program is None:
@@ -125,7 +126,7 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
         main = main_thread(spied(program, child.pid, left))
         frames = main.frames if main is not None else ()
         loops = [at for at, frame in enumerate(frames) if frame.function == _WORKER_LOOP]
-        below = frames[loops[-1] :] if loops else ()  # a forked worker starts with its parent's calls
+        below = frames[loops[-1] :] if loops else ()  # a forked worker's stack starts with its parent's calls
         if any(not is_library(frame) for frame in below):
             return child.pid, below
     return None, ()
@@ -139,7 +140,7 @@ def find_py_spy() -> str | None:
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
     """Return the threads of a process; empty if py-spy cannot read it, for example due to ptrace rules."""
-    # Do not block: by default py-spy stops the process while it reads.
+    # Pass --nonblocking, because by default py-spy pauses the process while it reads the stacks.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""React to a stall: take snapshots of the ranks before it is reported, then run ``[stall] on_stall``."""
+"""React to a stall: take snapshots of the ranks before the report, and then run ``[stall] on_stall``."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
 
 COMMAND_SECONDS = 300.0  #: seconds after which the user's command is killed
-OUTPUT_BYTES = 64 * 1024  #: number of bytes kept from the end of its output
-_REST_SECONDS = 2.0  # seconds in which a killed process ends and its last output is read
+OUTPUT_BYTES = 64 * 1024  #: number of bytes kept from the end of the command's output
+_REST_SECONDS = 2.0  # seconds to wait until a killed process has ended and its last output is read
 
 
 def run_line(
@@ -45,9 +45,10 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run a shell command with the incident, as JSON in this language, as its standard input.
+    """Run a shell command, and pass it the incident on standard input as JSON in `language`.
 
-    The output is stored in `folder`, if given. A notice reports the exit status and the file.
+    If `folder` is not empty, the output is stored in this folder. A notice reports the exit status and the
+    path of the output file.
     """
     begin, when = time.monotonic(), time.time()
     try:
@@ -68,7 +69,7 @@ def run_line(
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
     """Run a shell command, and return its exit status and output.
 
-    After `patience` seconds, its process group is killed, and the status is ``None``.
+    After `patience` seconds, the command's process group is killed, and the status is ``None``.
     """
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
@@ -77,7 +78,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         stderr=subprocess.STDOUT,
         env={**os.environ, **environ},
         umask=usual_umask(),
-        start_new_session=True,  # Ctrl-C does not reach it, and the group can be killed as a whole
+        start_new_session=True,  # Ctrl-C does not reach the command, and its process group can be killed
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)
@@ -90,7 +91,8 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
+            # The process has not been reaped, so its id is still valid.
+            os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)
@@ -103,11 +105,11 @@ def _write(pipe: IO[bytes], data: bytes) -> None:
 
 
 class _Output:
-    """Reader of a pipe that keeps the last output, in bounded memory."""
+    """Reader of a pipe, which keeps only the end of the output to limit the memory use."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._state = (b"", 0)  # last bytes and total size, in one object for two threads
+        self._state = (b"", 0)  # last bytes and total size, in one tuple because two threads use both
 
     def read(self) -> None:
         """Read until no process has the pipe open for writing."""
@@ -125,14 +127,15 @@ class _Output:
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return a text for the notice that contains the path."""
+    """Write the output to a file; return the end of the notice, which contains the path of the file."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
         return ""
     path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
     try:
-        with path.open("a", encoding="utf-8") as file:  # keeps the output of two stalls in the same second
+        # Append, because two stalls can occur in the same second.
+        with path.open("a", encoding="utf-8") as file:
             file.write(kept)
     except OSError as error:
         return f" (its output cannot be kept: {error.strerror or error})"
@@ -140,13 +143,13 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL, as torchrun itself waits for its ranks
-LOOK_PATIENCE_SECONDS = 5.0  #: limit for queries about processes, which usually take milliseconds
+GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL; torchrun waits as long for its ranks
+LOOK_PATIENCE_SECONDS = 5.0  #: seconds before a query about a process is abandoned; most take milliseconds
 _Answer = TypeVar("_Answer")
 
 
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
-    """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill all that still run.
+    """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill the remaining processes.
 
     A query about a process that is stuck in the kernel may never return, so each query ends after `patience`
     seconds. Without a result, only the command is killed, because its descendants are unknown.
@@ -154,7 +157,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # The id can belong to another process once the parent has waited for this process.
+        # Stop at the first free id: once the parent has reaped the process, another process can get the id.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
@@ -162,7 +165,8 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
         return  # the command has ended by itself
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
-    # Use separate threads: a stopped rank cannot even handle SIGTERM, and a query may never return.
+    # A stopped rank cannot handle SIGTERM, so send SIGKILL. Use one thread for each process, because a query
+    # may never return.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()
@@ -182,7 +186,7 @@ def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send a signal (0 only checks) to a process; return whether the process exists."""
+    """Send a signal to a process (signal 0 only checks it); return whether the process exists."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
         return True
@@ -202,7 +206,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the environment variables for the user's command; the value of an unknown fact is empty."""
+    """Return the environment variables for the user's command. The variables of unknown facts are empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -258,7 +262,7 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, with the fact that the agent ended the command, if it did."""
+        """Return the ending of the command; if the agent aborted the command, the ending says so."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code
@@ -266,7 +270,7 @@ class Response:
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> threading.Thread | None:
-        """Start the action of the policy for a stall; return its thread, if there is an action."""
+        """Start the policy's action for a stall; return the thread of the action, or ``None``."""
         command, folder = self.evidence.command, str(self._path) if self._path else ""
         work: Callable[[], None]
         if self._policy.startswith(COMMAND):

@@ -1,4 +1,4 @@
-"""Find the ranks that ``stallwatch stacks`` queries, which belong to a local run or run below a process."""
+"""Find the ranks for ``stallwatch stacks`` to query, in a local run or among the descendants of a process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """No rank can be queried. `key` and its parameters identify a message of the command line."""
+    """Error if no rank can be queried. `key` and `parameters` identify a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -41,8 +41,8 @@ class Target(msgspec.Struct, frozen=True):
     """A local run or a process, whose descendants can be ranks."""
 
     run: str  #: empty if the user gave a process id
-    command: int | None  #: process with ranks as descendants; ``None`` if it has ended
-    rings: Path | None  #: folder of their rings; ``None`` if they have no probe
+    command: int | None  #: process whose descendants can be ranks; ``None`` if it has ended
+    rings: Path | None  #: folder of the ranks' rings; ``None`` if the ranks have no probe
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the target with this run name, run folder or process id; if empty, the only run on this host."""
+    """Return the run or process with this name, folder or id; without a name, the only run on this host."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -86,7 +86,7 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
         raise NoTargetError("stacks-elsewhere", run=info.run, host=info.host)
     if not _is_here(info):
         raise NoTargetError("stacks-container", run=info.run, host=info.host)
-    if not agent_alive(info):  # the ranks can continue to train
+    if not agent_alive(info):  # the ranks can continue to train without an agent
         return Target(info.run, None, _rings_of(info.pid, home))
     _require_own(info.pid)
     for process in _started_by(info.pid):
@@ -122,13 +122,13 @@ def _require_own(pid: int) -> None:
 
 
 def _rings_in(process: psutil.Process) -> Path | None:
-    """Return the folder of rings in the environment of a process; ``None`` without one."""
+    """Return the folder of rings that a process has in its environment, or ``None``."""
     folder = Path(rank_environ(process.pid).get(FOLDER_VARIABLE, ""))
     return folder if folder.is_absolute() and folder.is_dir() else None
 
 
 def _rings_of(agent: int, home: Path) -> Path | None:
-    """Return the newest folder of rings that an agent created; the names of folders contain their times."""
+    """Return the newest folder of rings that an agent created; the folder names contain times."""
     return max((home / "rings").glob(f"{agent}-*"), default=None)
 
 
@@ -137,11 +137,11 @@ class Seen(msgspec.Struct, frozen=True):
 
     stacks: StallStacks
     answers: list[RankAnswer]
-    advances: bool  #: true if a counter grew between two snapshots; no rank is odd then
+    advances: bool  #: true if a counter grew between two snapshots; in this case, no rank is odd
 
 
 def look(target: Target) -> Seen:
-    """Query all ranks, twice if they count anything. Raises `NoTargetError` if no rank can be queried."""
+    """Query all ranks, twice if any rank has counters. Raise `NoTargetError` if no rank can be queried."""
     ranks = target.ranks()
     if not ranks:
         raise NoTargetError("stacks-nobody", name=target.name)
@@ -160,7 +160,7 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Combine the output of ``stallwatch stacks --json`` from several hosts with torch's dumps."""
+    """Combine output of ``stallwatch stacks --json`` from several hosts with dumps of torch's recorder."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)

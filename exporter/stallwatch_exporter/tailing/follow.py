@@ -1,4 +1,4 @@
-"""Watch a run that is already running for ``stallwatch tail``, through the files that it writes."""
+"""Watch a run for ``stallwatch tail`` through the files that the run writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 
 _SAVE_SECONDS = 5.0
-POSITIONS = "positions.json"  #: file in the run's folder with the current position in each file
+POSITIONS = "positions.json"  #: file in the run's folder with the position in each followed file
 
 
 def tail_files(
@@ -56,17 +56,17 @@ def tail_files(
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,
 ) -> int:
-    """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
+    """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
 
-    The present content of the files is history: the thresholds are learned from it, and a summary is printed.
-    It opens an incident only if the run is stalled now and is watched until Ctrl-C. A second tail with the
-    same `name` continues where the first tail stopped.
+    The existing content of the files is history: the agent learns the thresholds from it, and prints a
+    summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
+    second tail with the same `name` continues where the first tail stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    identity = identify({}, [], settings.join, "")  # this shell does not have to be part of the run's job
+    identity = identify({}, [], settings.join, "")  # no variables: this shell may not belong to the run's job
     if identity is not None:
         name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -96,13 +96,13 @@ def tail_files(
 
     def stop(*_: object) -> None:
         stop_requested.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C interrupts
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C raises KeyboardInterrupt
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # in these modes, the run may be an old run
+            if once or until_idle is not None:  # in these modes, the files may belong to an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
             elif line := outlook(agent):
                 notice(line)
@@ -129,7 +129,7 @@ def tail_files(
 
 
 class Follower:
-    """Feed new content of the files to an agent."""
+    """Pass the new content of the files to an agent."""
 
     def __init__(self, agent: Agent, files: TailSet, clock: Callable[[], float] = steady.now) -> None:
         self._agent = agent
@@ -138,10 +138,10 @@ class Follower:
         self._waker = Waker()
         self._waker.watch(files.folders)
         self._looked = self._ticked = self._saved = self._grown = 0.0
-        self._all_read = clock()  # last time at which no content was unread
+        self._all_read = clock()  # last time at which all content was read
 
     def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
-        """Continue until `stopped`, or until no file has grown for `until_idle` seconds."""
+        """Follow the files until `stopped`, or until no file has grown for `until_idle` seconds."""
         self._grown = self._clock()
         while not stopped():
             before = self._clock()
@@ -156,9 +156,10 @@ class Follower:
                 return
 
     def step(self, changed: set[Path]) -> float:
-        """Read the changed files, and about once a second, read all files and tick.
+        """Read the changed files; about once a second, read all files and call the agent's ``tick``.
 
-        Return the last reading of the clock. If much was written, the agent also ticks during this call.
+        Return the last time read from the clock. If the files contain much new content, the agent also ticks
+        while the files are read.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -213,11 +214,11 @@ def _name_of(globs: Sequence[str], started: float) -> str:
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, which limits the cost of a busy file
+_GATHER_SECONDS = 0.05  # changes within this time cause one wake-up, which limits the cost of a busy file
 
 
 class Waker:
-    """Wait for changes of the files in some folders, or only for the timeout if inotify is not available."""
+    """Wait for changes of the files in some folders; without inotify, wait only for the timeout."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -242,7 +243,7 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # removed, or too many watches: the slow poll covers the folder
+                continue  # removed, or too many watches: the slow poll reads the files of this folder
             self._folders[folder] = watch
             self._names[watch] = folder
 
@@ -255,7 +256,7 @@ class Waker:
             self._inotify.read(timeout=max(0, int(seconds * 1000)), read_delay=_GATHER_SECONDS * 1000)
         )
         for event in events:
-            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, and can be created again
+            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, but it can be created again
                 self._folders.pop(self._names.pop(event.wd, Path()), None)
         return {self._names[event.wd] / event.name for event in events if event.wd in self._names}
 

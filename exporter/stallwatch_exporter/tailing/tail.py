@@ -1,4 +1,4 @@
-"""Follow one growing file, even if it is rotated, truncated, removed, or its handle becomes stale.
+"""Follow one growing file, even if it is rotated, truncated or removed, or if its handle becomes stale.
 
 Each call of ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not have
 to wait. Bytes are passed on unchanged; the line reader holds back an unfinished last line.
@@ -16,12 +16,12 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: if a file grows faster, the rest is read at the next poll
+MOST_PER_POLL = 4 * 1024 * 1024  #: maximum bytes of one poll; the next poll reads the rest
 _MARK = 64
 
 
 class FileChunk(NamedTuple):
-    """Bytes of a file. With `fresh`, the file is new, so its bytes do not continue the previous bytes."""
+    """Bytes of a file. If `fresh` is true, the file is new, so the bytes do not continue earlier bytes."""
 
     data: bytes
     fresh: bool
@@ -33,16 +33,16 @@ class Position(msgspec.Struct, frozen=True):
     device: int
     inode: int
     offset: int  #: offset after the last complete line
-    mark: bytes  #: the bytes before the offset
+    mark: bytes  #: bytes immediately before the offset
 
 
 class FileTailer:
     """Read the bytes that are appended to `path`, from the `position` at which an earlier tailer stopped.
 
-    If the file is replaced, the old file is read to its end, and the new file once it has content. If the
-    file is truncated, this is detected even if it has grown again, because the bytes before the position are
-    compared; a hole that a truncation left is skipped. A stale handle of a network file system is opened
-    again at the next poll.
+    If the file is replaced, the old file is read to its end, and then the new file, once it has content. A
+    truncation is detected even if the file has grown again, because the bytes before the position are
+    compared. A hole that a truncation left is skipped. If the handle of a file on a network file system is
+    stale, the file is opened again at the next poll.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
@@ -64,7 +64,8 @@ class FileTailer:
         if fd is None:
             return
         try:
-            successor = self._successor()  # read first: if the new file has content, the old file is complete
+            # Check this before reading: once the new file has content, the old file is complete.
+            successor = self._successor()
             yield from self._grown(fd)
             if successor and not self.more:
                 self.close()
@@ -110,7 +111,7 @@ class FileTailer:
             return self._saved
         try:
             mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        except OSError:  # the handle is stale, so use the known values
+        except OSError:  # the handle is stale; keep the known identity and offset
             mark = b""
         return Position(*self._identity, self._line_end, mark)
 
@@ -131,11 +132,11 @@ class FileTailer:
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Return the descriptor of the file, which is opened if needed; ``None`` if it cannot be opened."""
+        """Open the file if it is closed; return its descriptor, or ``None`` if it cannot be opened."""
         if self._fd is not None:
             return self._fd
         try:
-            # O_NONBLOCK prevents a named pipe from blocking before it is rejected.
+            # Without O_NONBLOCK, opening a named pipe could block. Pipes are rejected after they are opened.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             self.problem = None
@@ -212,7 +213,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the offset after a hole, which a writer with its old offset leaves after a truncation."""
+    """Return the first offset with data; a writer that keeps its offset after a truncation leaves a hole."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

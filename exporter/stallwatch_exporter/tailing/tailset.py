@@ -78,7 +78,7 @@ class TailSet:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Current position in each file, for the next set."""
+        """Current position in each file, from which a later `TailSet` can continue."""
         now = {str(path): tailer.position for path, tailer in self.tailers.items()}
         return {**self._known, **{path: position for path, position in now.items() if position is not None}}
 

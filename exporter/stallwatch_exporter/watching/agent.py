@@ -85,7 +85,7 @@ class Agent:
         self._reading.tracker = self._progress = HookedProgress()
         self._probing = probing
         self.end_evidence = EndEvidence(folder, self._reading, self.memory, self.last_lines, self._guarded)
-        self.ending = Ending("unknown", None)  #: how the run ended, from all evidence
+        self.ending = Ending("unknown", None)  #: ending of the run, derived from all evidence
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
         self.advance = Advance(self._progress, self._watch, self.metrics)
@@ -110,10 +110,10 @@ class Agent:
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
-        self._news = False  # new input has arrived since the last diagnosis
-        self._line_at: float | None = None  # time of the last line, until the following silence was examined
-        self._stall: StallState | None = None  # state of the stall at the last check, if the run is stalled
-        self._responded = False  # the user's action for this stall was started
+        self._news = False  # true if new input has arrived since the last diagnosis
+        self._line_at: float | None = None  # time of the last line; None once a silence was examined
+        self._stall: StallState | None = None  # state of the current stall at the last check, if any
+        self._responded = False  # true if the user's action for this stall was started
         self._looked_at = 0.0
         self._size = Stats()
         self._dropped = 0
@@ -172,7 +172,7 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, which shows life until `last_sign`, and return the diagnosis so far."""
+        """Conclude the history, whose last sign of life is `last_sign`; return the diagnosis so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -226,7 +226,7 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # read first, because they name the modules that records count
+        events = list(self._probing.events())  # read first: events name the modules that records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -248,7 +248,7 @@ class Agent:
         others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
         self._intake.update_ranks(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
-        if self._probing.just_left() and self._stall is None:  # if a hang kills its ranks, it is not over
+        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks continues
             self._progress.ended(now)
             self.advance.seen(now)
         missing = self._intake.unlogged_lines(now, everything=everything)
@@ -259,8 +259,8 @@ class Agent:
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
         """Update the run's state; call this about once a second, with or without new lines.
 
-        While lines are unread, `read_until` is the time of the last line that was fed. The run is evaluated
-        as of that time, because later silence is only a delay of the agent.
+        While lines are unread, `read_until` is the time of the last line that ``feed`` received. The run is
+        evaluated as of that time, because later silence is only a delay of the agent.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -302,7 +302,7 @@ class Agent:
 
     def due_in(self) -> float:
         """Return the seconds until the next tick is required because of earlier input, or infinity."""
-        if self.response.evidence.under_way:  # its result must not wait for the next second
+        if self.response.evidence.under_way:  # process the result of the snapshot immediately
             return 0.0
         now = self._clock()
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
@@ -338,7 +338,7 @@ class Agent:
             if state.stalled:
                 self._diagnoser.stacks = self._suspicion.stacks or self._diagnoser.stacks
             diagnosis, sure = self._diagnosis(now)
-            if state.stalled:  # first call, so that a cause that the stall reports is reported once
+            if state.stalled:  # call this first, so that the cause of the stall is reported only once
                 self._alarms.stalled(
                     state, diagnosis, self._shown_lines(), now, self._diagnoser.stacks, self._severity(state)
                 )
@@ -402,7 +402,7 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, corrected by what the agent knows about its cause."""
+        """Return the command's ending, corrected by the agent's knowledge about its cause."""
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
@@ -411,7 +411,7 @@ class Agent:
         present = min(now, self._fed_at) if self._unread else now  # the unread lines can show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # An unfinished line counts at its own time: the end of the output is not progress.
+                # Use the time of the unfinished line, because the end of the output is not progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)

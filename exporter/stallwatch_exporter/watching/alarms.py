@@ -27,12 +27,14 @@ from stallwatch_rules.report.phrases import exception_in_short, next_steps
 from stallwatch_rules.stacks.concluding import background_rules
 from stallwatch_rules.stacks.records import StallStacks
 
-#: Time for the other lines of a failure to arrive, and for the run to end: a crash is one notification.
+#: Seconds to wait for the other lines of a failure and for the end of the run, so that a crash causes only
+#: one notification.
 GATHER_SECONDS = 2.0
-#: Time after the last failed rank: launchers take some seconds to end the other ranks and themselves.
+#: Seconds to wait for the end of the run after a rank failed, because launchers take some seconds to end the
+#: other ranks and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # a launcher can restart its ranks, which can fail again
-#: A loss that is not finite is fatal only if no finite loss follows; several in a row warn earlier.
+_ENDING_AT_MOST = 30.0  # maximum wait in seconds, because restarted ranks can fail again and prolong it
+#: A loss that is not finite is fatal only if no finite loss follows in time; several in a row warn earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
@@ -46,7 +48,7 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match of a rule; with `held`, it waits for the time in ``_HELD_SECONDS``."""
+        """Add a match of a rule; if `held`, the match waits for the time of its rule in ``_HELD_SECONDS``."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
@@ -75,9 +77,9 @@ class Pending:
 
 
 _HARMFUL = ("fatal", "degrading")
-_DEGRADING_AFTER = 2  # number of consecutive evaluations, because a single slow step is not reported
+_DEGRADING_AFTER = 2  # consecutive harmful evaluations before a report, to ignore a single slow step
 _FINE_AFTER = 6
-_COMPARED_STEPS = WINDOWS[1]  # number of steps for which an alarm about slow steps waits for a slow rank
+_COMPARED_STEPS = WINDOWS[1]  # maximum steps for which an alarm about slow steps waits for a slow rank
 _COMPARED_SECONDS = 60.0  # maximum seconds of this wait
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
@@ -89,11 +91,11 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        # Rules that change to another rule once memory readings are known.
+        # Maps a rule to the rule that replaces it once memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
-        self.ranks_compared = False  #: true if several ranks report their own part of a step
+        self.ranks_compared = False  #: true if several ranks report the time of their own work in a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which steps were first found slow
-        self.ending = False  #: a rank ended with an error, so the launcher ends the other ranks
+        self.ending = False  #: true if a rank ended with an error, so the launcher ends the other ranks
         self._pending = Pending()
         self._warnings = Pending()  # first matches of rules that predict a failure
         #: Rules of unfixed checkpoint faults that this agent or an earlier agent found.
@@ -104,7 +106,7 @@ class Alarms:
         self._harmful: dict[str, int] = {}  # number of consecutive harmful evaluations, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # number of matches before the agent started, by rule
-        self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
+        self._unknown_past = 0  # number of unknown exceptions before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
         """Add the matches of fatal causes, to report them once all lines of the failure have arrived."""
@@ -136,8 +138,8 @@ class Alarms:
     def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
         """Open incidents for the matches and warnings that are due, or for all if `everything` is true.
 
-        If the finding of its rule is not fatal, a match does not open an incident. A warning opens one only
-        if the finding of its rule is harmful.
+        A match opens an incident unless the finding of its rule is not fatal. A warning opens an incident
+        only if the finding of its rule is harmful.
         """
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
@@ -160,7 +162,7 @@ class Alarms:
                 self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an earlier agent found this fault, which progress of the run does not fix
+                continue  # an earlier agent found this fault; progress of the run does not fix it
             if incident.rule in self.ranks.reported:
                 continue  # this finding is not based on a log line
             known = findings.get(incident.rule)
@@ -174,7 +176,7 @@ class Alarms:
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
         """Open an incident for an unknown exception that was followed by silence.
 
-        If its cause is inferred later, or another exception follows, the incident is only updated.
+        If the cause is inferred later, or another exception follows, the incident is only updated.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
@@ -273,7 +275,7 @@ class Alarms:
         """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
 
         Only a failure opens an incident, because users need no message about their own Ctrl-C. If a stalled
-        run was stopped from outside, the stall remains the incident.
+        run was stopped from outside, the stall is already the incident, and no other incident opens.
         """
         if ending.kind == "unknown":  # only the agent stopped, so open incidents stay open
             self.open_due_incidents(diagnosis, now, everything=True)
@@ -294,8 +296,8 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # If the cause of the end was reported earlier, that incident continues as the end and is not
-        # resolved.
+        # If an open incident already reports the cause of the end, this incident also reports the end, and is
+        # not resolved.
         reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, unfixed=self.checkpoints, spare=reported, ending=ending)
         if not failed:
@@ -330,7 +332,7 @@ class Alarms:
             incident for incident in found if cause in (incident.rule, self._reported_as.get(incident.rule))
         ]
         last = diagnosis.progress.last_step or 0
-        # Other ranks can be one step ahead.
+        # Accept a difference of one step, because other ranks can be one step ahead of the failed rank.
         dying = [
             incident for incident in found if incident.harm == "fatal" and (incident.step or 0) >= last - 1
         ]
@@ -340,7 +342,7 @@ class Alarms:
         """Return whether the impact of this rule depends on the run's progress alone."""
         page = self._catalogue.pages.get(rule)
         if page is None or (rule in STANDSTILLS and not page.patterns):
-            return False  # a standstill without a line is reported as a stall
+            return False  # a standstill without a log line is reported as a stall
         return page.harm == "by-progress" or not page.patterns
 
     def _judge(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
@@ -419,7 +421,7 @@ class Alarms:
         *,
         harmful: bool,
     ) -> None:
-        """Resolve an open finding after several consecutive evaluations as harmless."""
+        """Resolve an open finding after several consecutive diagnoses in which the finding is harmless."""
         if harmful:
             self._fine.pop(incident.rule, None)
             return

@@ -1,4 +1,4 @@
-"""Check, in the agent, the checkpoints that the ranks have written.
+"""Check the checkpoints that the ranks have written, while the agent continues to watch the run.
 
 Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
 does not return, another thread checks the next checkpoints. A file that is being written looks broken.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or found open for writing
 SURE_SECONDS = 30.0  #: seconds between the first check and the check that confirms a fault
 RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
-FINISH_SECONDS = 2.5  #: seconds that the end of a run waits for a current check, and for the last check
-PATIENCE_SECONDS = 120.0  #: seconds after which a check is abandoned; another thread then checks due paths
+FINISH_SECONDS = 2.5  #: at the end of a run, seconds to wait for a running check and again for the last check
+PATIENCE_SECONDS = 120.0  #: seconds before a check is abandoned; another thread then checks the due paths
 _MOST_HUNG = 4  # maximum number of checks that never return; each blocks a thread
 _MOST_WAITING = 1000
 
@@ -50,7 +50,7 @@ class Waiting(msgspec.Struct):
     due: float
     found: list[Fault] = []
     sizes: Sizes = {}
-    open: bool = False  #: some process has a file of the checkpoint open for writing
+    open: bool = False  #: true if a process has a file of the checkpoint open for writing
     settled: list[Fault] = []  #: faults that the last two checks found, in unchanged files without a writer
 
     def look(self, pids: Collection[int]) -> None:
@@ -165,7 +165,7 @@ class CheckpointWatch:
             raise error
 
     def _wait(self) -> None:
-        """Wait for the newest check only: older checks have already exceeded their time."""
+        """Wait only for the newest check, because older checks have already exceeded their time limit."""
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 

@@ -25,7 +25,7 @@ from stallwatch_rules.stacks.concluding import (
 from stallwatch_rules.stacks.records import StallStacks
 
 DIAGNOSE_SECONDS = 5.0  #: seconds between two diagnoses of a run with new input
-_SHARE = 20  # at most this part (1/20) of the time is used for diagnoses
+_SHARE = 20  # diagnoses use at most 1/20 of the time
 
 
 class Diagnoser:
@@ -46,7 +46,7 @@ class Diagnoser:
         self._clock = clock
         self.stacks: StallStacks | None = None  #: stacks of the ranks in the current stall
         self.left: list[ExitedRank] = []  #: ranks that ended by themselves before other ranks
-        self._launching = False  # the launcher has not started any rank yet
+        self._launching = False  # true if the launcher has not started any rank yet
         self._at = 0.0
         self._wait = 0.0
 
@@ -60,8 +60,8 @@ class Diagnoser:
     ) -> tuple[Diagnosis, bool]:
         """Return the diagnosis, and whether diagnosing succeeded.
 
-        If it failed, the diagnosis contains only the main facts, so that an incident is not delayed. `state`
-        is from the stall watch, or ``None`` if it could not be read.
+        If the diagnosis failed, the result contains only the main facts, so that an incident is not delayed.
+        `state` is the state from the stall watch, or ``None`` if that state could not be read.
         """
         start = time.perf_counter()
         try:

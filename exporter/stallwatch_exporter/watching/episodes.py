@@ -1,4 +1,4 @@
-"""Fold the problems of a run into one incident per episode, regardless of the number of rules and ranks.
+"""Combine the problems of a run into one incident per episode, regardless of the number of rules and ranks.
 
 A problem (``trouble`` in the code) is the state that the ``IncidentManager`` keeps for one kind and rule.
 While an episode is open, further problems, stacks, and causes update its incident. The incident closes when
@@ -17,10 +17,10 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import contains_message
 
-#: A critical problem that opens this long after the last one, with steps between them, begins a new episode.
+#: Minimum seconds between two critical problems of separate episodes, if the run made steps in between.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
-# The worst resolution decides how an episode closed.
+# Resolutions, worst first: the worst resolution of a problem becomes the resolution of its episode.
 _RESOLUTIONS: Sequence[Resolution] = (
     "run-failed",
     "unmended",
@@ -58,11 +58,11 @@ class Episode(msgspec.Struct):
 
 
 class Episodes:
-    """Fold problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
+    """Combine problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
 
     `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. Users
-    were notified of changes until `reported_until`. Open incidents are sent again in any case: destinations
-    ignore incidents that they know.
+    have already been notified of changes up to `reported_until`. Open incidents are sent again in any case,
+    because destinations ignore incidents that they already know.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Episodes:
                 self._episodes.append(episode)
         before = episode.troubles.get(trouble.id)
         episode.troubles[trouble.id] = trouble
-        if not episode.closed:  # otherwise, a warning outlived its episode
+        if not episode.closed:  # a warning can outlive its closed episode
             episode.changed = True
             self.note(episode, trouble, before)
 
@@ -128,7 +128,7 @@ class Episodes:
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new problem belongs to this episode. A checkpoint fault never belongs to one."""
+        """Return whether a new problem belongs to this episode; a checkpoint fault has its own episode."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -140,7 +140,7 @@ class Episodes:
         if trouble.severity != "critical" or not critical:
             return True
         last = max(critical, key=lambda trouble: trouble.opened_at)
-        # Other ranks can be one step ahead.
+        # Require a difference of two steps, because other ranks can be one step ahead.
         stepped = (trouble.step or 0) > (last.step or 0) + 1
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
@@ -221,7 +221,7 @@ def folded_episode(
 ) -> Incident:
     """Combine the episode into one incident.
 
-    It is the problem with the lowest `precedence`, completed by facts from the other problems.
+    The incident is the problem with the lowest `precedence`, completed by facts from the other problems.
     """
     troubles = list(episode.troubles.values())
     going = [trouble for trouble in troubles if not is_over(trouble)]
@@ -235,13 +235,14 @@ def folded_episode(
         default=None,
     )
     opened = min(trouble.opened_at for trouble in troubles)
-    # A line can be read late, and its time can be ahead of the agent's clock.
+    # No time may precede the opening, but a line can be read late, and its time can be ahead of the agent's
+    # clock.
     updated = max(opened, *(trouble.updated_at for trouble in troubles))
     over = max(opened, *(trouble.resolved_at or trouble.updated_at for trouble in troubles))
     history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
-        # The end of a problem at the same time needs no entry of its own.
+        # Omit the end of a problem at the same time, because the closing event already reports it.
         history = [*(each for each in history if (each.what, each.at) != ("cleared", updated)), event]
     folded = msgspec.structs.replace(
         lead,

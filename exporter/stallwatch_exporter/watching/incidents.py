@@ -129,8 +129,8 @@ class IncidentManager:
     """Manage the incidents of a run, one for each kind, rule and episode.
 
     `notify` receives a copy of an incident at every change. `past` contains the incidents of earlier agents
-    of the run. This agent continues their episode numbers, and resolves those that were left open, except
-    endings and unfixed findings, which are final.
+    of the run. This agent continues the episode numbers of these incidents, and takes over the incidents that
+    were left open, except endings and unfixed findings, which are final.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """Find signs of life in the log of a quiet run, and known messages that repeat.
 
 `MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life
-under three conditions. It mentions batches, files and the like, or a position out of a total. Its template
-has occurred twice before in the same quiet period. An integer in it has grown both times. Numbers that only
-follow the clock (``waited 20 s``), counts of attempts (``retry 3``), and messages that also occur regularly
-while the run trains are not signs of life. `Repeats` counts known messages, which are not signs of life
-either.
+under three conditions. First, the line mentions batches, files or similar units, or a position out of a
+total. Second, lines with the same template have occurred twice before in the same quiet period. Third, an
+integer in these lines has grown both times. Numbers that only follow the clock (``waited 20 s``), counts of
+attempts (``retry 3``), and messages that also occur regularly while the run trains are not signs of life.
+`Repeats` counts known messages, which are not signs of life either.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _COUNTS = re.compile(
     r"|批|样本|步",
     re.IGNORECASE,
 )
-_AS_USUAL = 3.0  # multiple of the median gap between steps, up to which a gap is of usual length
-_CHATTER = 2  # number of gaps of usual length after which a line in them is ignored
+_AS_USUAL = 3.0  # a gap between steps is usual up to this multiple of the median gap
+_CHATTER = 2  # a line is ignored after it has occurred in this many usual gaps
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
-_OFTEN = 5  # number of matches of a rule since the last step
-_MORE = 3  # multiple of the largest count between two steps
+_OFTEN = 5  # minimum number of matches of a rule since the last progress
+_MORE = 3  # minimum ratio to the largest earlier count between two signs of progress
 _LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance. They are a sign of life, because the main thread draws them."""
+    """Find progress bars that advance. Each is a sign of life, because the main thread draws it."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total
@@ -114,7 +114,7 @@ class _Last(NamedTuple):
 
     time: float
     numbers: Sequence[float]
-    grew: Sequence[bool]  #: for each number, whether it had grown since the previous line
+    grew: Sequence[bool]  #: for each number, true if it had grown since the previous line
 
 
 def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
@@ -149,5 +149,5 @@ class Repeats:
             self._since.clear()
 
     def now(self) -> bool:
-        """Return whether a known message has repeated more often since the last progress than ever before."""
+        """Return whether a known message repeats much more often than between earlier signs of progress."""
         return any(count >= max(_OFTEN, _MORE * self._usual[rule]) for rule, count in self._since.items())

@@ -1,4 +1,4 @@
-"""Read the output of a command in a thread, while the output passes through."""
+"""Read the output of a command in a separate thread, while the output is also passed on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
-FINISH_SECONDS = 10.0  #: seconds for reading the rest after the command ended; later lines are only copied
-REPORT_SECONDS = 10.0  #: seconds for copying the unread rest (half of them) and concluding the run
+FINISH_SECONDS = 10.0  #: seconds to read the remaining output of an ended command; the rest is only copied
+REPORT_SECONDS = 10.0  #: seconds to copy the unread output (at most half of them) and to conclude the run
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-_MEMORY_LONGEST = 40.0  # longest interval, while memory use is steady and low; a reading visits all processes
-_MEMORY_STEADY = 0.1  # relative change that counts as steady
+_MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each reading visits all processes
+_MEMORY_STEADY = 0.1  # memory use is steady up to this relative change
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
 SUSPENDED_SECONDS = 10.0  #: a one-second wait that takes this long shows that the process was suspended
@@ -36,7 +36,7 @@ Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from t
 
 
 class AgentLoop:
-    """Run the agent in rounds, which feed it a part of the queue and tick about once a second."""
+    """Run the agent in rounds: each round reads part of the queue, and about every second the agent ticks."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: true after the command ended, when silence has no meaning
+        self.ended = False  #: true after the command ended, when silence does not mean a stall
 
     def round(self) -> None:
         """Wait for the next tick, read at most one slice of the output printed until then, and tick."""
@@ -98,7 +98,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the rest of the queue unread, while `in_time()`; return the copied and the dropped lines."""
+        """Copy the unread rest while `in_time()` is true; return the numbers of copied and dropped lines."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -112,7 +112,7 @@ class AgentLoop:
 
 
 class LogReader:
-    """Open the agent in its thread, feed it from `queue`, and return its diagnosis at the end."""
+    """Open the agent in a thread, pass it the output in `queue`, and return its diagnosis at the end."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class LogReader:
         ended: float | None = None,
         report: float = REPORT_SECONDS,
     ) -> tuple[Agent, Ending, Diagnosis] | None:
-        """Read the remaining output after the command ended, and conclude; return ``None`` if that failed.
+        """Read the remaining output of the ended command and conclude the run; return ``None`` on failure.
 
-        Output that is unread after `patience` seconds is only copied. The conclusion may then take `report`
-        seconds.
+        After `patience` seconds, the remaining output is copied but not analyzed. The conclusion may then
+        take `report` seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -230,7 +230,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks that arrived within a short time; a backlog can span minutes."""
+    """Group chunks that arrived within a short time, because a backlog can span minutes of output."""
     together: list[Chunk] = []
     for chunk in chunks:
         if together and chunk.time - together[0].time > MOMENT_SECONDS:

@@ -27,8 +27,9 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
-#: Seconds for which a rank must be missing: longer than the ranks of a run take to end, and than a launcher
-#: takes to end or restart the others. The Prometheus alert follows at once.
+#: Seconds for which a rank must be missing before it is reported. Normally, the ranks of a run end in less
+#: time, and a launcher ends or restarts the other ranks in less time. The Prometheus alert adds no further
+#: delay.
 GONE_SECONDS = 15.0
 
 Processes = Mapping[int, frozenset[Path]]  #: running processes of each known rank, identified by their rings
@@ -36,13 +37,13 @@ NO_RANKS: Processes = {}
 
 
 class LostRank(msgspec.Struct, frozen=True):
-    """Rank with a process that ended while other ranks continue."""
+    """Rank whose process ended while other ranks continue."""
 
     rank: int
     since: float  #: Unix seconds since which the rank has been missing
     step: int | None = None  #: last step that the rank reported
-    well: bool = False  #: the rank reported an end without an error
-    badly: bool = False  #: the rank reported an end with an error
+    well: bool = False  #: true if the rank reported an end without an error
+    badly: bool = False  #: true if the rank reported an end with an error
     behind: int = 0  #: number of steps that other ranks have completed since this rank ended
     code: int | None = None  #: exit code, or -n for signal n, if observed
 
@@ -52,11 +53,12 @@ class RankExits:
 
     If a rank exits with 0, its launcher does not end the other ranks, which wait for it until a timeout.
 
-    A rank is gone if a process that ran at the same time still runs. Therefore, a rank is not gone in these
-    cases: it ended before the others started (a script that prepares something under a rank's number), its
-    launcher restarted the others and continues without it, or its process was never seen. Once any rank has
-    completed a step, only ranks with steps are considered, because a launcher can have a rank number of its
-    own, from its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    A rank is gone if its process has ended and a process that ran at the same time still runs. Therefore, a
+    rank is not gone if it ended before the other ranks started, as a preparatory script with a rank's number
+    does. A rank is also not gone if its launcher restarted the other ranks and continues without it, or if
+    its process was never seen. Once any rank has completed a step, only ranks with steps are considered,
+    because the pod of a launcher can have a rank number of its own (Kubeflow's PyTorchJob), and the launcher
+    waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
@@ -66,8 +68,8 @@ class RankExits:
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
         self._ended: set[int] = set()  # ranks that ended without an error while others ran
-        self._ends: dict[int, list[float]] = {}  # times at which each rank ended, until others train
-        self._others_then: dict[int, dict[int, int]] = {}  # steps of other ranks at a rank's end, by rank
+        self._ends: dict[int, list[float]] = {}  # by rank: times at which the rank ended in this program
+        self._others_then: dict[int, dict[int, int]] = {}  # by rank: steps of the other ranks when it ended
         self._beside: dict[int, frozenset[Path]] = {}  # other processes when each rank was last seen
         self._down_since: dict[int, float] = {}
 
@@ -88,7 +90,7 @@ class RankExits:
         step = record.values.get("step", float("nan"))
         if step == step:
             ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
-            # If the step is the same, the record only repeats it at the end of the rank.
+            # A record with the same step only repeats the step at the end of the rank.
             if ended_before and int(step) != self._steps.get(record.rank):
                 self._forget(record.time)
             self._steps[record.rank] = int(step)
@@ -108,7 +110,7 @@ class RankExits:
         self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
         """Record the running ranks, with and without a probe, and the exit codes of ended ranks."""
-        for rank in [each for each in self.well if codes.get(each)]:  # such as after SystemExit(1)
+        for rank in [each for each in self.well if codes.get(each)]:  # for example, after SystemExit(1)
             self.badly[rank] = self.well.pop(rank)
         self._ended &= self.well.keys()
         # The process of a rank can continue for a while after its program has ended.
@@ -147,7 +149,7 @@ class RankExits:
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
         """Return the missing ranks, each with the time at which it was first noticed.
 
-        Return ``None`` if no rank that should continue is running.
+        Return ``None`` if no rank that is expected to continue is running.
         """
         everybody = frozenset[Path]().union(*up.values())
         working = self._steps or up
@@ -169,7 +171,7 @@ class RankExits:
 
 
 _LAST_PHASES = ("save", "idle")
-_ERROR_SECONDS = 45.0  # an unknown exception is reported after 30 seconds without a line
+_ERROR_SECONDS = 45.0  # longer than the 30 seconds of silence after which an unknown exception is reported
 _BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its process ends
 
 
@@ -189,7 +191,7 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
-        """Report the missing ranks, unless `held`, because a stall or the run's end already names them."""
+        """Report the missing ranks, unless `held`, which means that a stall or the run's end reports them."""
         if not gone and not self.reported:
             return
         step, total = tracker.last_step, tracker.total_steps
@@ -255,7 +257,7 @@ class LostRankAlarms:
 
 
 def _message_id(ranks: Sequence[LostRank], how: str) -> str:
-    """Return the id of the message about one rank or several ranks."""
+    """Return the id of the message for one rank or for several ranks."""
     return f"diagnosis.ranks-{how}" if len(ranks) > 1 else f"diagnosis.rank-{how}"
 
 

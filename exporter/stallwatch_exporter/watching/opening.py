@@ -107,7 +107,7 @@ def open_agent(
 
 
 def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
-    """Return the identity of the run of this ``stallwatch run`` command, if the run may span hosts."""
+    """Return the run's identity for this ``stallwatch run`` command, if the run may span several hosts."""
     environ = dict(os.environ)
     if "KUBERNETES_SERVICE_HOST" in environ:
         with suppress(OSError, UnicodeDecodeError):
@@ -117,7 +117,7 @@ def identity_here(command: Sequence[str], settings: ExporterSettings, name: str 
 
 
 def _why_renamed(name: str, run: str) -> str:
-    """Return why the run's name differs from the requested name; an empty string if it does not."""
+    """Return why the run's name differs from the requested name; empty if the names are equal."""
     if not name.strip():
         return "the name is empty"
     if run == name.strip():
@@ -136,14 +136,15 @@ _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
 _APART = 60.0  # seconds; a missing time zone causes hours of difference, a slow writer only a few seconds
-_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest difference of time zones, and its granularity
+_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its granularity, in seconds
 
 
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
-    """Feed the agent the present content of the files, as history.
+    """Pass the existing content of the files to the agent as history.
 
-    Content that an earlier agent with the same name has counted is read, but not counted again. Return the
-    diagnosis so far, the number of omitted bytes, and the largest shift of timestamps, in seconds.
+    If an earlier agent with the same name has counted some of the content, the agent reads that content but
+    does not count it again. Return the diagnosis so far, the number of omitted bytes, and the largest shift
+    of timestamps, in seconds.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -164,7 +165,7 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
 
 
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
-    """Return the seconds to add to the file's timestamps, so that the last one is the modification time.
+    """Return the shift in seconds that makes the file's last timestamp equal to its modification time.
 
     The result never moves the last timestamp after `now`, because a file server's clock can be ahead.
     """
@@ -221,7 +222,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line that says when a stall would be reported; empty if that is about to happen."""
+    """Return a line that says when a stall would be reported; empty if the threshold is already exceeded."""
     state = agent.stall_state
     if state.seconds > state.threshold:
         return ""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from stallwatch_lint.versions import VersionConflict
 
 _ABOUT_THE_EVENT = ("time", "kind", "count", "rank", "rule", "step")
-# Invalidations outside the forward pass do not count: a trainer that generates discards the trace by design.
+# Invalidations outside the forward pass do not count, because a trainer that generates text discards the
+# trace by design.
 _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
@@ -61,7 +62,7 @@ class Invalidations:
         self._named: dict[int, Match] = {}
 
     def named(self, event: Mapping[str, Any], number: int) -> None:
-        """Remember the modules that a ``trace-cache`` event names."""
+        """Store the modules that a ``trace-cache`` event names."""
         how, rank = event.get("how"), event.get("rank")
         if how not in ("mismatch", "short") or not isinstance(rank, int):
             return
@@ -77,7 +78,7 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for the first new invalidation in a record, and the number of further ones."""
+        """Return a match for the first new invalidation in a record, and the number of additional ones."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
@@ -117,7 +118,7 @@ class ProbeExceptions:
     def unlogged_lines(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """Return the tracebacks of the due exceptions, or of all, that the log does not show."""
+        """Return the tracebacks that the log does not show, of the due exceptions or of all exceptions."""
         due = [waiting for waiting in self._waiting if everything or now - waiting[0] >= WAIT_SECONDS]
         if not due:
             return []
@@ -144,7 +145,7 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Return the start of the first line, which is in both the log and the event."""
+    """Return the start of a message's first line, which both the log and the event contain."""
     return message.partition("\n")[0].strip()[:_COMPARED]
 
 
@@ -187,14 +188,14 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run; called after a run has failed."""
+    """Return matches for failures that these versions cause in any run; call this after a run has failed."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)
 
 
 def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
-    from stallwatch_lint.versions import conflicts_among  # late, because it imports packaging
+    from stallwatch_lint.versions import conflicts_among  # imported late, because it imports packaging
 
     return conflicts_among(versions)
 

@@ -34,9 +34,9 @@ NO_PROBE = (
     " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
     " a container, ranks on other hosts)"
 )
-_LEAST_COST = 0.2  # fraction of the throughput; a rank that also logs and prints is expected to be slower
-_LEAST_SECONDS = 0.05  # in a very short step, a printed line is a large share of the time
-WAIT_SECONDS = 15.0  #: seconds from the first step in the log; a rank's ring exists before its first step
+_LEAST_COST = 0.2  # minimum loss of throughput, as a fraction; logging and printing slow a rank down
+_LEAST_SECONDS = 0.05  # minimum loss per step; printing a line takes a large share of a very short step
+WAIT_SECONDS = 15.0  #: seconds after the first logged step; a probe creates its rank's ring before this step
 
 
 class ProbeIntake:
@@ -61,16 +61,17 @@ class ProbeIntake:
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
-        #: Receives the rank, the step, and its times.
+        #: Callback that receives the rank, the step, and the times of the step.
         self.paced: Callable[[int, int, RankStep], None] = lambda *_: None
-        self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by counter
-        self._losses_until: dict[int, tuple[int, float]] = {}  # last record with a loss, and skipped steps
+        self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by rank and series
+        #: By rank: the last record with a loss, and its count of skipped steps.
+        self._losses_until: dict[int, tuple[int, float]] = {}
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
-        self._probe_known = is_replay(command)  # a probe was seen, or its absence reported or expected
+        self._probe_known = is_replay(command)  # a probe was found, or its absence is reported or expected
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
@@ -127,7 +128,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the ranks' own times of a step, to find a rank that slows the others down."""
+        """Compare the ranks' own working times in a step, to find a rank that slows the others down."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -135,12 +136,12 @@ class ProbeIntake:
         if self._paced_at.get(record.rank) == step:  # a pending record is read again when it is complete
             return
         self._paced_at[record.rank] = step
-        own = RankStep(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
-        self.paced(record.rank, step, own)
+        times = RankStep(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
+        self.paced(record.rank, step, times)
         before = self.slow_ranks.slow
-        while self._gone:  # only while other ranks continue: a run that ends keeps its findings
+        while self._gone:  # remove ended ranks only while others continue: a run that ends keeps its findings
             self.slow_ranks.leave(str(self._gone.pop()))
-        self.slow_ranks.see(str(record.rank), record.rank, step, own)  # ranks are compared like hosts
+        self.slow_ranks.see(str(record.rank), record.rank, step, times)  # ranks are compared like hosts
         slow = self.slow_ranks.slow
         if slow == before:
             return
@@ -159,7 +160,8 @@ class ProbeIntake:
             counter = (sample.rank, sample.series)
             if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
                 continue  # progress bars repeat the loss
-            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks can repeat a step
+            # Several ranks can log the same step.
+            if sample.step is None or self._logged.get(counter) != sample.step:
                 self._logged[counter] = sample.step
                 self._loss(counter, loss, sample.rank, sample.time)
 
@@ -205,7 +207,7 @@ class ProbeIntake:
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, completed by the ranks that ended before the command."""
+        """Return the command's ending, and add the ranks that ended before the command."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks normally end at slightly different times
             left = [rank for rank in left if rank.behind >= GONE_ON]

@@ -1,7 +1,7 @@
 """Track the progress of a watched run, from its ranks' reports and from its log.
 
 Steps and phases in the ranks' reports take precedence over the log. The log can also show phases that no
-probe detects: custom evaluations and saves, by their progress bars and messages.
+probe detects, such as custom evaluations and saves, through their progress bars and messages.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a snapshot
-_LATE = 5.0  #: seconds after a step of the ranks, after which a step in the log counts something else
-_SILENT = 30.0  #: seconds of silence after which ranks may have lost their probes, so the log counts again
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; only snapshots use forwards
+_LATE = 5.0  #: if a step is logged this many seconds after the ranks' last step, it counts something else
+_SILENT = 30.0  #: after this many seconds without reports, ranks may have lost their probes; use the log
 
 
 class _Rank:
@@ -97,14 +97,14 @@ class HookedProgress(ProgressTracker):
         return None
 
     def _count(self, record: Record, totals: dict[str, float]) -> None:
-        """Record a rank's counts of signs of life other than steps."""
+        """Record the counters of a rank that show activity other than steps."""
         rank = self._ranks.setdefault(record.rank, _Rank())
         if any(total > rank.counted.get(name, 0.0) for name, total in totals.items()):
             self.active_at = max(self.active_at, record.time)
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Record that all local ranks ended; their launcher ends too, or it restarts them after a while."""
+        """Record that all local ranks ended. Their launcher ends too, or restarts the ranks after a while."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -116,7 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        if alive and not changed:  # ranks enter a phase one after another, which is a single sign of life
+        if alive and not changed:  # ranks enter a phase one after another; this is a single sign of life
             self._advanced(record.time)
 
     def _stepped(
@@ -124,7 +124,8 @@ class HookedProgress(ProgressTracker):
     ) -> Sample:
         if not self._hooked:
             self._hooked = True
-            self._furthest, self.first_step = NOWHERE, None  # the log may have counted something else
+            # The log may have counted something other than steps.
+            self._furthest, self.first_step = NOWHERE, None
         if step < rank.step:
             rank.restarts += 1
         rank.phase, rank.since, rank.step, rank.stepped_at = "train", record.time, step, record.time
@@ -164,7 +165,7 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank pauses training; before its first step, only until other ranks step."""
+        """Return whether the rank pauses training; before its first step, only until another rank steps."""
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -262,7 +263,8 @@ class Advance:
         if tracker.attempt != self._attempt:
             self._attempt, self._step_at = tracker.attempt, None
         if step != self._step:
-            # The records of a rank's first second arrive after the log lines of the same steps.
+            # Do not count steps twice: the records of a rank's first second arrive after the log lines of the
+            # same steps.
             self._metrics.progress(step, tracker.total_steps, counted=tracker.repeats)
             before, self._step = self._step, step
             made = 0 if step is None or before is None or tracker.repeats else step - before

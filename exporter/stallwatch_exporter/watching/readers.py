@@ -9,10 +9,10 @@ from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
-_TRIED_AT = (8, 16, 32, 64, 128, 300)  # numbers of lines after which a source is examined; for a file, 300
-_LIKELY_FROM = 64  # lines needed for an uncertain prefix, because a few can all be from one writer
-_SHOWN = b"Traceback (most recent call last):"  # has no logger prefix, and must be read correctly
-_MOST_SHOWN = 16  # number of tracebacks that trigger a check
+_TRIED_AT = (8, 16, 32, 64, 128, 300)  # examine a source at these line counts, and a file at 300 lines
+_LIKELY_FROM = 64  # lines needed to accept an uncertain prefix; fewer lines may all come from one writer
+_SHOWN = b"Traceback (most recent call last):"  # has no logger prefix; triggers a check of the line prefix
+_MOST_SHOWN = 16  # maximum number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # maximum bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
 
@@ -20,9 +20,9 @@ _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
 class PrefixLearning:
     """Learn the line prefix of a source while its lines arrive.
 
-    For a file, the first 300 lines are examined before any line is read. Here, lines are read immediately,
-    with the prefix known so far, and the input is examined again as it grows. After 300 lines, the prefix is
-    the same as for a file.
+    For a file, the first 300 lines are examined before any line is read. The lines of a live source are read
+    immediately with the prefix known so far, and the source is examined again as it grows. After 300 lines,
+    the prefix is the same as for a file.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class PrefixLearning:
         return not self._tries
 
     def take(self, data: bytes) -> LinePrefix | None:
-        """Add the next bytes before they are read; return the current line prefix."""
+        """Add the next bytes before they are split into lines; return the current line prefix."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -74,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that ``data`` completes; with ``fresh``, they do not continue earlier data."""
+        """Return the lines that `data` completes; with `fresh`, `data` does not continue earlier data."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:
@@ -96,22 +96,22 @@ class Readers:
         self._held += learning.held - before
         if learning.is_over:
             del self._learning[source]
-        while self._held > _MOST_HELD:  # the oldest sources have shown the most lines
+        while self._held > _MOST_HELD:  # stop learning for the oldest source, which has had the most lines
             self._held -= self._learning.pop(next(iter(self._learning))).held
         return lead
 
     def past(self, source: str, data: bytes, rank: int | None, shift: float) -> list[Line]:
-        """Return lines printed before the agent started, with their own times moved by ``shift`` seconds."""
+        """Return lines printed before the agent started, with their times shifted by `shift` seconds."""
         lines = self.lines(source, data, None, rank)
         return [_moved(line, shift) for line in lines] if shift else lines
 
     def idle(self, since: float) -> Iterator[list[Line]]:
-        """Return, for each source, the progress bars that have not been redrawn since ``since``."""
+        """Yield, for each source, the progress bars that have not been redrawn since `since`."""
         for reader in self._readers.values():
             yield reader.idle(since)
 
     def finish(self, now: float) -> Iterator[list[Line]]:
-        """Return, by source, the unfinished lines at the end of the output."""
+        """Yield, for each source, the unfinished lines at the end of the output."""
         for reader in self._readers.values():
             yield reader.finish(now)
 

@@ -1,4 +1,4 @@
-"""Decide when a run is stalled, which means quiet for clearly longer than ever before in this phase.
+"""Decide when a run is stalled: quiet for much longer than in all earlier quiet periods of the phase.
 
 The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is a suspicion
@@ -33,15 +33,15 @@ class StallState(msgspec.Struct, frozen=True):
     seconds: float  #: length of the quiet period
     threshold: float
     episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
-    learning: bool = False  #: the threshold is the default, because the run's own durations are not known yet
-    at_floor: bool = False  #: the threshold is the minimum that the settings allow
+    learning: bool = False  #: true while the threshold is a default, before the run's durations are known
+    at_floor: bool = False  #: true if the threshold is the minimum that the settings allow
 
 
 class Over(msgspec.Struct, frozen=True):
     """Quiet period that ended by itself."""
 
     seconds: float
-    stalled: bool  #: the period was reported as a stall
+    stalled: bool  #: true if the period was reported as a stall
 
 
 class StallWatch:
@@ -58,16 +58,16 @@ class StallWatch:
         self._stalled = False
         self._episode = 0
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves and similar phases
-        self._evaluated = False  # an evaluation is over, and no step followed it
+        self._evaluated = False  # true if an evaluation is over and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
         self.sighted = False  #: true once stack snapshots gave a result
-        self.spell = 0  #: number of the quiet period; each sign of life begins another
+        self.spell = 0  #: number of the quiet period; each sign of life begins a new period
         self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
-        """Record a sign of progress: another step, a batch of an evaluation, another phase.
+        """Record a sign of progress, such as a step, a batch of an evaluation, or a new phase.
 
-        The wait before it belongs to the phase that the run was in, not to the phase it enters.
+        The wait before the sign belongs to the run's previous phase, even if the sign begins a new phase.
         """
         waited = time - self.last_sign
         if self._ruled is not None or self._stalled:
@@ -80,7 +80,7 @@ class StallWatch:
             phase,
             stalled=self._stalled,
             after_evaluation=self._evaluated and self._phase == phase == "train" and not self.learnt.log_only,
-            # A wait with another known reason does not make the steps slower.
+            # Do not learn the duration of steps from a wait that has another known reason.
             learn=status != "paused" and (self._phase != "train" or waited <= usual),
         )
         if phase != self._phase and self._phase in ANNOUNCED:
@@ -149,7 +149,8 @@ class StallWatch:
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
         """Take over a run that is already running.
 
-        `durations` contains the waits in its log by phase. `last_sign` is the time of its last sign of life.
+        `durations` contains the waits in the run's log by phase. `last_sign` is the time of the run's last
+        sign of life.
         """
         self.learnt.take_over(durations)
         self.last_sign = last_sign

@@ -1,8 +1,8 @@
 """Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
 The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
-exceeded. The table in ``stallwatch_rules.stacks.quiet_periods`` evaluates the snapshots. This module keeps
-times and call sites.
+exceeded. The table in ``stallwatch_rules.stacks.quiet_periods`` evaluates the snapshots. This module stores
+the times of snapshots and the call sites of long waits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: seconds that a stall waits for a snapshot in progress after its threshold
+EVIDENCE_SECONDS = 2.0  #: maximum seconds from the start of a snapshot for which a stall waits for its result
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
-_AGAIN = 1 / 6  # interval between later snapshots, in floors; at least a twentieth of the quiet time
+_AGAIN = 1 / 6  # interval between later snapshots as a fraction of the floor; at least 1/20 of the quiet time
 _MOST_SITES = 1000
 
 
@@ -82,7 +82,8 @@ class Suspicion:
         """Handle the end of a quiet period, and learn how long waits at its call site can last."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # If a stall ended by itself, the next one at this site is reported after 1.5 times its duration.
+            # If a stall ended by itself, the next stall at its call site is reported after 1.5 times its
+            # duration.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)
@@ -122,15 +123,16 @@ class Suspicion:
         judged = ruling(self._looks, spell)
         if judged is None:
             return
-        # The run's ruling must not return to the run as this host's observation, because it would never end.
+        # Report only this host's own observation to the run. Otherwise, the run's ruling would confirm itself
+        # and never end.
         alone = msgspec.structs.replace(spell, run=None)
         self.own_ruling = judged if judged is not spell.run else ruling(self._looks, alone)
         self._watch.sighted = True
         if judged.status == "alive":
             self._watch.observe(self._looked_at or now, state.phase)
-            looks, self.ruling = self._looks, None  # the wait is not over yet
+            looks, self.ruling = self._looks, None  # keep the snapshots, because the wait continues
             self._begin()
-            self._looks = looks[-1:]  # the next snapshot is compared with this one
+            self._looks = looks[-1:]  # the next snapshot is compared with this snapshot
             return
         if state.stalled and judged.status != "stalled":
             return  # only a sign of life ends a reported stall
