@@ -101,7 +101,7 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)
     assert message.title == "[myrun] recovered after 3 min 10 s"
-    assert "advancing again" in message.text
+    assert "making progress again" in message.text
     assert render(incident, "zh", None).title == "[myrun] 已恢复，卡住了 3 分 10 秒"
 
 
@@ -116,7 +116,7 @@ def test_incident_of_a_lost_agent_is_not_called_recovered(stall: Stall, oom_page
     gone = {"status": "resolved", "resolution": "unknown", "resolved_at": 1190.0, "updated_at": 1190.0}
     message = render(stall(**gone), "en", None)
     assert message.title == "[myrun] agent gone: stalled when last seen"
-    assert "unknown" in message.text and "3 min 10 s after" in message.text
+    assert "not known whether the run continues" in message.text and "3 min 10 s after" in message.text
     assert "recovered" not in message.text and "over" not in message.text
     assert render(stall(**gone), "zh", None).title == "[myrun] agent 失联：失联前处于卡住状态"
     found = render(stall(kind="finding", rule="cuda-oom", **gone), "en", oom_page)
@@ -284,7 +284,7 @@ def test_endings_are_described_in_both_languages(
 
 def test_exit_code_is_mentioned_once() -> None:
     ending = Ending("failed", 1, detail=message("run.exited", code=1))
-    assert ending_line(ending, "en") == "How it ended: failed, exit code 1"
+    assert ending_line(ending, "en") == "How the run ended: failed, exit code 1"
     assert ending_line(Ending("finished", 0, None, "", 3900), "zh") == "退出情况：已完成，耗时 1 小时 5 分"
 
 
@@ -359,7 +359,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
         primary=None,
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] fatal: a rank's process is gone while the others continue (rank 1)"
+    assert english.title == "[myrun] fatal: a rank's process is gone while the other ranks continue (rank 1)"
     assert chinese.title == "[myrun] 致命：有 rank 的进程已退出，其余 rank 仍在运行（rank 1）"
     for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
         assert fact in english.text
@@ -367,7 +367,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
         assert fact in chinese.text
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)
-    assert over.title == "[myrun] over: a rank's process is gone while the others continue (rank 1)"
+    assert over.title == "[myrun] over: a rank's process is gone while the other ranks continue (rank 1)"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -75,7 +75,7 @@ def test_table_is_followed_by_the_newest_failed_job(process: Process, logs: Path
         "1001 FINISHED 100 of 100 2026-11-10 10:16:40 1",
     ]
     assert "The file names suggest 3 jobs, newest first." in result.stdout
-    assert "covers 1002, the only one in trouble" in " ".join(result.stdout.split())
+    assert "covers 1002, the only job in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
     # the printed command works unchanged, and its report is the same as for the job alone
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
@@ -89,7 +89,7 @@ def test_newest_job_is_reported_if_none_failed(process: Process, logs: Path) -> 
     (logs / "slurm-1002.err").unlink()
     result = process("diagnose", "logs/")
     assert result.returncode == 0
-    assert "covers 1003, the newest; none is in trouble." in " ".join(result.stdout.split())
+    assert "covers 1003, the newest job, because no job is in trouble." in " ".join(result.stdout.split())
 
 
 def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
@@ -97,7 +97,7 @@ def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs:
     result = stallwatch("diagnose", "logs/slurm-*.out", "logs/slurm-1002.err")
     assert result.exit_code == 1
     assert rows(result.stdout)[1].startswith("▶ 1000 FAILED, CAUSE UNCERTAIN ValueError: the moon is")
-    assert "newest of 2 in trouble" in " ".join(result.stdout.split())
+    assert "newest of 2 jobs in trouble" in " ".join(result.stdout.split())
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
     assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
 
@@ -190,7 +190,7 @@ def test_newest_file_is_skipped_if_it_is_not_a_training_log(stallwatch: Stallwat
     (logs / "notes.txt").write_text("remember the milk\n")  # the newest file
     result = stallwatch("diagnose", "logs/")
     assert rows(result.stdout)[1].startswith("other files NO TRAINING LOG")
-    assert "covers 1003, the newest training job; none is in trouble." in " ".join(result.stdout.split())
+    assert "covers 1003, the newest training job, because no job is in trouble." in " ".join(result.stdout.split())
 
 
 def test_suggested_command_is_complete_and_keeps_the_options(
@@ -355,5 +355,5 @@ def test_table_and_memory_are_bounded_for_many_jobs(
     result = stallwatch("diagnose", "many")
     assert result.exit_code == 1 and most == 2
     table = rows(result.stdout)
-    assert table[-1] == "… and 40 older: 26 UNFINISHED, 14 FAILED" and len(table) == 22
+    assert table[-1] == "… and 40 older jobs: 26 UNFINISHED, 14 FAILED" and len(table) == 22
     assert len(json.loads(stallwatch("diagnose", "many", "--json").stdout)["jobs"]) == 60

@@ -271,7 +271,7 @@ def test_start_shows_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> N
     assert [start.interrupted_by for start in found.starts] == ["user"] * 3
     assert "| 1 | INTERRUPTED |  | 20 of 90 |" in to_markdown(found)
     other = msgspec.structs.replace(found, starts=[_stopped_from_outside(start) for start in found.starts])
-    assert "| 1 | INTERRUPTED | A signal asked the run to end" in to_markdown(other)
+    assert "| 1 | INTERRUPTED | The run ended because it received a signal" in to_markdown(other)
 
 
 def _stopped_from_outside(start: Start) -> Start:
