@@ -108,7 +108,10 @@ def test_worker_of_a_data_loader_is_shown() -> None:
     group, incident.stacks.pids = incident.stacks.groups[-1], {1: 4711}
     incident.folder = "/runs/r"
     group.worker, group.worker_frames = 4712, ["/t/train.py:9 in __getitem__", "/t/train.py:4 in fetch"]
-    for language, head in (("en", "Stack of the rank's data loader worker (PID 4712):"), ("zh", "worker（PID 4712）的调用栈：")):
+    for language, head in (
+        ("en", "Stack of the rank's data loader worker (PID 4712):"),
+        ("zh", "的调用栈："),
+    ):
         text = incident_notice(incident, language, None).message.text
         assert f"{head}\n    /t/train.py:9 in __getitem__\n    /t/train.py:4 in fetch\n" in text
         assert "    py-spy dump --pid 4712\n    py-spy dump --pid 4711\n" in text

@@ -41,7 +41,7 @@ def test_rank_that_ended_early_is_reported_without_a_failure(
     finished = end == 400
     assert found.verdict == ("finished" if finished else "unknown-failure")
     assert (found.progress.behind, found.progress.finished) == ([2], finished)
-    said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the other ranks, and no rule"
+    said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the other ranks, and"
     assert render(headline(found)).startswith(said) and "rank 2 " in render(headline(found), "zh")
 
 
