@@ -37,7 +37,7 @@ def train(
 
 
 def cost_in(note: str) -> float:
-    found = re.search(r"costs (\d+)%", note)
+    found = re.search(r"by (\d+)%", note)
     assert found is not None
     return int(found[1]) / 100
 
