@@ -132,7 +132,7 @@ def test_incident_whose_tail_was_stopped_is_no_longer_watched(stall: Stall) -> N
     message = render(over, "en", None)
     assert message.title == "[myrun] no longer watched: stalled when last seen"
     assert "stallwatch tail was stopped" in message.text and "3 min 10 s after" in message.text
-    assert "How it ended" not in message.text and "killed" not in message.text
+    assert "How the run ended" not in message.text and "killed" not in message.text
 
 
 @pytest.mark.parametrize(("resolution", "word"), [("run-finished", "finished"), ("run-failed", "failed")])
@@ -380,7 +380,7 @@ def test_run_of_one_process_does_not_mention_other_ranks(stall: Stall, language:
     incident = stall(rule=SILENT_HANG, primary=found.primary)
     text = render(incident, language, load_catalogue().pages[SILENT_HANG]).text
     assert not any(word in text for word in ("collective", "all_gather", "集合通信", "每个 rank"))
-    assert ("single process" if language == "en" else "只有一个进程") in text
+    assert ("Only one process" if language == "en" else "只有一个进程") in text
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_dead_host_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: boo
     assert render(found.primary.fixes[0]).startswith(
         "n9 (its ranks" if left_out else "All ranks on n9 (72–79)"
     )
-    assert in_words(found)[0] == f"ranks 72–79 on n{ODD}: held up the others"
+    assert in_words(found)[0] == f"ranks 72–79 on n{ODD}: held up the other ranks"
     assert in_words(found)[1].startswith("120 ranks on 15 hosts: ")
     assert [host.host for host in found.hosts if not host.logged] == ([f"n{ODD}"] if left_out else [])
 

@@ -18,7 +18,7 @@ RULE = "secondary-sigterm-cascade"
 
 
 def asked(found: Diagnosis) -> list[str]:
-    return [finding.rule for finding in found.findings if "asked the run to end" in finding.note]
+    return [finding.rule for finding in found.findings if "it received a signal" in finding.note]
 
 
 @pytest.mark.parametrize(
