@@ -188,7 +188,7 @@ def test_waiting_run_shows_the_time_of_the_alarm() -> None:
     found = judged(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"
     assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
-    assert "alarm is raised at" in found.facts[0]
+    assert "Stallwatch raises an alarm" in found.facts[0]
 
 
 def test_location_of_the_ranks_is_not_repeated_as_advice(make_incident: Callable[..., Incident]) -> None:
@@ -331,7 +331,7 @@ def test_lost_agent_has_precedence_over_its_reports(make_incident: Callable[...,
     found = judged(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline.startswith("Agent gone since ")
     assert found.headline.endswith(": the run was stalled when last seen")
-    assert found.facts[0].startswith("The numbers below are from the last report.") and found.fixes
+    assert found.facts[0].startswith("The numbers below are from the agent's last report.") and found.fixes
     assert (found.level, found.page.id) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 

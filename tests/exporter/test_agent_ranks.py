@@ -273,7 +273,7 @@ def test_rank_that_exits_early_without_error_is_reported(
     assert run.changes == expected
     if expected:
         assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
-        assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000;")
+        assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000,")
 
 
 def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) -> None:

@@ -274,9 +274,8 @@ def test_unresolved_stall_is_reported_after_any_ending(
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "stalled"
     assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
-    assert diagnosis.findings[0].note.startswith(
-        "No step has finished for 2 min 15 s; the stall threshold of this run is 1 min 30 s."
-    )
+    assert "finished for 2 min 15 s" in diagnosis.findings[0].note
+    assert "threshold of this run is 1 min 30 s" in diagnosis.findings[0].note
     assert diagnosis.notes[0].startswith("A stall was reported at 1970-01-01T00:00:30.000Z while")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith("监控期间于 1970-01-01T00:00:30.000Z 报告卡住")

@@ -347,7 +347,7 @@ def test_folder_of_one_host_shows_facts_about_the_others(
     found = diagnose(own.path)
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
-    assert "There are no records of n2 here." in map(render, found.notes)
+    assert "This folder contains no records of n2." in map(render, found.notes)
     # The launcher started three hosts, of which perhaps only this one has an agent.
     mine = msgspec.structs.replace(killed, host="n1", hosts=["n1"])
     only = keep(
