@@ -78,8 +78,8 @@ def test_table_is_followed_by_the_newest_failed_job(process: Process, logs: Path
     assert "covers 1002, the only job in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
     # the printed command works unchanged, and its report is the same as for the job alone
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
-    command = shlex.split(line.removeprefix("To see another: "))
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another job: ")]
+    command = shlex.split(line.removeprefix("To see another job: "))
     assert command == ["stallwatch", "diagnose", "logs/slurm-1003.out"]
     other = process(*command[1:])
     assert other.returncode == 0 and "UNFINISHED" in other.stdout and "Jobs" not in other.stdout
@@ -98,7 +98,7 @@ def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs:
     assert result.exit_code == 1
     assert rows(result.stdout)[1].startswith("▶ 1000 FAILED, CAUSE UNCERTAIN ValueError: the moon is")
     assert "newest of 2 jobs in trouble" in " ".join(result.stdout.split())
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another job: ")]
     assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
 
 
@@ -214,7 +214,7 @@ def test_names_with_control_characters_are_not_suggested(stallwatch: Stallwatch,
         (folder / f"slurm-{number}-\x1b[31m\u202e.out").write_text(OOM)
     result = stallwatch("diagnose", "logs")
     assert "\x1b" not in result.stdout and "\u202e" not in result.stdout
-    assert "To see another: stallwatch diagnose --job 1001 logs" in result.stdout
+    assert "To see another job: stallwatch diagnose --job 1001 logs" in result.stdout
     (folder / "alert\x1b[31m-master-0.log").write_text(OOM)
     (folder / "dpo-master-0.log").write_text(OOM)
     for form in ("--markdown", "--brief", "--json"):
@@ -252,7 +252,7 @@ def test_archive_can_contain_several_jobs(stallwatch: Stallwatch, logs: Path, tm
     (tmp_path / "all.zip").write_bytes(packed.getvalue())
     result = stallwatch("diagnose", "all.zip")
     assert rows(result.stdout)[2].startswith("▶ 1002 FAILED cuda-oom")
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another job: ")]
     assert shlex.split(line)[-5:] == ["stallwatch", "diagnose", "--job", "1003", "all.zip"]
     other = stallwatch("diagnose", "--job", "1003", "all.zip", "--json")
     assert json.loads(other.stdout)["progress"]["last_step"] == 60
@@ -262,7 +262,7 @@ def test_standard_input_belongs_to_none_of_the_jobs(stallwatch: Stallwatch, logs
     result = stallwatch("diagnose", "-", "logs", stdin=UNKNOWN)
     assert any(line.startswith("▶ 1002") for line in rows(result.stdout))
     assert any(line.startswith("other files FAILED, CAUSE") for line in rows(result.stdout))
-    assert "To see another: stallwatch diagnose logs/slurm-1003.out" in result.stdout
+    assert "To see another job: stallwatch diagnose logs/slurm-1003.out" in result.stdout
     assert "jobs" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=UNKNOWN).stdout)
 
 
@@ -300,7 +300,7 @@ def test_run_folders_are_separate_jobs(stallwatch: Stallwatch, tmp_path: Path) -
         (folder / "output.log").write_text(steps(day, 40))
     result = stallwatch("diagnose", "runs/")
     assert rows(result.stdout)[1].startswith("▶ dpo UNFINISHED")  # the state in the run's folder is shown
-    assert "To see another: stallwatch diagnose runs/sft" in result.stdout
+    assert "To see another job: stallwatch diagnose runs/sft" in result.stdout
     assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 
 

@@ -420,9 +420,9 @@ def test_only_existing_files_are_mentioned_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "diagnosis.json").write_text("{}")
     assert kept_line(tmp_path, "en") == f"this diagnosis is in {tmp_path}"
     (tmp_path / "ranks" / "rank0.log").write_text("x")
-    assert "copies of its output and this diagnosis are in" in kept_line(tmp_path, "en")
+    assert "copies of the run's output and this diagnosis are in" in kept_line(tmp_path, "en")
     (tmp_path / "diagnosis.json").unlink()
-    assert kept_line(tmp_path, "en") == f"the copies of its output are in {tmp_path}"
+    assert kept_line(tmp_path, "en") == f"the copies of the run's output are in {tmp_path}"
 
 
 @pytest.mark.parametrize(("given", "code"), [((), 0), (("--fail-on-finding",), 1)])

@@ -417,7 +417,7 @@ def test_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogu
     quiet = {"started_at": now, "updated_at": now, "quiet_since": now - 1500, "threshold": 1800.0}
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
     (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
-    assert note == "No sign of progress for 25 min; a stall is reported after 30 min."
+    assert note == "There has been no sign of progress for 25 min; a stall is reported after 30 min."
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])

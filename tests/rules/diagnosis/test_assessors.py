@@ -181,7 +181,7 @@ def test_explanation_begins_with_matches_and_ends_with_the_verdict(diagnose: Dia
     given = list(explanation(diagnosis))
     assert given[0][0] == "matches" and given[0][1].startswith("+ ")
     assert [text for name, text in given if name == "recoveries"] == [
-        "cuda-oom: cause, fatal → cause, harmless here: This did not end the run: 300 steps followed."
+        "cuda-oom: cause, fatal → cause, harmless here: This failure did not end the run: 300 steps followed."
     ]
     assert ("end", "noted for the run: timed-out, lost") in given
     assert given[-2][0] == "Root cause" and given[-2][1].startswith("collective-timeout (")
