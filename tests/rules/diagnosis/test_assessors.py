@@ -214,7 +214,7 @@ def test_unknown_exception_can_be_the_root_cause(diagnose: Diagnose) -> None:
     diagnosis = diagnose({"rank0.log": f"{failed}{steps(6, 6)}", "rank1.log": f"{steps(1, 6)}{STAND}\n"})
     messages = [text for name, text in explanation(diagnosis) if name == "Root cause"]
     assert messages[0].startswith("ValueError: what is that")
-    assert messages[1:] == ["comes before collective-timeout: earlier, or more specific"]
+    assert messages[1:] == ["comes before collective-timeout, because it is earlier or more specific"]
     survived = diagnose(failed + steps(6, 50))
     assert survived.unknown and "Root cause" not in dict(explanation(survived))
 
