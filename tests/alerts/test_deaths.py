@@ -76,7 +76,7 @@ def test_crash_is_one_message_with_its_cause(chat_server: Any, died: Incident, c
     (body,) = chat_server.bodies
     assert (body["run"], body["rule"], body["severity"]) == ("myrun", "cuda-oom", "critical")
     assert (body["status"], body["outcome"]) == ("resolved", "crashed")
-    assert "How it ended: failed, exit code 1" in body["text"] and "What to do:" in body["text"]
+    assert "How the run ended: failed, exit code 1" in body["text"] and "What to do:" in body["text"]
 
 
 def test_end_does_not_repeat_the_beginning(found: Incident, died: Incident, oom_page: Any) -> None:

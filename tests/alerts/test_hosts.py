@@ -78,7 +78,7 @@ def test_silent_hosts_are_named_if_nothing_else_is_known(stall: Stall) -> None:
         ),
         ({"odd": [], "why": "outside"}, "all ranks wait for something other than a rank", "MASTER_ADDR"),
         ({"odd": [], "why": "frozen"}, "all ranks stopped at the same time", "suspended"),
-        ({"odd": [], "why": "", "candidates": [1, 2]}, "one of ranks 1, 2", ""),
+        ({"odd": [], "why": "", "candidates": [1, 2]}, "which of ranks 1, 2", ""),
         ({"odd": [1], "why": "unfinished"}, "rank 1 on n2 holds up the run", "ibstat"),
         ({"odd": [0, 1], "why": "behind"}, "ranks 0, 1 on n1, n2 hold up the run", ""),
         ({"odd": [1], "why": "diverged"}, "rank 1 on n2 took a different path than the others", ""),

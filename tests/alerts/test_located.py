@@ -108,7 +108,10 @@ def test_worker_of_a_data_loader_is_shown() -> None:
     group, incident.stacks.pids = incident.stacks.groups[-1], {1: 4711}
     incident.folder = "/runs/r"
     group.worker, group.worker_frames = 4712, ["/t/train.py:9 in __getitem__", "/t/train.py:4 in fetch"]
-    for language, head in (("en", "Its data loader's worker (PID 4712):"), ("zh", "worker（PID 4712）：")):
+    for language, head in (
+        ("en", "Stack of the rank's data loader worker (PID 4712):"),
+        ("zh", "的调用栈："),
+    ):
         text = incident_notice(incident, language, None).message.text
         assert f"{head}\n    /t/train.py:9 in __getitem__\n    /t/train.py:4 in fetch\n" in text
         assert "    py-spy dump --pid 4712\n    py-spy dump --pid 4711\n" in text
@@ -118,8 +121,8 @@ def test_findings_that_are_not_a_cause_are_background() -> None:
     incident = located([1])
     incident.background = ["zero3-trace-cache-invalidated"]
     for language, line in (
-        ("en", "Also seen, as background: zero3-trace-cache-invalidated"),
-        ("zh", "同时出现（仅供参考）：zero3-trace-cache-invalidated"),
+        ("en", "Also found, but probably not the cause: zero3-trace-cache-invalidated"),
+        ("zh", "同时出现，但多半不是原因：zero3-trace-cache-invalidated"),
     ):
         text = incident_notice(incident, language, None).message.text
         assert line in text.splitlines() and "Likely cause" not in text and "可能的原因" not in text
@@ -150,7 +153,7 @@ def test_stack_shows_the_innermost_frame_and_the_users_frame() -> None:
 @pytest.mark.parametrize(
     ("group", "language", "says"),
     [
-        (StackGroup([1], "network"), "en", "Give the call a timeout"),
+        (StackGroup([1], "network"), "en", "Set a timeout for the call"),
         (StackGroup([1], "network"), "zh", "加超时"),
         (StackGroup([1], "code", "stopped"), "en", "kill -CONT"),
         (StackGroup([1], "code", locked_out=True), "en", "--native"),

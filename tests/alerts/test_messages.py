@@ -74,7 +74,7 @@ def test_stall_before_the_threshold_is_learned_does_not_call_it_learned(stall: S
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "learned from this run's steps" not in english
-    assert "enough steps to learn its stall threshold; until then, the limit is 1 min 30 s." in english
+    assert "enough steps to learn its stall threshold. Until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "卡住阈值暂定为 1 分 30 秒" in chinese
 
 
@@ -101,7 +101,7 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)
     assert message.title == "[myrun] recovered after 3 min 10 s"
-    assert "advancing again" in message.text
+    assert "making progress again" in message.text
     assert render(incident, "zh", None).title == "[myrun] 已恢复，卡住了 3 分 10 秒"
 
 
@@ -116,7 +116,7 @@ def test_incident_of_a_lost_agent_is_not_called_recovered(stall: Stall, oom_page
     gone = {"status": "resolved", "resolution": "unknown", "resolved_at": 1190.0, "updated_at": 1190.0}
     message = render(stall(**gone), "en", None)
     assert message.title == "[myrun] agent gone: stalled when last seen"
-    assert "unknown" in message.text and "3 min 10 s after" in message.text
+    assert "not known whether the run continues" in message.text and "3 min 10 s after" in message.text
     assert "recovered" not in message.text and "over" not in message.text
     assert render(stall(**gone), "zh", None).title == "[myrun] agent 失联：失联前处于卡住状态"
     found = render(stall(kind="finding", rule="cuda-oom", **gone), "en", oom_page)
@@ -132,7 +132,7 @@ def test_incident_whose_tail_was_stopped_is_no_longer_watched(stall: Stall) -> N
     message = render(over, "en", None)
     assert message.title == "[myrun] no longer watched: stalled when last seen"
     assert "stallwatch tail was stopped" in message.text and "3 min 10 s after" in message.text
-    assert "How it ended" not in message.text and "killed" not in message.text
+    assert "How the run ended" not in message.text and "killed" not in message.text
 
 
 @pytest.mark.parametrize(("resolution", "word"), [("run-finished", "finished"), ("run-failed", "failed")])
@@ -284,7 +284,7 @@ def test_endings_are_described_in_both_languages(
 
 def test_exit_code_is_mentioned_once() -> None:
     ending = Ending("failed", 1, detail=message("run.exited", code=1))
-    assert ending_line(ending, "en") == "How it ended: failed, exit code 1"
+    assert ending_line(ending, "en") == "How the run ended: failed, exit code 1"
     assert ending_line(Ending("finished", 0, None, "", 3900), "zh") == "退出情况：已完成，耗时 1 小时 5 分"
 
 
@@ -359,7 +359,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
         primary=None,
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] fatal: a rank's process is gone while the others continue (rank 1)"
+    assert english.title == "[myrun] fatal: a rank's process is gone while the other ranks continue (rank 1)"
     assert chinese.title == "[myrun] 致命：有 rank 的进程已退出，其余 rank 仍在运行（rank 1）"
     for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
         assert fact in english.text
@@ -367,7 +367,7 @@ def test_lost_rank_has_its_own_text(stall: Stall) -> None:
         assert fact in chinese.text
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)
-    assert over.title == "[myrun] over: a rank's process is gone while the others continue (rank 1)"
+    assert over.title == "[myrun] over: a rank's process is gone while the other ranks continue (rank 1)"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -380,7 +380,7 @@ def test_run_of_one_process_does_not_mention_other_ranks(stall: Stall, language:
     incident = stall(rule=SILENT_HANG, primary=found.primary)
     text = render(incident, language, load_catalogue().pages[SILENT_HANG]).text
     assert not any(word in text for word in ("collective", "all_gather", "集合通信", "每个 rank"))
-    assert ("single process" if language == "en" else "只有一个进程") in text
+    assert ("Only one process" if language == "en" else "只有一个进程") in text
 
 
 @pytest.mark.parametrize(

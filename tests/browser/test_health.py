@@ -22,5 +22,5 @@ def test_test_message_reaches_the_chat(scene, watched, source: str) -> None:  # 
     if source == "embedded":
         page.get_by_role("gridcell", include_hidden=True, name="steady").first.wait_for(state="attached")
     else:
-        page.get_by_text("Metrics come from a Prometheus").wait_for()
+        page.get_by_text("The metrics come from a Prometheus").wait_for()
     assert watched.failures == [] and watched.outside(scene.urls[source]) == set()

@@ -26,7 +26,7 @@ def test_error_message_finds_its_rule(scene, watched) -> None:  # type: ignore[n
     page.wait_for_url("**q=torch.OutOf*")
     choose_row(page, "**rule=cuda-*")
     page.locator(".st-key-rule-page").get_by_text("What happened").wait_for()
-    page.get_by_text("How it is recognised").click()
+    page.get_by_text("How it is recognized").click()
     page.get_by_text("Fires on").wait_for()
     address = page.url
     page.goto(address)  # the link can be shared

@@ -156,7 +156,7 @@ def test_answers_and_errors_are_in_the_language_of_the_terminal(
 
 def test_silence_is_created_and_ended(stallwatch: Stallwatch, store: IncidentStore) -> None:
     result = stallwatch("alerts", "silence", "--run", "my*", "--for", "2h", "--comment", "known")
-    assert result.exit_code == 0 and result.stdout.startswith("silence 1 until 2")
+    assert result.exit_code == 0 and result.stdout.startswith("silence 1 lasts until 2")
     assert "--end 1" in result.stdout
     careless = stallwatch("alerts", "silence")
     assert careless.exit_code == 2 and "--all" in careless.stderr
@@ -191,7 +191,7 @@ def test_waiting_messages_are_listed_and_sent(
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
     result = stallwatch("alerts", "send", "--wait", "0.5")
     assert result.exit_code == 1
-    assert "1 waiting for json://127.0.0.1:1/****: rejected so far: connection refused" in result.stderr
+    assert "1 message waiting for json://127.0.0.1:1/****: rejected so far: connection" in result.stderr
     assert "s3cr3t" not in result.output
     monkeypatch.delenv("STALLWATCH_ALERTS_URLS")
     result = stallwatch("alerts", "send", "--wait", "0.5")

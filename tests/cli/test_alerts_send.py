@@ -147,7 +147,7 @@ def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(
         outbox.put(lambda *_, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
     result = stallwatch("alerts", "send", "--wait", "0.1")
     assert result.exit_code == 1 and heard == []
-    assert "2 waiting for slack://****: no URL of this chat" in result.stderr
+    assert "2 messages waiting for slack://****: no URL of this chat" in result.stderr
     command = f"stallwatch alerts send --drop {gone[:12]}"
     assert command in result.stderr
     keep(outbox, "sound")
@@ -156,7 +156,7 @@ def test_messages_for_a_removed_chat_are_listed_and_dropped_on_request(
     assert "no messages are waiting" in stallwatch("alerts", "send", "--drop", "no-such").stderr
     dropped = stallwatch("alerts", "send", "--drop", gone[:12])
     # the third message still waits
-    assert dropped.exit_code == 1 and "dropped 2 for slack://****" in dropped.stdout
+    assert dropped.exit_code == 1 and "dropped 2 messages for slack://****" in dropped.stdout
     assert heard == ["sound"]
     states = {
         delivery.run: (delivery.state, delivery.reason.split(" by ")[0]) for delivery in outbox.deliveries()

@@ -77,7 +77,7 @@ def test_unreadable_file_does_not_hide_findings_of_other_files(
     result: Result = stallwatch("check", "none.json", "train.py", "--versions", freeze)
     assert result.exit_code == 2
     assert "none.json: cannot be read: No such file or directory" in result.stderr
-    assert "deepspeed.initialize gets no model" in result.stdout
+    assert "deepspeed.initialize is called without a model" in result.stdout
 
 
 def test_syntax_error_fails_unless_a_newer_python_accepts_the_script(
@@ -97,7 +97,7 @@ def test_unreadable_input_prevents_an_all_clear(stallwatch, tmp_path: Path, free
     for arguments in (("none.json",), ("ds.json", "none.json"), ("--checkpoint", "none")):
         result: Result = stallwatch("check", *arguments, "--versions", freeze)
         assert result.exit_code == 2
-        assert result.stdout.startswith("No verdict: not everything could be read.\n")
+        assert result.stdout.startswith("No verdict, because not everything could be read.\n")
         report = json.loads(stallwatch("check", *arguments, "--versions", freeze, "--json").stdout)
         assert (report["ok"], len(report["problems"])) == (False, 1)
 
@@ -186,5 +186,5 @@ def test_configuration_that_transformers_reads_must_be_strict_json(
     alone: Result = stallwatch("check", "ds.json", "own.py", "--versions", freeze)
     assert (alone.exit_code, "ADVICE" in alone.stdout) == (0, True)
     read: Result = stallwatch("check", "ds.json", "hf.py", "--versions", freeze)
-    assert (read.exit_code, " FAILS   this is not JSON" in read.stdout) == (1, True)
+    assert (read.exit_code, " FAILS   this file is not valid JSON" in read.stdout) == (1, True)
     assert "(column " in read.stdout and "ds.json:2" in read.stdout

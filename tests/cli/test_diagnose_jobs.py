@@ -75,11 +75,11 @@ def test_table_is_followed_by_the_newest_failed_job(process: Process, logs: Path
         "1001 FINISHED 100 of 100 2026-11-10 10:16:40 1",
     ]
     assert "The file names suggest 3 jobs, newest first." in result.stdout
-    assert "covers 1002, the only one in trouble" in " ".join(result.stdout.split())
+    assert "covers 1002, the only job in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
     # the printed command works unchanged, and its report is the same as for the job alone
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
-    command = shlex.split(line.removeprefix("To see another: "))
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another job: ")]
+    command = shlex.split(line.removeprefix("To see another job: "))
     assert command == ["stallwatch", "diagnose", "logs/slurm-1003.out"]
     other = process(*command[1:])
     assert other.returncode == 0 and "UNFINISHED" in other.stdout and "Jobs" not in other.stdout
@@ -89,7 +89,7 @@ def test_newest_job_is_reported_if_none_failed(process: Process, logs: Path) -> 
     (logs / "slurm-1002.err").unlink()
     result = process("diagnose", "logs/")
     assert result.returncode == 0
-    assert "covers 1003, the newest; none is in trouble." in " ".join(result.stdout.split())
+    assert "covers 1003, the newest job, because no job is in trouble." in " ".join(result.stdout.split())
 
 
 def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
@@ -97,8 +97,8 @@ def test_newest_of_several_failed_jobs_is_reported(stallwatch: Stallwatch, logs:
     result = stallwatch("diagnose", "logs/slurm-*.out", "logs/slurm-1002.err")
     assert result.exit_code == 1
     assert rows(result.stdout)[1].startswith("▶ 1000 FAILED, CAUSE UNCERTAIN ValueError: the moon is")
-    assert "newest of 2 in trouble" in " ".join(result.stdout.split())
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
+    assert "newest of 2 jobs in trouble" in " ".join(result.stdout.split())
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another job: ")]
     assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
 
 
@@ -190,7 +190,7 @@ def test_newest_file_is_skipped_if_it_is_not_a_training_log(stallwatch: Stallwat
     (logs / "notes.txt").write_text("remember the milk\n")  # the newest file
     result = stallwatch("diagnose", "logs/")
     assert rows(result.stdout)[1].startswith("other files NO TRAINING LOG")
-    assert "covers 1003, the newest training job; none is in trouble." in " ".join(result.stdout.split())
+    assert "covers 1003, the newest training job, because no job" in " ".join(result.stdout.split())
 
 
 def test_suggested_command_is_complete_and_keeps_the_options(
@@ -214,7 +214,7 @@ def test_names_with_control_characters_are_not_suggested(stallwatch: Stallwatch,
         (folder / f"slurm-{number}-\x1b[31m\u202e.out").write_text(OOM)
     result = stallwatch("diagnose", "logs")
     assert "\x1b" not in result.stdout and "\u202e" not in result.stdout
-    assert "To see another: stallwatch diagnose --job 1001 logs" in result.stdout
+    assert "To see another job: stallwatch diagnose --job 1001 logs" in result.stdout
     (folder / "alert\x1b[31m-master-0.log").write_text(OOM)
     (folder / "dpo-master-0.log").write_text(OOM)
     for form in ("--markdown", "--brief", "--json"):
@@ -252,7 +252,7 @@ def test_archive_can_contain_several_jobs(stallwatch: Stallwatch, logs: Path, tm
     (tmp_path / "all.zip").write_bytes(packed.getvalue())
     result = stallwatch("diagnose", "all.zip")
     assert rows(result.stdout)[2].startswith("▶ 1002 FAILED cuda-oom")
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another job: ")]
     assert shlex.split(line)[-5:] == ["stallwatch", "diagnose", "--job", "1003", "all.zip"]
     other = stallwatch("diagnose", "--job", "1003", "all.zip", "--json")
     assert json.loads(other.stdout)["progress"]["last_step"] == 60
@@ -262,7 +262,7 @@ def test_standard_input_belongs_to_none_of_the_jobs(stallwatch: Stallwatch, logs
     result = stallwatch("diagnose", "-", "logs", stdin=UNKNOWN)
     assert any(line.startswith("▶ 1002") for line in rows(result.stdout))
     assert any(line.startswith("other files FAILED, CAUSE") for line in rows(result.stdout))
-    assert "To see another: stallwatch diagnose logs/slurm-1003.out" in result.stdout
+    assert "To see another job: stallwatch diagnose logs/slurm-1003.out" in result.stdout
     assert "jobs" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=UNKNOWN).stdout)
 
 
@@ -300,7 +300,7 @@ def test_run_folders_are_separate_jobs(stallwatch: Stallwatch, tmp_path: Path) -
         (folder / "output.log").write_text(steps(day, 40))
     result = stallwatch("diagnose", "runs/")
     assert rows(result.stdout)[1].startswith("▶ dpo UNFINISHED")  # the state in the run's folder is shown
-    assert "To see another: stallwatch diagnose runs/sft" in result.stdout
+    assert "To see another job: stallwatch diagnose runs/sft" in result.stdout
     assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 
 
@@ -355,5 +355,5 @@ def test_table_and_memory_are_bounded_for_many_jobs(
     result = stallwatch("diagnose", "many")
     assert result.exit_code == 1 and most == 2
     table = rows(result.stdout)
-    assert table[-1] == "… and 40 older: 26 UNFINISHED, 14 FAILED" and len(table) == 22
+    assert table[-1] == "… and 40 older jobs: 26 UNFINISHED, 14 FAILED" and len(table) == 22
     assert len(json.loads(stallwatch("diagnose", "many", "--json").stdout)["jobs"]) == 60

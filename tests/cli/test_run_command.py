@@ -111,7 +111,7 @@ def test_output_and_exit_code_of_the_command_are_unchanged(process: Process, cod
     assert (result.returncode, result.stdout) == (code, "a\rb  \n\n é\n".encode())  # type: ignore[comparison-overlap]
     lines = result.stderr.decode().splitlines()  # type: ignore[attr-defined]
     assert all(line.startswith("stallwatch:") for line in lines)
-    assert any("How it ended:" in line for line in lines)
+    assert any("How the run ended:" in line for line in lines)
 
 
 @pytest.mark.parametrize("stream", ["stderr", "stdout"])
@@ -121,7 +121,7 @@ def test_notice_after_a_progress_bar_starts_on_a_new_line(process: Process, stre
     bar = (
         "begins\n\n 43%|███ \n" if stream == "stderr" else "begins\n"
     )  # a carriage return is read as a line's end
-    assert result.stderr.startswith(f"{bar}stallwatch: How it ended: "), result.stderr
+    assert result.stderr.startswith(f"{bar}stallwatch: How the run ended: "), result.stderr
     assert "\n\n" not in result.stderr.removeprefix(bar)
 
 
@@ -136,14 +136,14 @@ def test_run_option_names_the_run_over_several_hosts(process: Process) -> None:
 def test_finished_run_gets_a_short_report(process: Process) -> None:
     result = process("run", "--port", "0", "--", *python(STEPS.format(steps=3, pause=0)))
     assert result.returncode == 0
-    assert "How it ended: finished after" in result.stderr
+    assert "How the run ended: finished after" in result.stderr
     assert "Evidence" not in result.stderr
 
 
 def test_command_that_continues_without_a_missing_tool_has_not_failed(process: Process) -> None:
     script = "no-such-tool start\necho Reading\nsleep 0.2\nexit 0"
     result = process("run", "--no-metrics", "--", "bash", "-c", script)
-    assert result.returncode == 0 and "How it ended: finished after" in result.stderr
+    assert result.returncode == 0 and "How the run ended: finished after" in result.stderr
 
 
 def test_options_after_the_command_belong_to_the_command(process: Process) -> None:
@@ -398,7 +398,7 @@ def test_second_sigterm_does_not_prevent_the_report(tmp_path: Path, pause: float
         output = child.stderr.read()
     # 143 as a shell reports it; -15 if the second signal came after the report
     assert child.returncode in (143, -15)
-    assert "How it ended: interrupted by SIGTERM" in output and "INTERRUPTED" in output
+    assert "How the run ended: interrupted by SIGTERM" in output and "INTERRUPTED" in output
     (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None
 
@@ -420,9 +420,9 @@ def test_only_existing_files_are_mentioned_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "diagnosis.json").write_text("{}")
     assert kept_line(tmp_path, "en") == f"this diagnosis is in {tmp_path}"
     (tmp_path / "ranks" / "rank0.log").write_text("x")
-    assert "copies of its output and this diagnosis are in" in kept_line(tmp_path, "en")
+    assert "copies of the run's output and this diagnosis are in" in kept_line(tmp_path, "en")
     (tmp_path / "diagnosis.json").unlink()
-    assert kept_line(tmp_path, "en") == f"the copies of its output are in {tmp_path}"
+    assert kept_line(tmp_path, "en") == f"the copies of the run's output are in {tmp_path}"
 
 
 @pytest.mark.parametrize(("given", "code"), [((), 0), (("--fail-on-finding",), 1)])
@@ -432,7 +432,7 @@ def test_hidden_failure_becomes_the_exit_code_on_request(
     failing = f"{shlex.join(python(STEPS.format(steps=9, pause=0.2) + 'raise SystemExit(3)'))} | cat"
     result = process("run", "--no-metrics", *given, "--", "bash", "-c", failing)
     assert result.returncode == code
-    assert "How it ended: failed, exit code 0" in result.stderr
+    assert "How the run ended: failed, exit code 0" in result.stderr
     assert "The command returned 0, but its program exited with 3" in result.stderr
 
 
@@ -456,7 +456,7 @@ def test_run_is_recorded_in_tmpdir_if_the_state_folder_is_not_writable(
     assert done.returncode == 1
     (folder,) = (tmp_path / "tmp").glob("stallwatch-*/runs/sft")
     assert f"this run is kept in {folder}" in done.stderr
-    assert f"The record of the run is in {folder}: the state folder could not be written" in done.stderr
+    assert f"The record of the run is in {folder}, because the state folder" in done.stderr
     (row,) = process("runs").stdout.splitlines()
     assert row.split("\t")[:2] == ["sft", "failed"]
     assert process("diagnose", str(folder)).returncode == 1

@@ -95,7 +95,7 @@ def test_ranks_are_selected_by_run_folder_or_process(stallwatch: Stallwatch, tmp
             head, sentence, why, _, odd, *_ = shown.stdout.splitlines()
             assert head.startswith(f"ranks 0–2 of {'PID ' if name == [str(info.pid)] else 'sft'}")
             assert "rank 1 is at train.py:7 in reward" in sentence
-            assert why == "rank 1: in different code than the others, and not waiting for a rank."
+            assert why == "rank 1: in different code than the other ranks, and not waiting for another rank."
             assert odd == "rank 1 (odd): alive"
         found = msgspec.json.decode(stallwatch("stacks", "--json").stdout, type=StallStacks)
         assert (found.odd, found.why, found.hosts) == ([1], "elsewhere", {socket.gethostname(): "0-2"})

@@ -104,7 +104,7 @@ def test_episode_is_one_row_with_its_history(home: Path, make_incident: Callable
     store.close()
     assert len(page("incidents").dataframe[0].value) == 1
     table = page("incidents", incident=found.id, lang="en").dataframe[0].value
-    assert list(table["State"]) == ["opened", "stalled", "stacks of the ranks", "ended"]
+    assert list(table["State"]) == ["opened", "stalled", "stacks of the ranks collected", "ended"]
     assert list(table["Note"]) == [
         "step-time-rising",
         "silent-hang-no-error (rank 1)",

@@ -124,7 +124,7 @@ def test_search_text_contains_name_host_command_and_incidents(
 
 
 def test_tables_show_an_unknown_exception(make_incident: Callable[..., Incident]) -> None:
-    for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "a cause that no rule knows")):
+    for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "a cause that no rule matches")):
         died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
         assert shown in incident_table([died], Reader(now=NOW), {}).iloc[0].tolist()
         assert cells_of(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown

@@ -163,9 +163,9 @@ def test_run_over_hosts_has_host_and_number_of_responses(
 def test_candidates_are_listed_if_no_rank_can_be_blamed(make_incident: Callable[..., Incident]) -> None:
     stacks = StallStacks(NOW, 2.0, hosts={"n1": "0-7", "n2": "8-15"}, candidates=[8, 9, 10])
     stall = make_incident(kind="stall", host="n1", hosts=["n1", "n2"], stacks=stacks)
-    assert "cannot tell which rank holds up the run: one of ranks 8–10" in judged(row("stalled"), stall).facts
+    assert "it is not known which of ranks 8–10 holds up the run" in judged(row("stalled"), stall).facts
     stacks.candidates = list(range(0, 1024, 2))
-    assert "cannot tell which rank holds up the run: one of 512 ranks" in judged(row("stalled"), stall).facts
+    assert "it is not known which of 512 ranks holds up the run" in judged(row("stalled"), stall).facts
 
 
 def test_table_has_hosts_for_runs_over_hosts(make_incident: Callable[..., Incident]) -> None:
@@ -187,7 +187,7 @@ def test_waiting_run_shows_the_time_of_the_alarm() -> None:
     found = judged(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"
     assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
-    assert "alarm is raised at" in found.facts[0]
+    assert "Stallwatch raises an alarm" in found.facts[0]
 
 
 def test_location_of_the_ranks_is_not_repeated_as_advice(make_incident: Callable[..., Incident]) -> None:
@@ -330,7 +330,7 @@ def test_lost_agent_has_precedence_over_its_reports(make_incident: Callable[...,
     found = judged(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline.startswith("Agent gone since ")
     assert found.headline.endswith(": the run was stalled when last seen")
-    assert found.facts[0].startswith("The numbers below are from the last report.") and found.fixes
+    assert found.facts[0].startswith("The numbers below are from the agent's last report.") and found.fixes
     assert (found.level, found.page.id) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 

@@ -151,8 +151,8 @@ def test_ctrl_c_long_after_the_last_step_is_mentioned(run: Any) -> None:
     diagnosis = run.end("interrupted", 130)
     assert (run.told, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
-        "The run was interrupted (Ctrl-C), 25 s after its last step; steps usually took 1 s,"
-        " so the run may have been stalled."
+        "The run was interrupted (Ctrl-C) 25 s after its last step."
+        " Steps usually took 1 s, so the run may have been stalled."
     ]
 
 

@@ -99,12 +99,12 @@ def test_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Rank
     assert run.changes == [(GONE + "/1", "open", "")]
     (found,) = run.told
     assert (found.severity, found.rank, found.harm, found.total_steps) == ("critical", 1, "fatal", 1000)
-    assert render(found.note) == "The process of rank 1 is gone; the others continue without it."
+    assert render(found.note) == "The process of rank 1 is gone, and the other ranks continue without it."
     ranks.kill(2)
     run.wait(100)
     assert {
         render(each.note) for each in run.kept_incidents if each.rule == "rank-gone" and each.count == 2
-    } == {"The processes of ranks 1, 2 are gone; the others continue without them."}
+    } == {"The processes of ranks 1, 2 are gone, and the other ranks continue without them."}
     assert (run.told[-1].rule, run.told[-1].stalled_seconds is not None) == ("silent-hang-no-error", True)
     run.end("failed", 1)
     assert run.changes == [(GONE + "/1", "open", ""), (GONE + "/1", "resolved", "run-failed")]
@@ -191,7 +191,7 @@ def test_observed_exit_of_a_rank_is_reported(
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
-    said = "The process of rank 1 is gone; the others continue without it."
+    said = "The process of rank 1 is gone, and the other ranks continue without it."
     assert render(run.told[0].note) == f"{said} {expected}".rstrip()
     assert render(run.told[0].note, "zh").endswith(chinese or "仍在运行。")
 
@@ -273,7 +273,7 @@ def test_rank_that_exits_early_without_error_is_reported(
     assert run.changes == expected
     if expected:
         assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
-        assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000;")
+        assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000,")
 
 
 def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) -> None:
@@ -288,7 +288,7 @@ def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) ->
     tell_steps(run, {0: 20 + GONE_ON, 2: 5 + GONE_ON})
     run.wait(2)
     assert run.changes == [(EARLY + "/1", "open", "")]
-    note = "Rank 1 ended without an error at step 5; the others continue without it."
+    note = "Rank 1 ended without an error at step 5, and the other ranks continue without it."
     assert (run.told[0].severity, run.told[0].rank, render(run.told[0].note)) == ("warning", 1, note)
     assert render(run.told[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
     ranks.leave(0, 2)
@@ -297,7 +297,7 @@ def test_missing_rank_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) ->
     found = run.agent.end(ending, run.now)
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
     assert render(found.findings[0].note).startswith(
-        "Rank 1 exited without an error at step 5; the others ran 5 more"
+        "Rank 1 exited without an error at step 5, and the other ranks ran 5 more"
     )
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])

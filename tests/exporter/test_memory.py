@@ -50,8 +50,8 @@ def held() -> MemoryHeld:
 def test_kill_names_the_rank_with_most_memory(ending: Ending, lines: list[str]) -> None:
     found = held().with_memory(ending, lines, {})
     assert render(found.detail) == (
-        f"{render(ending.detail)} Rank 3 held the most memory, up to 61.2 GiB. "
-        "All processes of the command held up to 100.0 GiB, of a limit of 128.0 GiB."
+        f"{render(ending.detail)} Rank 3 used the most memory, up to 61.2 GiB. "
+        "All processes of the command together used up to 100.0 GiB of memory; the limit is 128.0 GiB."
     )
     assert (found.kind, found.exit_code, found.signal) == (ending.kind, ending.exit_code, ending.signal)
     counted = True if ending.kind == "oom-killed" else None
@@ -66,10 +66,10 @@ def test_little_memory_is_not_shown_as_zero(run: Any) -> None:
         run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
     diagnosis = run.agent.end(classify(-9, oom=({"host": 4}, {"host": 4})))
     found = run.agent.ending
-    assert "Rank 0 held the most memory, up to 8.8 KiB." in render(found.detail)
-    assert "held up to 10.8 MiB, of a limit of 128.0 GiB." in render(found.detail)
+    assert "Rank 0 used the most memory, up to 8.8 KiB." in render(found.detail)
+    assert "used up to 10.8 MiB of memory; the limit is 128.0 GiB." in render(found.detail)
     assert "最高占用 10.8 MiB，上限为 128.0 GiB。" in render(found.detail, "zh")
-    assert "0.011 GiB, of a limit of 128.0 GiB" in render(diagnosis.findings[0].note)
+    assert "0.011 GiB of memory; the limit is 128.0 GiB" in render(diagnosis.findings[0].note)
     # the run's length is not the reading time
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 
@@ -155,7 +155,7 @@ def test_agent_remembers_the_memory_of_its_ranks(run: Any, tmp_path: Path) -> No
         probe.step(resident_bytes=size * GIB)
     run.wait(2)
     run.agent.end(classify(-9), run.now)
-    assert "Rank 5 held the most memory, up to 3.0 GiB." in render(run.agent.ending.detail)
+    assert "Rank 5 used the most memory, up to 3.0 GiB." in render(run.agent.ending.detail)
 
 
 @pytest.mark.parametrize(

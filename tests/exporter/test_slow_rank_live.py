@@ -37,7 +37,7 @@ def train(
 
 
 def cost_in(note: str) -> float:
-    found = re.search(r"costs (\d+)%", note)
+    found = re.search(r"by (\d+)%", note)
     assert found is not None
     return int(found[1]) / 100
 
@@ -103,7 +103,7 @@ def test_more_tokens_are_an_imbalance(probed: tuple[Any, list[Probe]]) -> None:
     train(probed, 60, 0.8, more_tokens=1.6)
     (incident,) = run.told
     assert incident.rank == 1
-    assert render(incident.note).startswith(f"Rank 1 on {incident.host} gets more tokens than the others")
+    assert render(incident.note).startswith(f"Rank 1 on {incident.host} gets more tokens than")
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -194,7 +194,10 @@ def test_run_with_only_a_record_still_failed(
         path.unlink()
     found, problems = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert problems == [] and found.in_trouble
-    assert "No output of the run was kept: this diagnosis is from the record of its end." in found.notes
+    assert (
+        "No output of the run was kept, so this diagnosis is based only on the record of how the run ended."
+        in found.notes
+    )
 
 
 def test_successful_run_needs_no_log_copy(

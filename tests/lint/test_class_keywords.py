@@ -70,14 +70,14 @@ def found(text: str, transformers: str = "4.57.0") -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("call", "what", "fix"),
     [
-        ("SFTConfig('o', max_seq_length=3)", "SFTConfig of trl 1.16.0 does not take max_seq_length",
-         "Write max_length instead (since trl 0.20)."),
-        ("S(m, tokenizer=t)", "SFTTrainer of trl 1.16.0 does not take tokenizer", "Write processing"),
-        ("S(m, max_length=3)", "SFTTrainer", "Pass it to SFTConfig"),
+        ("SFTConfig('o', max_seq_length=3)", "SFTConfig of trl 1.16.0 does not accept",
+         "Write max_length instead (required since trl 0.20)."),
+        ("S(m, tokenizer=t)", "SFTTrainer of trl 1.16.0 does not accept", "Write processing"),
+        ("S(m, max_length=3)", "SFTTrainer", "Pass this argument to SFTConfig"),
         ("trl.SFTConfig(pakcing=3)", "SFTConfig", "Did you mean packing?"),
         ("SFTConfig(frozen=3)", "SFTConfig", "Remove it."),
         ("SFTConfig(made=3)", "SFTConfig", "Remove it."),
-        ("Trainer(m, wrong=1)", "Trainer of transformers 4.57.0 does not take wrong", "Remove it."),
+        ("Trainer(m, wrong=1)", "Trainer of transformers 4.57.0 does not accept", "Remove it."),
         ("class Own(S):\n    pass\nOwn(m, tokenizer=t)", "SFTTrainer", "Write processing_class"),
     ],
 )  # fmt: skip

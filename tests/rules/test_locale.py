@@ -57,10 +57,11 @@ def test_stored_message_is_shown_in_either_language() -> None:
     stored = msgspec.json.decode(msgspec.json.encode(Record(note, ["as it was"])), type=Record)
     assert stored.note == note
     assert rendered(stored, "en").note == (
-        "No step for 4.9 s; this run's threshold is 5.0 s. The messages continued up to that point."
+        "No step has finished for 4.9 s; the stall threshold of this run is 5.0 s. "
+        "These messages continued until the steps stopped."
     )
     assert render(with_params(note, silence="7 min"), "zh-CN") == (
-        "已经 7 min没有新的 step，本次训练的卡住阈值为 5.0 s。在此之前一直有这些消息。"
+        "已经 7 min没有新的 step，本次训练的卡住阈值为 5.0 s。直到 step 停止之前，一直有这些消息。"
     )
     assert rendered(stored, "zh").lines == ["as it was"]
     assert has(note, "diagnosis.last-came-then")

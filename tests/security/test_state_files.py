@@ -200,4 +200,4 @@ def test_pipes_in_a_run_folder_do_not_block_commands(tmp_path: Path) -> None:
             timeout=100,
         )
         assert done.returncode == 0, done.stderr
-    assert "How it ended: finished" in done.stderr
+    assert "How the run ended: finished" in done.stderr

@@ -160,7 +160,7 @@ def running_sentence(running: Sequence[SurvivingRank]) -> Message | None:
     """Return a sentence that names the ranks that are still running."""
     if not running:
         return None
-    named = ", rank ".join(f"{rank.rank} (PID {rank.pid})" for rank in running[:_MOST_NAMED])
+    named = ", ".join(f"{rank.rank} (PID {rank.pid})" for rank in running[:_MOST_NAMED])
     more = len(running) - _MOST_NAMED
     if more > 0:
         return message("run.many-running", ranks=named, more=more)

@@ -54,7 +54,7 @@ class Uneven(msgspec.Struct, frozen=True):
     usual: int  #: the last step of most other ranks
 
     def note(self) -> Message:
-        """Return the note, such as ``rank 2 ended at step 29, before the others (400): look there first.``"""
+        """Return a note such as ``rank 2 ended at step 29, before the other ranks (step 400): …``."""
         ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
         return message("diagnosis.uneven-end", ranks=ranks, step=step, others=self.usual)
 

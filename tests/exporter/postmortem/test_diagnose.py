@@ -274,9 +274,8 @@ def test_unresolved_stall_is_reported_after_any_ending(
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "stalled"
     assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
-    assert diagnosis.findings[0].note.startswith(
-        "No step for 2 min 15 s; this run's threshold is 1 min 30 s."
-    )
+    assert "finished for 2 min 15 s" in diagnosis.findings[0].note
+    assert "threshold of this run is 1 min 30 s" in diagnosis.findings[0].note
     assert diagnosis.notes[0].startswith("A stall was reported at 1970-01-01T00:00:30.000Z while")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith("监控期间于 1970-01-01T00:00:30.000Z 报告卡住")
@@ -298,8 +297,8 @@ def test_stall_continues_only_while_an_agent_watches(
     at = {"opened_at": now - 570, "updated_at": now - 569, "stalled_since": now - 600}
     keep(path, incident(HANG, **at, stalled_seconds=31.0, threshold_seconds=30.0))
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert found.findings[0].note.startswith(f"No step for {length}")
-    assert ("it is not over: no step for 10 min" in found.notes[0]) == (started == "now")
+    assert found.findings[0].note.startswith(f"No step has finished for {length}")
+    assert ("it is not over: no step has finished for 10 min" in found.notes[0]) == (started == "now")
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
@@ -312,7 +311,7 @@ def test_run_stopped_long_after_its_last_step_says_so(
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
     (note,) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     assert note.startswith("The run was interrupted (Ctrl-C)")
-    assert ("57 s after its last step; steps usually took 1 s" in note) == late
+    assert ("57 s after its last step. Steps usually took 1 s" in note) == late
 
 
 def test_incident_left_by_an_earlier_agent_is_ignored(recorded: Record, catalogue: Catalogue) -> None:
@@ -355,7 +354,9 @@ def test_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, cat
     keep(path, gone)
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "failed"
-    assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others continue without it.")
+    assert diagnosis.notes[0].endswith(
+        "The process of rank 1 is gone, and the other ranks continue without it."
+    )
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].endswith("rank 1 的进程已退出，其余 rank 仍在运行。")
 
@@ -416,7 +417,7 @@ def test_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogu
     quiet = {"started_at": now, "updated_at": now, "quiet_since": now - 1500, "threshold": 1800.0}
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
     (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
-    assert note == "No sign of progress for 25 min; a stall is reported after 30 min."
+    assert note == "There has been no sign of progress for 25 min; a stall is reported after 30 min."
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])

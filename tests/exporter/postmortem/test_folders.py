@@ -66,7 +66,7 @@ def test_dead_host_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: boo
     assert render(found.primary.fixes[0]).startswith(
         "n9 (its ranks" if left_out else "All ranks on n9 (72–79)"
     )
-    assert in_words(found)[0] == f"ranks 72–79 on n{ODD}: held up the others"
+    assert in_words(found)[0] == f"ranks 72–79 on n{ODD}: held up the other ranks"
     assert in_words(found)[1].startswith("120 ranks on 15 hosts: ")
     assert [host.host for host in found.hosts if not host.logged] == ([f"n{ODD}"] if left_out else [])
 
@@ -138,7 +138,7 @@ def test_wrong_clock_does_not_change_the_first_rank(
 
 def test_wrong_clock_is_reported(tmp_path: Path, diagnose: Diagnose) -> None:
     found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}, clocks={3: 41}))
-    assert "The clock of n3 is 41 s ahead. The times in this report are corrected for that." in [
+    assert "The clock of n3 is 41 s ahead. The times in this report are corrected for this difference." in [
         render(note) for note in found.notes
     ]
     timed = next(finding for finding in found.findings if finding.rule == "nccl-collective-timeout")

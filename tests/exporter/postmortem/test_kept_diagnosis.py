@@ -54,7 +54,7 @@ def test_stored_diagnosis_is_used_if_the_logs_show_no_cause(
     assert problems == [] and found.verdict == "failed"
     assert found.primary is not None and found.primary.rule == "cuda-oom"
     lines = 20 if left else 0
-    assert found.notes[0].startswith(f"The copies of its output hold {lines} of the 21 lines that were seen")
+    assert found.notes[0].startswith(f"The log copies contain only {lines} of the 21 lines that")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith(f"当时读到 21 行输出，副本里只留下 {lines} 行")
 
@@ -125,7 +125,7 @@ def test_run_of_a_killed_agent_is_not_called_healthy(tmp_path: Path, catalogue: 
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
     found, _ = diagnose_paths([folder.path], Options(catalogue))
-    assert render(badge(found)) == "UNFINISHED" and "without an end" in render(headline(found))
+    assert render(badge(found)) == "UNFINISHED" and "without reporting an end" in render(headline(found))
     assert has(found.notes[-1], "diagnosis.agent-gone")
     log(folder.path).write_text(STEPS + OOM)
     found, _ = diagnose_paths([folder.path], Options(catalogue))

@@ -288,7 +288,7 @@ def test_hosts_without_a_folder_are_named(keep: Keep, diagnose: Diagnose) -> Non
     run = {"run-incidents.jsonl": [stall("n1", over_hosts(hosts, world=6), hosts=["n1", "n2"])]}
     keep(1, STOPPED, lines=both(), incidents=run)
     words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
-    assert "There are no records of n3 here." in words
+    assert "This folder contains no records of n3." in words
 
 
 def test_cause_on_a_host_without_a_record_comes_from_other_hosts(
@@ -306,7 +306,7 @@ def test_cause_on_a_host_without_a_record_comes_from_other_hosts(
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
     assert found.primary.file == ""
     words = [*map(render, found.notes)]
-    assert "The cause is the one that the agent of n2 reported to the others." in words
+    assert "This cause is the one that the agent of n2 reported to the other hosts." in words
     assert not any("first host to fail" in line for line in words)  # a missing host may have failed first
     raised = {
         "ranks/rank0.log": steps(0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
@@ -347,7 +347,7 @@ def test_folder_of_one_host_shows_facts_about_the_others(
     found = diagnose(own.path)
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
-    assert "There are no records of n2 here." in map(render, found.notes)
+    assert "This folder contains no records of n2." in map(render, found.notes)
     # The launcher started three hosts, of which perhaps only this one has an agent.
     mine = msgspec.structs.replace(killed, host="n1", hosts=["n1"])
     only = keep(
@@ -363,13 +363,13 @@ def test_copy_of_a_folder_is_not_another_host(keep: Keep, diagnose: Diagnose) ->
     found = diagnose(own.path)
     assert found.stats.files == 4
     words = [render(note) for note in found.notes]
-    assert "The run had 3 agents; the records of 2 of them are here." in words
+    assert "The run had 3 agents, but only the records of 2 of them were found." in words
 
 
 def test_agents_without_a_folder_are_counted(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, STOPPED, lines=both())
     words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
-    assert "The run had 3 agents; the records of 2 of them are here." in words
+    assert "The run had 3 agents, but only the records of 2 of them were found." in words
 
 
 def test_lost_host_is_named_and_a_silent_log_is_not_a_problem(keep: Keep, diagnose: Diagnose) -> None:

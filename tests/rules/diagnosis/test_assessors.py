@@ -181,7 +181,7 @@ def test_explanation_begins_with_matches_and_ends_with_the_verdict(diagnose: Dia
     given = list(explanation(diagnosis))
     assert given[0][0] == "matches" and given[0][1].startswith("+ ")
     assert [text for name, text in given if name == "recoveries"] == [
-        "cuda-oom: cause, fatal → cause, harmless here: Not the end of the run: 300 steps followed."
+        "cuda-oom: cause, fatal → cause, harmless here: This failure did not end the run: 300 steps followed."
     ]
     assert ("end", "noted for the run: timed-out, lost") in given
     assert given[-2][0] == "Root cause" and given[-2][1].startswith("collective-timeout (")
@@ -214,7 +214,7 @@ def test_unknown_exception_can_be_the_root_cause(diagnose: Diagnose) -> None:
     diagnosis = diagnose({"rank0.log": f"{failed}{steps(6, 6)}", "rank1.log": f"{steps(1, 6)}{STAND}\n"})
     messages = [text for name, text in explanation(diagnosis) if name == "Root cause"]
     assert messages[0].startswith("ValueError: what is that")
-    assert messages[1:] == ["comes before collective-timeout: earlier, or more specific"]
+    assert messages[1:] == ["comes before collective-timeout, because it is earlier or more specific"]
     survived = diagnose(failed + steps(6, 50))
     assert survived.unknown and "Root cause" not in dict(explanation(survived))
 

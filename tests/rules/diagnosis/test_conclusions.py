@@ -99,8 +99,8 @@ def test_log_without_an_end_is_not_a_failure(engine: tuple[Catalogue, Matcher], 
 
 def test_log_that_ends_in_an_evaluation_is_reported(engine: tuple[Catalogue, Matcher]) -> None:
     notes = diagnose(engine, steps(20) + EVALUATION).notes
-    assert any("see evaluation-hang" in note for note in notes)
-    assert not any("see evaluation-hang" in note for note in diagnose(engine, steps(20)).notes)
+    assert any("see the rule evaluation-hang" in note for note in notes)
+    assert not any("see the rule evaluation-hang" in note for note in diagnose(engine, steps(20)).notes)
 
 
 def test_cause_has_precedence_over_a_stall(engine: tuple[Catalogue, Matcher]) -> None:
@@ -183,7 +183,7 @@ def test_last_lines_of_the_missing_rank_are_the_evidence(
     assert found is not None and found.rule == "nccl-collective-timeout"
     assert (found.rank, found.step, found.line) == (3, 19, 20) and found.file.endswith("rank3.log")
     assert "reward | calling" in found.evidence[0] and "Rank 0]" in found.evidence[1]
-    assert "Its last step is 19, the others' is 20" in found.fixes[0]
+    assert "Its last step is 19, and that of the other ranks is 20" in found.fixes[0]
 
 
 def test_rank_that_stopped_early_is_named(
@@ -192,9 +192,9 @@ def test_rank_that_stopped_early_is_named(
     files = {f"rank{rank}.log": steps(20) + timeout(rank) for rank in range(7)}
     files["rank7.log"] = steps(14)
     notes = diagnose(engine, files).notes
-    assert any(note.startswith("rank 7 ended at step 14, before the others (20)") for note in notes)
+    assert any(note.startswith("rank 7 ended at step 14, before the other ranks (step 20)") for note in notes)
     files["rank7.log"] = steps(19)
-    assert not any("before the others" in note for note in diagnose(engine, files).notes)
+    assert not any("before the other ranks" in note for note in diagnose(engine, files).notes)
 
 
 def test_clock_change_does_not_make_a_failure_survived(engine: tuple[Catalogue, Matcher]) -> None:

@@ -18,7 +18,7 @@ RULE = "secondary-sigterm-cascade"
 
 
 def asked(found: Diagnosis) -> list[str]:
-    return [finding.rule for finding in found.findings if "asked the run to end" in finding.note]
+    return [finding.rule for finding in found.findings if "it received a signal" in finding.note]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_graceful_shutdown_is_not_a_failure(diagnose: Ask, said: str) -> None:
     ]
     assert "without a word" not in " ".join(found.notes)
     facts = diagnose(stamped(STEPS + end), language=None)
-    assert render(headline(facts)).startswith("A signal asked the run to end")
+    assert render(headline(facts)).startswith("The run ended because it received a signal")
     assert render(headline(facts), "zh").startswith("训练收到信号后退出")
 
 

@@ -87,7 +87,7 @@ def test_raising_code_determines_the_rule(
     assert primary.confidence <= 0.6
     assert primary.evidence[0] == exception
     (finding,) = diagnosis.findings
-    assert "no rule knows its message" in (note := render(finding.note))
+    assert "No rule matches the exception's message" in (note := render(finding.note))
     assert (frames[0][0] if frames else "ZeRORuntimeException") in note
     assert diagnosis.unknown[0].exception == exception.partition(":")[0], "the exception itself stays"
     assert not any("may be the cause" in render(note) for note in diagnosis.notes)

@@ -51,9 +51,9 @@ def test_long_silence_before_the_end_is_the_cause(
     assert primary is not None and primary.rule == "silent-hang-no-error"
     assert (primary.rank, primary.step, primary.time) == (0, 100, "2026-03-14T02:20:40.000")
     assert primary.evidence == [SAVING, STEPS[-1]]
-    assert "No step for 7 h 20 min" in found.findings[0].note
+    assert "No step had finished for 7 h 20 min" in found.findings[0].note
     (given,) = [finding for finding in found.findings if finding.rule == rule]
-    assert given.role == "symptom" and "not its cause" in given.note
+    assert given.role == "symptom" and "not the cause of the stall" in given.note
 
 
 @pytest.mark.parametrize("end", [CANCELLED, TIME_LIMIT, TERMINATED])

@@ -50,7 +50,7 @@ def test_stall_reported_live_is_used(diagnose: Diagnose) -> None:
     text = stamped(hang(1)[:-1])
     diagnosis = diagnose(text, stalled=True, now=START.timestamp() + 500, threshold=60.0)
     assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "silent-hang-no-error")
-    assert "threshold is 1 min." in finding(diagnosis, "silent-hang-no-error").note
+    assert "threshold of this run is 1 min." in finding(diagnosis, "silent-hang-no-error").note
     assert diagnose(text, now=START.timestamp() + 50, threshold=60.0).verdict == "healthy"
 
 

@@ -32,5 +32,5 @@ def test_failure_of_a_server_belongs_to_no_rank(
         reading.feed(LineReader(name).feed(text.encode()))
     primary = rendered(reading.diagnose()).primary
     assert primary is not None and primary.rule == "cuda-illegal-memory-access"
-    assert primary.fixes[0].startswith("This happened in the vLLM server") == served
+    assert primary.fixes[0].startswith("The failure happened in the vLLM server") == served
     assert (primary.step is None) == served and (not served or primary.rank is None)

@@ -65,7 +65,7 @@ def test_silent_exit_causes_errors_of_peers(
     found = ended(catalogue, STEPS + PEER.format(rank=0) + TORCHRUN.format(code=3))
     assert found.primary is not None and found.verdict == "failed"
     assert (found.primary.rule, found.primary.role, found.primary.rank) == ("rank-left-early", "cause", 1)
-    assert found.findings[0].note.startswith("Rank 1 ended first, with exit status 3, and no error")
+    assert found.findings[0].note.startswith("Rank 1 ended first, with exit status 3.")
     assert found.primary.evidence == ["exitcode  : 3 (pid: 23471)"]
     assert (found.primary.step, found.progress.stalled_after_step) == (20, None)
     assert "gloo-connection-closed" in [finding.rule for finding in found.findings]
@@ -79,7 +79,7 @@ def test_exit_status_of_a_rank_in_another_log_is_a_note(catalogue: Catalogue) ->
     reading.feed(lines_of(text))
     found = rendered(reading.diagnose())
     assert found.primary is not None and found.primary.rule == "gloo-connection-closed"
-    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1, and no error")
+    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1.")
     assert len(told(found)) == 1
 
 
@@ -92,7 +92,7 @@ def test_other_failure_of_a_rank_remains_the_cause(catalogue: Catalogue, error: 
 def test_silent_exit_known_only_from_the_launcher(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + TORCHRUN.format(code=1))
     assert found.verdict == "unknown-failure"
-    assert [note for note in found.notes if note.startswith("Rank 1 ended first, with exit status 1,")]
+    assert [note for note in found.notes if note.startswith("Rank 1 ended first, with exit status 1.")]
     (chinese,) = told(ended(catalogue, STEPS + TORCHRUN.format(code=1), "zh"))
     assert chinese.startswith("rank 1 最先退出，退出码 1")
 

@@ -127,7 +127,7 @@ def test_start_has_its_lines_and_steps(catalogue: Catalogue, matcher: Matcher) -
     assert (first.began, newest.began) == ("2026-05-02T09:00:00.100", "2026-05-02T10:00:00.100")
     assert (found.progress.first_step, found.progress.last_step) == (1, 90)
     (note,) = rendered(found.notes)
-    assert note == "The log holds 1 earlier start: 1× FAILED (cuda-oom)."
+    assert note == "The log contains 1 earlier start: 1× FAILED (cuda-oom)."
 
 
 IMPORTS = "".join(f"importing the {name} module\n" for name in ("vision", "audio", "text", "graph"))
@@ -271,7 +271,7 @@ def test_start_shows_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> N
     assert [start.interrupted_by for start in found.starts] == ["user"] * 3
     assert "| 1 | INTERRUPTED |  | 20 of 90 |" in to_markdown(found)
     other = msgspec.structs.replace(found, starts=[_stopped_from_outside(start) for start in found.starts])
-    assert "| 1 | INTERRUPTED | A signal asked the run to end" in to_markdown(other)
+    assert "| 1 | INTERRUPTED | The run ended because it received a signal" in to_markdown(other)
 
 
 def _stopped_from_outside(start: Start) -> Start:

@@ -28,7 +28,7 @@ def others(end: int, *ranks: int, every: int = 1, times: bool = True) -> dict[st
 
 
 def told(diagnosis: Diagnosis) -> list[str]:
-    return [note for note in diagnosis.notes if "before the others" in note]
+    return [note for note in diagnosis.notes if "before the other ranks" in note]
 
 
 @pytest.mark.parametrize("times", [True, False])
@@ -37,11 +37,11 @@ def test_rank_that_ended_early_is_reported_without_a_failure(
     diagnose: Ask, end: int, ranks: tuple[int, ...], times: bool
 ) -> None:
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
-    assert told(found) == [f"rank 2 ended at step 29, before the others ({end}): look there first."]
+    assert told(found) == [f"rank 2 ended at step 29, before the other ranks (step {end}): look there first."]
     finished = end == 400
     assert found.verdict == ("finished" if finished else "unknown-failure")
     assert (found.progress.behind, found.progress.finished) == ([2], finished)
-    said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the others, and no rule"
+    said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the other ranks, and"
     assert render(headline(found)).startswith(said) and "rank 2 " in render(headline(found), "zh")
 
 
@@ -87,4 +87,4 @@ def test_partially_read_log_gives_the_same_result(diagnose: Ask) -> None:
 
     logs = {f"rank{rank}.log": long(9000) for rank in (0, 1, 3)}
     found = diagnose({**logs, "rank2.log": long(4000), "rank4.log": long(9000, every=500)})
-    assert told(found) == ["rank 2 ended at step 4000, before the others (9000): look there first."]
+    assert told(found) == ["rank 2 ended at step 4000, before the other ranks (step 9000): look there first."]

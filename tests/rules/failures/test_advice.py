@@ -109,7 +109,7 @@ def test_reports_show_advice_below_the_frames(catalogue: Catalogue) -> None:
 def test_failed_command_is_the_cause_only_if_it_is_alone(catalogue: Catalogue) -> None:
     alone = diagnosed("step 1 loss 0.5\n" + CHILD, catalogue)
     assert (alone.verdict, alone.unknown[0].exception) == ("unknown-failure", "subprocess.CalledProcessError")
-    assert "that command printed" in render(alone.unknown[0].advice, "en")
+    assert "the output of that command" in render(alone.unknown[0].advice, "en")
     both = diagnosed("step 1 loss 0.5\n" + OWN + CHILD, catalogue)
     assert [item.exception for item in both.unknown][:1] == ["KeyError"]
 

@@ -52,7 +52,7 @@ def test_different_collectives_mean_different_paths() -> None:
 def test_gather_of_different_sizes_is_recognized() -> None:
     data = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 41, "_ALLGATHER_BASE", 128))
     assert wait_in_unequal_gathers(data.ranks)
-    assert "different sizes" in render(flight_note(data.ranks))
+    assert "different numbers of elements" in render(flight_note(data.ranks))
     same = read(timed_out(0, 41, "_ALLGATHER_BASE"), timed_out(1, 41, "_ALLGATHER_BASE"))
     assert not wait_in_unequal_gathers(same.ranks)
     later = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 42, "_ALLGATHER_BASE", 128))

@@ -124,8 +124,8 @@ def test_rank_with_a_reported_error_did_not_leave_early(catalogue: Catalogue, co
 @pytest.mark.parametrize(
     ("label", "step", "expected"),
     [
-        ("[default{rank}]:rank {rank} ", 29, "Rank 1 exited without an error at step 29; "),
-        ("", None, "Rank 1 exited without an error; "),
+        ("[default{rank}]:rank {rank} ", 29, "Rank 1 exited without an error at step 29, "),
+        ("", None, "Rank 1 exited without an error, "),
     ],
 )
 def test_step_of_a_rank_is_read_from_the_log(
@@ -155,5 +155,5 @@ def test_finished_run_reports_only_ranks_that_were_missing(catalogue: Catalogue,
     )
     assert (found.primary.rank, found.primary.step) == (2, 10)
     (evidence,) = found.primary.evidence
-    assert evidence.startswith("Rank 2 exited without an error at step 10; the others ran 30 more steps")
+    assert evidence.startswith("Rank 2 exited without an error at step 10, and the other ranks ran 30 more")
     assert ("rank 2" in found.findings[0].note.lower()) and "0, 1" not in found.findings[0].note

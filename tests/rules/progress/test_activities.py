@@ -110,7 +110,9 @@ def test_activities_of_interleaved_ranks_with_times(catalogue: Catalogue, matche
     rows += [f"[rank{rank}]: 2026-05-02 09:31:00,000 {TIMED_OUT.format(rank=rank)}" for rank in (2, 1, 3)]
     log = "".join(f"[rank{rank}]: {line}\n" for rank in range(4) for line in steps(1, 20).splitlines())
     one = cause(diagnose(catalogue, matcher, {"run.log": log + "\n".join(rows) + "\n"}))
-    english = "Rank 0 was still saving a checkpoint, for 31 min, when the others' ALLREDUCE timed out"
+    english = (
+        "Rank 0 was still saving a checkpoint, for 31 min, when the ALLREDUCE of the other ranks timed out"
+    )
     assert render(one.title) == english
     assert "rank 0 还在保存 checkpoint，已持续 31 分钟" in render(one.title, "zh")
     assert (one.rank, one.step) == (0, 20)
@@ -132,7 +134,9 @@ def test_duration_of_a_timeout_is_used_without_times(catalogue: Catalogue, match
     files = {f"rank{rank}.log": TIMED_OUT.format(rank=rank) + "\n" for rank in (1, 2, 3)}
     files["rank0.log"] = "Saving model checkpoint to out/checkpoint-20\n"
     one = cause(diagnose(catalogue, matcher, files))
-    expected = "Rank 0 was still saving a checkpoint when the others' ALLREDUCE timed out after 30 min"
+    expected = (
+        "Rank 0 was still saving a checkpoint when the ALLREDUCE of the other ranks timed out after 30 min"
+    )
     assert render(one.title) == expected
     assert "等待 30 分钟后超时" in render(one.title, "zh")
 

@@ -135,7 +135,7 @@ def test_healthy_and_unknown_verdicts_have_labels() -> None:
     assert healthy.startswith(" HEALTHY")
     assert "Cause" not in healthy
     unknown = printed(diagnosis(verdict="unknown-failure", primary=None, findings=[]))
-    assert unknown.index("Exceptions that no rule knows") < unknown.index("Progress")
+    assert unknown.index("Exceptions that no rule matches") < unknown.index("Progress")
     cut = UnknownException("", "", [], 1, Place(None, "a.log", 3, None, None, ""), [])
     assert "ends before the exception" in flat(printed(diagnosis(unknown=[cut])))
 
@@ -245,7 +245,7 @@ def unfamiliar(language: str = "en") -> tuple[str, str, dict[str, object]]:
 def test_new_lines_and_similar_pages_are_in_every_format() -> None:
     terminal, markdown, record = unfamiliar()
     for text in (terminal, markdown):
-        assert "New before the end" in text
+        assert "New lines before the end" in text
         assert "error · 12 times · ranks 3, 4 · logs/rank3.log:77" in text
         assert "closest match: cuda-oom\n" in text
     assert HOSTILE in terminal
