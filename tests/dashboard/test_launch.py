@@ -97,7 +97,7 @@ def test_port_in_use_is_reported(home: Path, capfd: pytest.CaptureFixture[str]) 
         holder.listen()
         port = holder.getsockname()[1]
         assert serve(DashboardSettings(home=home, port=port)) == 2
-    assert f"port {port} on 127.0.0.1 is taken; choose another with --port" in capfd.readouterr().err
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
