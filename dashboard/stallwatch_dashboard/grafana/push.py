@@ -112,7 +112,7 @@ class Grafana:
                 f"{self._url} is not a valid address: it must begin with http:// or https://"
             ) from None
         except (RequestException, OSError) as error:
-            raise PushError(f"{self._url} does not answer: {type(error).__name__}") from None
+            raise PushError(f"{self._url} does not respond: {type(error).__name__}") from None
         # For a web page, such as a proxy's error page, grafana-client returns the text (5.1.4, client.py).
         if not isinstance(answer, (dict, list)):
             raise PushError(f"{self._url} responded, but not like Grafana: another server uses this address")
