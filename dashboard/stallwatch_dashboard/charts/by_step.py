@@ -13,7 +13,7 @@ from stallwatch_rules.records import Diagnosis, Series
 
 #: Names of the frames that the comparison of two runs shows.
 _COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
-#: Series that a diagnosis contains.
+#: Names of the series that a diagnosis can contain.
 _IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 
@@ -50,9 +50,9 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
     ranks = frame["rank"].dropna()
-    own = frame[frame["rank"] == ranks.min()] if not ranks.empty else frame
+    rows = frame[frame["rank"] == ranks.min()] if not ranks.empty else frame
     reached = steps[["t", "v"]].rename(columns={"v": "step"}).sort_values("t")
-    joined = pd.merge_asof(own.sort_values("t")[["t", "v"]], reached, on="t")
+    joined = pd.merge_asof(rows.sort_values("t")[["t", "v"]], reached, on="t")
     return joined.dropna(subset=["step"])[["step", "v"]].reset_index(drop=True)
 
 
