@@ -32,8 +32,10 @@ _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2call
 
 
 def redirect_target(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to. Return None for a page's own path and for paths that no person
-    types."""
+    """Return the address to redirect to, or None if no redirect is needed.
+
+    No redirect is needed for the path of a page, and for a path that no person types.
+    """
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None

@@ -79,8 +79,7 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the page's fixes. If a fix is for certain versions only, include it with and without the
-    condition."""
+    """Return the page's fixes. Fixes for certain versions are included with and without the condition."""
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}

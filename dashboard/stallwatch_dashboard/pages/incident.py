@@ -253,7 +253,7 @@ def draw_actions(incident: Incident) -> None:
 
 
 def _person() -> str:
-    """Return the name of the acting person: the email address of the login, or a typed name without a login."""
+    """Return the acting person's name: the email address of the login or, without a login, a typed name."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in

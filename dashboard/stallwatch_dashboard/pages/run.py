@@ -373,7 +373,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time when progress stopped before the incident. Without an incident, return the run's end."""
+    """Return the time when progress stopped before the incident; without an incident, the end of the run."""
     if incident is not None:
         return incident.quiet_since
     info = shared().info(run)

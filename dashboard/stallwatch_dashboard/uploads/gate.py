@@ -51,7 +51,7 @@ LEDGER = UploadSessions()  #: the sessions of this process
 _REFUSALS = {
     403: "this session has no permission to upload files",
     411: "the request has no Content-Length header",
-    413: "the uploads have reached the limit of [dashboard] max_uploads_mb; try again later",
+    413: "all uploads together would exceed [dashboard] max_uploads_mb; try again later",
 }
 
 

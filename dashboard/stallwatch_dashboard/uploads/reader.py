@@ -1,9 +1,9 @@
 """Read uploaded files in a separate process, so that a harmful file can harm only this process.
 
 The `reading` module starts this process in the folder that contains the files, and sends it the `Task` (JSON)
-on standard input. For each progress report, the process writes one JSON line to standard output, ``[read,
-of]`` in bytes. The last line is ``"done"``. The process writes the result (`Answer`, msgpack) to the file
-that the task names.
+on standard input. The process writes JSON lines to standard output: for each progress report, a line with
+``[read, of]`` in bytes, and at the end, the line ``"done"``. It writes the result (`Answer`, msgpack) to the
+file that the task names.
 """
 
 from __future__ import annotations
