@@ -49,7 +49,7 @@ class BoundedProtocol(H11Protocol):
 
     def watch(self) -> None:
         """Close the connection if the peer is overdue, otherwise check again later."""
-        if self not in self.connections:  # closed, or now a WebSocket
+        if self not in self.connections:  # the connection is closed, or is now a WebSocket
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent or not self._is_waiting():

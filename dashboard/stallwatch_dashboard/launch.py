@@ -39,7 +39,7 @@ def serve(settings: DashboardSettings) -> int:
         url = own_address(settings.host, settings.port)
         if not _answers(child, url):
             return _exit_code(child, end_signals) if end_signals else 1
-        print_notice(f"dashboard on {url} (Ctrl-C ends it)")
+        print_notice(f"dashboard on {url} (press Ctrl-C to stop)")
         child.wait()
         return _exit_code(child, end_signals)
 
@@ -83,7 +83,7 @@ def _problem(settings: DashboardSettings) -> str | None:
 
 
 def _free_port(host: str, port: int = 0) -> int | None:
-    """Return `port`, or ``None`` if it is taken. If `port` is 0, the system chooses a free port."""
+    """Return `port`, or ``None`` if it is in use. If `port` is 0, the system chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # `create_server` would accept an IPv6 port that another program uses on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:

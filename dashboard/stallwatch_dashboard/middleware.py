@@ -27,7 +27,7 @@ _MEANT = {
 }
 #: For each page, the query parameter that is set to the rest of the path.
 _FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "report", "rules": "rule"}
-#: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request everywhere.
+#: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request on any site.
 _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
 
 
@@ -83,7 +83,7 @@ class OwnHosts:
         if scope["type"] in ("http", "websocket"):
             headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # This runs in a thread because an unknown name can require a DNS query.
+            # This runs in a thread because an unknown host name can require a DNS query.
             refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
             answer = self._app
             if refusal is not None:

@@ -72,7 +72,7 @@ class Span:
     start: float
     end: float
     live: bool = False  #: True if the run is live and the range ends at the current time
-    seen_at: float | None = None  #: time of the run's last sign of life if that is too long ago
+    seen_at: float | None = None  #: time of the run's last sign of life, if its data is out of date
 
     @property
     def seen(self) -> float:
@@ -231,7 +231,7 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
 
 
 def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
-    """Configure the vertical axis for the numbers of a run. Call this after the lines are drawn.
+    """Configure the vertical axis for the numbers of a run. Call this function after drawing the lines.
 
     Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 with `from_zero`, and also if
     all values are equal: Plotly would otherwise choose an axis from 1 below to 1 above the value, on which

@@ -70,7 +70,7 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
 def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
     chart = quiet(look)
     for number, series in enumerate(lines):
-        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # None in the values leaves a gap
+        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # a value of None leaves a gap
         name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
         line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
     number_axis(chart)

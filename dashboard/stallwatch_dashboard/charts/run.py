@@ -212,6 +212,7 @@ BOARD = (
     Chart("lag", "chart_lag", ("rank_steps",), draw_lag),
 )
 WIDE = ("phases", "lag", "lag_ranks")  #: charts that use the full width of the page
+
 #: Charts that need a probe in the ranks, or DeepSpeed, so the page does not list them as missing.
 OPTIONAL = (*WIDE, "progress")
 

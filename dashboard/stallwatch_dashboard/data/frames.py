@@ -44,7 +44,7 @@ class RunFrames:
     invalidations: pd.DataFrame = field(default_factory=empty)  #: number of invalidations up to each time
     warnings: pd.DataFrame = field(default_factory=empty)  #: number of warnings up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
-    hosts: Mapping[int, str] = field(default_factory=dict)  #: the host of each rank, if the run has several
+    hosts: Mapping[int, str] = field(default_factory=dict)  #: host of each rank, if the run has several hosts
     seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of life of each host
     phases: tuple[tuple[float, str], ...] = ()  #: start time and name of each phase
     total_steps: float | None = None
@@ -216,7 +216,7 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean seconds per step, between consecutive times at which steps were counted."""
+    """Return the mean seconds per step between consecutive times at which the step count changed."""
     every, found = _lines(counts), []
     for key, summed in _lines(sums).items():
         if (counted := every.get(key)) is None:
@@ -284,7 +284,7 @@ def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
 
 
 def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
-    """Return the last value of a line at or before each of these times; NaN before the first value."""
+    """Return the last value of a line at or before each of the `times`; NaN before the first value."""
     values = np.append(line[1], np.nan)
     return values[np.searchsorted(line[0], times, side="right") - 1]
 

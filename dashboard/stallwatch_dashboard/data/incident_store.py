@@ -123,7 +123,7 @@ class LazyIncidentStore:
         except _UNREADABLE as error:
             raise NotKept(type(error).__name__) from error
         if done is False:
-            raise NotKept("there is no such incident in the database")
+            raise NotKept("the database does not contain this incident")
 
 
 def _plain(error: Exception) -> str:

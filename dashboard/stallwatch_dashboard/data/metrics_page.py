@@ -27,7 +27,7 @@ MOST_SECONDS = 3.0  #: maximum seconds for the whole response
 _SOCKET_SECONDS = 1.5
 # The many buckets of a histogram are omitted, because sum and count are enough for the step time.
 _LEFT_OUT = ("_bucket", "_created")
-_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: includes labels that Prometheus adds
+_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: Prometheus itself adds the last two labels
 
 
 class Reading(NamedTuple):

@@ -47,7 +47,7 @@ class Numbers:
     loss: float | None = None
     step_seconds: float | None = None  #: seconds per step in the last few steps
     baseline_seconds: float | None = None  #: seconds per step in the first steps of this run
-    invalidations: float | None = None  #: None if they are not counted
+    invalidations: float | None = None  #: None if invalidations are not counted
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
     host_memory_limit_bytes: float | None = None
@@ -75,7 +75,7 @@ class RunRow(Numbers):
     exception: str = ""  #: short form of the exception, if no rule matches the cause
     seen: float | None = None  #: time of the agent's last sign of life
     ending: Ending | None = None  #: how the run ended
-    hosts: tuple[str, ...] = ()  #: set if the run has several hosts
+    hosts: tuple[str, ...] = ()  #: all hosts, if the run has several
 
     def seconds(self, now: float) -> float | None:
         if self.started_at is None:

@@ -83,7 +83,10 @@ HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
-    """Finds the last numbers of runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
+    """Finds the last numbers of runs that are no longer scraped. This class is thread-safe.
+
+    Times are Unix seconds.
+    """
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
         self._questions = questions
@@ -97,7 +100,7 @@ class Departed:
     def last_seen(self) -> dict[str, float]:
         """Return the time of the last sign of life of each run of the last day.
 
-        Runs that are still scraped are queried every time.
+        The query for runs that are still scraped is repeated on every call.
         """
         day = None
         if self._day.get("") is None:
@@ -222,7 +225,7 @@ class PrometheusStore:
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         found = self._now(run, metric)
-        # Without a newest value, the run is no longer scraped.
+        # If there is no newest value, the run is no longer scraped.
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
         values: dict[Which, list[float]] = defaultdict(list)
         for sample in found:

@@ -71,7 +71,7 @@ class Scraper:
         self._server = server
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="scrape")
         self._busy: dict[str, Future[None]] = {}
-        self._status: dict[tuple[str, str | None], TargetStatus] = {}  # by endpoint and run
+        self._status: dict[tuple[str, str | None], TargetStatus] = {}  # status by endpoint and run
         self._pruned = -float("inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

@@ -25,6 +25,7 @@ from stallwatch_rules.decoding import from_json
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: tag of the boards, and of the annotations for incidents
+
 #: The data source that the user selects at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 #: For each kind of panel: its builder, its width in 24ths of the board's width, and its height in rows.

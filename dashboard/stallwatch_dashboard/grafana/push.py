@@ -53,7 +53,7 @@ class Grafana:
         return Done("folder", _TITLE, "created")
 
     def source(self, prometheus: str) -> Done:
-        """Create or update the data source: a Prometheus at a URL that Grafana can reach."""
+        """Create or update the data source: a Prometheus server at a URL that Grafana can reach."""
         name = f"{_TITLE} Prometheus"
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))

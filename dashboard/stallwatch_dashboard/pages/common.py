@@ -88,7 +88,7 @@ def note_page() -> None:
 
 
 def into_address(name: str, value: str | None) -> None:
-    """Store a value in the page's address; None or an empty value removes it."""
+    """Set a parameter of the page's address. A value of None or "" removes the parameter."""
     # Each change adds an entry to the browser's history, so a value that the address already contains is not
     # set again.
     if value and st.query_params.get(name) != value:
@@ -205,7 +205,7 @@ def chosen_row(table: str, rows: Sequence[T]) -> T | None:
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
 
-MOST_EVIDENCE = 3  #: maximum number of lines shown
+MOST_EVIDENCE = 3  #: maximum number of lines of evidence that are shown
 _FEW_FIXES = 3
 
 

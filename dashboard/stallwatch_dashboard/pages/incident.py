@@ -145,7 +145,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Draw the stacks of a host's ranks, below a sentence that says where in the code the ranks are."""
+    """Draw the stacks of the ranks, below a sentence that says where in the code the ranks are."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)

@@ -12,7 +12,7 @@ from stallwatch_dashboard.pages.common import say
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.gate import LEDGER
 
-# The provider sends people back to the first page, because Streamlit's callback always leads to its root
+# The provider sends people back to the first page, because Streamlit's callback always redirects to its root
 # (1.67, web/server/starlette/starlette_auth_routes.py). The browser therefore stores the requested address,
 # for this tab only, and opens it after the login.
 _KEEP = """
