@@ -1,4 +1,4 @@
-"""Give people one of two roles, according to the claims of an OpenID Connect provider about them."""
+"""Assign users the role of viewer or operator, based on the claims of an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stallwatch_rules.files import open_private, replace
 Role = Literal["viewer", "operator"]
 """A viewer sees everything; an operator also acts: uploads, keeps, deletes, acknowledges, silences, sends."""
 
-CALLBACK = "/oauth2callback"  #: path to which the provider redirects people (Streamlit 1.50, st.login)
+CALLBACK = "/oauth2callback"  #: path to which the provider redirects users (Streamlit 1.50, st.login)
 EVERYBODY = "*"
 
 
@@ -26,8 +26,8 @@ class Login:
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
-    cookie_secret: str = field(default="", repr=False)  #: signs the cookie; empty: a generated secret
-    viewers: tuple[str, ...] = ()  #: ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
+    cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; if empty, a new key
+    viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
     #: Entries like those of `viewers`; operators need not be listed as viewers.
     operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups
@@ -41,20 +41,22 @@ class Login:
         """Return a problem that prevents people from signing in at `address`; ``None`` if there is none."""
         if not self.on:
             if self.client_id or self.client_secret or self.viewers or self.operators:
-                return "login.metadata_url is missing; name the provider's …/.well-known/openid-configuration"
+                return "login.metadata_url is missing; set it to …/.well-known/openid-configuration"
             return None
         for name in ("client_id", "client_secret"):
             if not getattr(self, name):
-                return f"login.{name} is missing; the provider gives it when you register the dashboard"
+                return f"login.{name} is missing; the provider issues it when you register the dashboard"
         if not _is_address(self.metadata_url):
-            return f"login.metadata_url is no http(s) address: {self.metadata_url}"
+            return f"login.metadata_url is not an http(s) address: {self.metadata_url}"
         if not self.viewers and not self.operators:
-            return 'login lets nobody in; name viewers or operators, such as ["@example.org"]'
+            return 'login has no viewers and no operators; add some, such as ["@example.org"]'
         if not _is_address(address):
-            return f"dashboard.url is no http(s) address: {address}"
+            return f"dashboard.url is not an http(s) address: {address}"
         for entry in (*self.viewers, *self.operators):
             if not _is_entry(entry):
-                return f"login cannot tell who {entry!r} is; write an email address, @domain, group:name or *"
+                return (
+                    f"login has an invalid entry {entry!r}; write an email address, @domain, group:name or *"
+                )
         return None
 
 
@@ -79,10 +81,10 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return all names under which a list of viewers or operators can contain this person."""
+    """Return all entries that match this person if they are in a list of viewers or operators."""
     names = {EVERYBODY}
     email = claims.get("email")
-    # At the provider, anyone can enter an unverified address, so it must not grant another person's access.
+    # Ignore an unverified email address: a person can enter someone else's address at the provider.
     if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
         email = email.strip().casefold()
         names |= {email, "@" + email.partition("@")[2]}
@@ -120,8 +122,8 @@ _SHORTEST = 32
 def kept_cookie_secret(home: Path) -> str:
     """Return the cookie secret, which is stored so that a restart does not sign people out.
 
-    A secret is replaced if other users could have read or written it. If no secret can be stored, a new
-    secret is valid until this process ends.
+    A stored secret is replaced if other users could have read or written it. If no secret can be stored, the
+    new secret is valid only until this process ends.
     """
     path = home / _FILE
     with suppress(OSError, ValueError), open_private(path, others=0o077) as file:

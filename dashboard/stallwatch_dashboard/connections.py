@@ -1,4 +1,4 @@
-"""Limit the number of connections to the pages, and how long a connection can keep the server waiting.
+"""Limit the number of connections to the server, and the time that the server waits for a client.
 
 Uvicorn 0.54 has neither limit: it waits for a request indefinitely, and accepts up to 2,048 connections at a
 time. When all file descriptors are in use, asyncio repeatedly writes a traceback for each connection.
@@ -16,15 +16,15 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _ACCEPTED = 64  # number of connections accepted at a time, before any of them can be closed
-_DESCRIPTORS = 4096  # an open page needs four, including its Streamlit event loop
+_DESCRIPTORS = 4096  # limit of open files; each open page needs four, including its Streamlit event loop
 
 
 class BoundedProtocol(H11Protocol):
     """A connection to the server, which accepts at most `most` connections.
 
     If there are more, the connection that has waited longest is closed. The head of a request must arrive
-    within `seconds`. While sending a body or reading a response, the peer can pause for the same time.
-    WebSockets count as connections, but uvicorn itself pings them.
+    within `seconds`. While sending a body or reading a response, the peer can pause for at most the same
+    time. WebSockets count toward the limit, but have no time limit here, because uvicorn pings their peers.
     """
 
     most = 256
@@ -49,7 +49,7 @@ class BoundedProtocol(H11Protocol):
 
     def watch(self) -> None:
         """Close the connection if the peer is overdue, otherwise check again later."""
-        if self not in self.connections:  # closed, or now a WebSocket
+        if self not in self.connections:  # the connection is closed, or is now a WebSocket
             return
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent or not self._is_waiting():
@@ -71,8 +71,8 @@ class BoundedProtocol(H11Protocol):
 
 
 def bound() -> None:
-    """Apply the limits to all servers that this process starts later. Streamlit cannot configure them."""
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
+    """Apply the limits to all servers that this process starts later. Streamlit has no such settings."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no `resource` module
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -85,7 +85,8 @@ def bound() -> None:
         await startup(self, sockets)
         for listener in (each for server in self.servers for each in server.sockets):
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                # Restore the backlog: asyncio uses one number for the backlog and for accepting.
+                # Restore the backlog: asyncio uses the same number for the backlog and for the connections
+                # that it accepts at a time.
                 same.listen(queue)
 
     uvicorn.Server.startup = bounded  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Format numbers for people: thousands, units, durations, and times."""
+"""Format numbers, sizes, durations, and times for display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING = "–"
 
 
 def integer(value: float | None) -> str:
-    """Format a number with thousands separators: 12,345."""
+    """Format a number with thousands separators, for example 12,345."""
     return NOTHING if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
@@ -29,14 +29,14 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None, language: str = "en") -> str:
-    """Format a duration: 83 ms, 2.31 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h; 4 分 10 秒."""
+    """Format a duration, for example 83 ms, 2.31 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h, or 4 分 10 秒."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"−{duration_text(-value, language)}" if value < 0 else duration_text(value, language)
 
 
 def byte_size(value: float | None) -> str:
-    """Format a number of bytes with binary units: 1.50 GiB."""
+    """Format a number of bytes with binary units, for example 1.50 GiB."""
     if value is None or not math.isfinite(value):
         return NOTHING
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -47,7 +47,7 @@ def byte_size(value: float | None) -> str:
 
 
 def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:
-    """Format a time of day. If it is not on the day of `now`, add the date."""
+    """Format a time of day. If the time is not on the day of `now`, add the date."""
     if time is None:
         return NOTHING
     moment = datetime.fromtimestamp(time, zone)
@@ -57,5 +57,5 @@ def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> 
 
 
 def steps(step: float | None, total: float | None) -> str:
-    """Format a step and the total number of steps: 57 / 900."""
+    """Format a step and the total number of steps, for example 57 / 900."""
     return integer(step) if total is None else f"{integer(step)} / {integer(total)}"

@@ -1,4 +1,4 @@
-"""Determine the health of the dashboard itself: its sources, lost records, disk, and package versions."""
+"""Determine the health of the dashboard: its sources, lost records, disk space, and package versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_dashboard.data.frames import NumberStore
 from stallwatch_dashboard.data.scraper import TargetStatus
 from stallwatch_rules import __version__
 
-LATE_SECONDS = 10.0  #: a source that has not responded for this long is out of date
+LATE_SECONDS = 10.0  #: seconds without a response after which a source is late
 _PACKAGES = ("streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
 
 SourceState = Literal["silent", "late", "answers"]
@@ -25,14 +25,16 @@ def state_of(target: TargetStatus, now: float) -> SourceState:
 
 
 def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
-    """Return the scraped endpoints, except those of agents of `ended` runs. Failing endpoints come first."""
+    """Return the scraped endpoints, failing ones first. Omit those of agents whose run is in `ended`."""
     found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
-    return sorted(found, key=lambda one: (order.index(state_of(one, now)), one.run or "", one.url))
+    return sorted(
+        found, key=lambda target: (order.index(state_of(target, now)), target.run or "", target.url)
+    )
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """Return how many records the probe lost, for each run that lost any, highest number first."""
+    """Return the number of records that the probe lost, for each run with losses, in descending order."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 

@@ -26,7 +26,7 @@ _END_SECONDS = 5.0
 
 
 def serve(settings: DashboardSettings) -> int:
-    """Serve the pages until SIGINT or SIGTERM. Return the exit code for the shell."""
+    """Serve the pages until SIGINT, SIGTERM, or SIGHUP. Return the exit code for the shell."""
     problem = _problem(settings)
     if problem:
         print_notice(problem)
@@ -39,13 +39,13 @@ def serve(settings: DashboardSettings) -> int:
         url = own_address(settings.host, settings.port)
         if not _answers(child, url):
             return _exit_code(child, end_signals) if end_signals else 1
-        print_notice(f"dashboard on {url} (Ctrl-C ends it)")
+        print_notice(f"dashboard on {url} (press Ctrl-C to stop)")
         child.wait()
         return _exit_code(child, end_signals)
 
 
 def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
-    """Return Streamlit's configuration as environment variables, which override a user's files."""
+    """Return Streamlit's options as environment variables, which override the user's configuration files."""
     return {
         "STREAMLIT_SERVER_ADDRESS": settings.host,
         "STREAMLIT_SERVER_PORT": str(settings.port),
@@ -54,7 +54,7 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
         "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
         "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
         "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(settings.max_upload_mb),
-        # Without this address, Streamlit queries a public host for its own address.
+        # Without this option, Streamlit asks a public server for the address of this host.
         "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",
         "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
         "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
@@ -74,16 +74,16 @@ def _problem(settings: DashboardSettings) -> str | None:
         return "login needs pip install 'stallwatch[dashboard]' (authlib and httpx)"
     if not settings.insecure and not settings.login.on and not is_own_address(settings.host):
         return (
-            f"{settings.host} can be reached by others and the dashboard has no login;"
-            " keep 127.0.0.1 and use ssh -L, set up [login], or say --insecure"
+            f"{settings.host} can be reached by other hosts, and the dashboard has no login;"
+            " keep 127.0.0.1 and use ssh -L, set up [login], or pass --insecure"
         )
     if settings.port and _free_port(settings.host, settings.port) is None:
-        return f"port {settings.port} on {settings.host} is taken; choose another with --port"
+        return f"port {settings.port} on {settings.host} is in use; choose another with --port"
     return None
 
 
 def _free_port(host: str, port: int = 0) -> int | None:
-    """Return `port`, or ``None`` if it is taken. If `port` is 0, the system chooses a free port."""
+    """Return `port`, or ``None`` if it is in use. If `port` is 0, the system chooses a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # `create_server` would accept an IPv6 port that another program uses on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -97,12 +97,12 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server process in a separate session, until the block ends or this process dies."""
+    """Run the server process in a separate session until the `with` block ends or this process dies."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
             **os.environ,
-            "PYTHONSAFEPATH": "1",  # for the child processes of the server
+            "PYTHONSAFEPATH": "1",  # prevents imports from the current folder in the server's child processes
             **streamlit_options(settings),
             **to_environment(settings),
         },
@@ -124,14 +124,14 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of the child's session, even if the child hangs."""
+    """Kill all processes in the child's process group, even if the child hangs."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP. Yield the signals that arrived."""
+    """While the `with` block runs, end the child on SIGINT, SIGTERM, or SIGHUP. Yield received signals."""
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True
@@ -168,11 +168,11 @@ def _answers(child: subprocess.Popen[bytes], url: str) -> bool:
                 return True
         time.sleep(0.1)
     if child.poll() is None:
-        print_notice(f"the dashboard did not come up within {_START_SECONDS:.0f} s")
+        print_notice(f"the dashboard did not start within {_START_SECONDS:.0f} s")
     return False
 
 
 def _exit_code(child: subprocess.Popen[bytes], end_signals: list[int]) -> int:
-    """Return the exit code for the shell: 0 after a signal, because signals end a dashboard normally."""
+    """Return the exit code for the shell: 0 after a signal, because a signal is the normal way to stop."""
     code = child.poll()
     return 0 if end_signals or code is None else (code if code >= 0 else 128 - code)

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stallwatch_exporter.serving.hosts import refusal_of
 
-#: Aliases of pages, in lower case and without - and _; "" is the first page, which has no path.
+#: Pages by alias. An alias is in lower case and without - and _. The page "" is the first page, which has no
+#: path.
 _MEANT = {
     **dict.fromkeys(("runs", "home", "index", "index.html", "dashboard"), ""),
     **dict.fromkeys(("run", "job", "training"), "run"),
@@ -24,14 +25,17 @@ _MEANT = {
     **dict.fromkeys(("rules", "rule", "catalogue", "catalog"), "rules"),
     **dict.fromkeys(("health", "status"), "health"),
 }
-#: By page, the query parameter that the rest of the path provides.
+#: For each page, the query parameter that is set to the rest of the path.
 _FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "report", "rules": "rule"}
-#: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request everywhere.
+#: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request on any site.
 _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
 
 
 def redirect_target(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to; None if the path is that of a page, or if no person typed it."""
+    """Return the address to redirect to, or None if no redirect is needed.
+
+    No redirect is needed for the path of a page, and for a path that no person types.
+    """
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None
@@ -51,9 +55,9 @@ def redirect_target(path: str, query: str = "") -> str | None:
     return f"/{name}" + (f"?{urlencode(params)}" if params else "")
 
 
-#: Other sites must not show Stallwatch's pages in a frame, where people would click on invisible controls.
-#: The charts are in frames of the pages themselves. With "no-referrer", browsers would send forms with
-#: ``Origin: null``.
+#: Other sites must not show Stallwatch's pages in a frame, because users could be tricked into clicking
+#: invisible controls. The pages themselves show charts in frames, so 'self' is allowed. The referrer policy
+#: is not "no-referrer", because browsers would then send forms with ``Origin: null``.
 _PROTECTION = {
     "content-security-policy": "frame-ancestors 'self'",
     "x-frame-options": "SAMEORIGIN",
@@ -65,7 +69,7 @@ _PROTECTION = {
 class OwnHosts:
     """Accepts requests and WebSockets only for configured host names, and none from pages of other sites.
 
-    Streamlit accepts any WebSocket with the same Host and Origin (1.67, starlette_websocket.py), and its
+    Streamlit accepts any WebSocket whose Host and Origin are the same (1.67, starlette_websocket.py), and its
     ``server.allowedHosts`` cannot allow every IP address.
     """
 
@@ -75,16 +79,16 @@ class OwnHosts:
         self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or respond with the reason for the refusal."""
+        """Forward the request, or respond with the reason why it is refused."""
         if scope["type"] in ("http", "websocket"):
             headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # This runs in a thread because an unknown name can require a DNS query.
+            # This runs in a thread because an unknown host name can require a DNS query.
             refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
             answer = self._app
             if refusal is not None:
                 answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
-            elif origins:  # Streamlit requires equal values, but proxies change ports or names
+            elif origins:  # Streamlit requires that both are equal, but a proxy can change the Host
                 headers["host"] = origins[0].partition("://")[2]
             await answer(scope, receive, _protected(send))
             return
@@ -92,7 +96,7 @@ class OwnHosts:
 
 
 def _protected(send: Send) -> Send:
-    """Return a send function that adds security headers for the browser to each response."""
+    """Return a send function that adds security headers to each response."""
 
     async def protected(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -105,8 +109,8 @@ def _protected(send: Send) -> Send:
 class Redirects:
     """Redirects a guessed address to the right page, and forwards all other requests.
 
-    For an unknown name, Streamlit shows its first page below a message in English. For a path of several
-    parts, Streamlit shows nothing, because it looks for the frontend's files relative to the path (1.67).
+    For an unknown page name, Streamlit shows its first page below a message in English. For a path of several
+    parts, Streamlit 1.67 shows an empty page, because it looks for the frontend's files relative to the path.
     Such requests are redirected before they reach Streamlit.
     """
 
@@ -126,11 +130,11 @@ _LARGE = "/plotly.min.js"
 
 
 class PlotlyCache:
-    """Sends Plotly's script with its version, and only to browsers that do not have this version.
+    """Sends Plotly's script with a version tag, and only to browsers that do not have this version.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
-    a Run page would fetch and unpack the five megabytes of Plotly again. All versions have the same address,
-    so a browser stores the script, and revalidates it each time.
+    a Run page would fetch and decompress the five megabytes of Plotly again. All versions have the same
+    address, so a browser stores the script but revalidates it on each use.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -138,14 +142,14 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, and add the version to Plotly's script.
+        """Forward the request, and add the version tag to the response with Plotly's script.
 
         If the browser has this version, send no body.
         """
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return
-        # The tag is weak, because it identifies both the compressed and the uncompressed script.
+        # The ETag is weak, because it identifies both the compressed and the uncompressed script.
         marks = {"cache-control": "public, no-cache", "etag": f"W/{self._version}"}
         if self._version in Headers(scope=scope).get("if-none-match", ""):
             await Response(status_code=304, headers=marks)(scope, receive, send)

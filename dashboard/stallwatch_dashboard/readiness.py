@@ -1,8 +1,8 @@
 """Prepare for the first request: import modules early, and exempt their objects from garbage collection.
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
-``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking them took half of
-the server's time for each refresh of a page, and blocked the pages of all other users.
+``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking these objects took
+half of the server's time for each refresh of a page, and blocked the pages of all other users.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib
 import sys
 import threading
 
-#: Modules that the first visits to Runs and Run would otherwise import.
+#: Modules that the first visits to the Runs page and the Run page would otherwise import.
 WANTED = (
     "PIL.Image",
     "pyarrow.pandas_compat",
@@ -26,7 +26,7 @@ WANTED = (
     "stallwatch_dashboard.pages.signin",
     "stallwatch_dashboard.data.log_copies",
 )
-_MANY = 20  #: minimum number of new modules for another call of `freeze_loaded_objects`
+_MANY = 20  #: number of new modules after which `freeze_loaded_objects` has an effect again
 
 _settled_modules = 0
 _lock = threading.Lock()
@@ -38,10 +38,10 @@ def begin() -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Exempt all current objects from later collections, if modules were imported since the last call.
+    """Exempt all current objects from later collections, if many modules were imported since the last call.
 
-    An object that later becomes garbage in a reference cycle is never freed. These are few objects, because
-    this function collects existing garbage first and has an effect only a few times per process.
+    An object that later becomes garbage in a reference cycle is never freed. There are few such objects,
+    because this function collects existing garbage first and has an effect only a few times per process.
     """
     global _settled_modules
     if len(sys.modules) - _settled_modules < _MANY or not _lock.acquire(blocking=False):
@@ -57,7 +57,7 @@ def freeze_loaded_objects() -> None:
 
 def _load() -> None:
     for name in WANTED:
-        # Another version may lack the module; the page that needs it reports the error.
+        # Another version of a package might not have this module. The page that needs it reports the error.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     freeze_loaded_objects()

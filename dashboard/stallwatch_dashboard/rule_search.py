@@ -1,4 +1,4 @@
-"""Search the rule catalogue by words or by a message, try patterns on lines, draft pages from failures."""
+"""Search the rule catalogue by words or by a message, try patterns on lines, and draft rule pages."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def families(pages: Iterable[RulePage]) -> list[str]:
 
 
 def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[str] = ()) -> list[RulePage]:
-    """Return the pages of the chosen families (all if none) that contain every word, best first.
+    """Return the pages of the chosen families (all if none) that contain every word, best matches first.
 
-    A pasted message also finds the rules that match it, even if their pages do not contain the words.
+    If the query is a pasted message, the result also contains the rules that match the message, even if their
+    pages do not contain its words.
     """
     pages = [page for page in catalogue.pages.values() if not chosen or page.family in chosen]
     if not query.strip():
@@ -50,7 +51,7 @@ def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """Return 1 if the id, titles and family contain all words, 2 if the page does, otherwise `_NOWHERE`."""
+    """Return 1 if the id, titles and family contain all words, 2 if the whole page does, else `_NOWHERE`."""
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1

@@ -1,7 +1,7 @@
 """Make text from logs and names safe for Markdown and for the HTML subset of Plotly.
 
-Log lines are shown by ``st.code`` and ``st.text``, which interpret neither. This module is for other texts
-with parts of logs, such as a rule's advice with captures, or a heading with a run's name.
+Log lines are shown by ``st.code`` and ``st.text``, which interpret neither format. This module is for other
+texts that contain parts of logs, such as a rule's advice with captures, or a heading with a run's name.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.controls import TERMINAL_CODES, for_spreadsheet, without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
-# GFM links bare addresses after it resolves escapes; a word joiner inside prevents that.
+# GFM turns bare addresses into links after it resolves escapes. A word joiner inside the address prevents
+# that.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
 _CODE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
-# Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which are
-# fetched.
+# Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which
+# browsers would fetch.
 _ADDED = re.compile(r"(?<!\\)(?:\$|:(?=[\w+-]+[:\[/])|!(?=\[))")
 _MOST_WORDS = 4000  #: maximum number of characters of one inline text
 _MOST_CELL = 500  #: maximum number of characters of a table cell
@@ -41,9 +42,9 @@ def cell(text: str) -> str:
 
 
 def verbatim(text: str) -> str:
-    """Return lines for ``st.code`` and ``st.text``, without colors, control and direction characters.
+    """Return lines for ``st.code`` and ``st.text``, without color codes, control and direction characters.
 
-    Keep only the beginning of long lines, and only the last of many lines.
+    Keep only the beginning of each long line. If there are too many lines, keep the last ones.
     """
     lines = _seen(text.replace("\r\n", "\n")).split("\n")
     return "\n".join(_cut(line, _MOST_LINE) for line in lines[-_MOST_LINES:])
@@ -66,8 +67,8 @@ def advice(text: str) -> str:
 def prose(text: str, page: RulePage | None) -> str:
     """Return sentences as safe Markdown.
 
-    Sentences of the rule page are unchanged; others are escaped like `advice`. Rule pages are local, reviewed
-    files; a diagnosis can come from any source.
+    Sentences of the rule page keep their Markdown. Other sentences are escaped like in `advice`. Rule pages
+    are local, reviewed files, but a diagnosis can come from any source.
     """
     if page is not None:
         sections, text_alone = page.sections, text.strip()
@@ -78,7 +79,7 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the page's fixes. A fix for certain versions is included with and without its condition."""
+    """Return the page's fixes. Fixes for certain versions are included with and without the condition."""
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
@@ -91,7 +92,7 @@ def escaped_page(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a fix: the action without its details. Periods in code do not count."""
+    """Return the first sentence of a fix: the action without its details. Ignore periods in code."""
     position = 0
     for index, part in enumerate(_CODE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):
@@ -105,13 +106,13 @@ def _cut(text: str, most: int) -> str:
 
 
 def _seen(text: str) -> str:
-    """Return the text without colors, control and direction characters."""
-    # Lone surrogates are replaced, because they cannot be sent.
+    """Return the text without color codes, control characters, and direction characters."""
+    # Lone surrogates are replaced, because UTF-8 cannot encode them.
     return without_controls(TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode("utf-8")))
 
 
 def _edged(part: str) -> str:
-    """Return the escaped text. One space remains at each end where `part` has spaces."""
+    """Return the escaped text. If `part` has spaces at an end, keep one of them."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

@@ -1,7 +1,7 @@
 """Run the process that serves the pages: start scraping, then run Streamlit.
 
 `launch` starts this process and holds the other end of its standard input. If that end closes, the starting
-process is gone, and this process ends.
+process has ended, and this process ends, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _END_SECONDS = 10.0  #: longer than the starting process waits before it kills t
 def main() -> None:
     """Serve the pages until a signal arrives."""
     # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts may
-    # be able to write. The user's own files are in the home folder.
+    # be able to write. Run it in this package's folder instead. It still reads the user's own files in the
+    # home folder.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
@@ -46,4 +47,4 @@ def _end_with_starter() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
-    os._exit(128 + signal.SIGTERM)  # this process hangs, and the starting process is gone
+    os._exit(128 + signal.SIGTERM)  # this process hangs, and the starting process has ended

@@ -21,25 +21,25 @@ _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
 @dataclass(frozen=True)
 class DashboardSettings:
     host: str = "127.0.0.1"  #: address to which the server binds
-    port: int = 8501  #: 0 lets the system choose
+    port: int = 8501  #: if 0, the system chooses a free port
     insecure: bool = False  #: True allows an address that other hosts can reach, without a login
     home: Path = field(default_factory=state_home)
-    targets: tuple[str, ...] = ()  #: agents on other hosts: "node7:19400" or complete URLs
-    language: str = "en"  #: en or zh, until the user chooses a language
+    targets: tuple[str, ...] = ()  #: agents on other hosts, as "node7:19400" or complete URLs
+    language: str = "en"  #: en or zh; a user can choose the other language
     scrape_seconds: float = 1.0
-    keep_days: int = 30  #: days after which numbers are deleted
+    keep_days: int = 30  #: days after which stored numbers are deleted
     max_upload_mb: int = 1024  #: limit for one file of the post-mortem page
     max_uploads_mb: int = 2048  #: limit for the total size of all users' uploads at one time
     max_members: int = 10_000  #: limit for the number of files in one archive
     max_expanded_mb: int = 65_536  #: limit for the expanded size of one compressed file or archive
     max_ratio: int = 200  #: limit for the number of expanded bytes per compressed byte
-    incidents_url: str = ""  #: database in which agents store incidents; empty: incidents.db in `home`
-    prometheus_url: str = field(default="", repr=False)  #: source of the numbers; can contain a password
+    incidents_url: str = ""  #: database in which agents store incidents; if empty, incidents.db in `home`
+    prometheus_url: str = field(default="", repr=False)  #: stores the numbers; the URL can contain a password
     rules: tuple[str, ...] = ()  #: folders with the user's own rules
-    alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
+    alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: secret chat URLs, used by the test button
     login: Login = field(default_factory=Login)
-    url: str = ""  #: public address; empty: this host and port
-    #: Host names, and the credentials for /metrics.
+    url: str = ""  #: public address; if empty, the address of `host` and `port`
+    #: Allowed host names, and credentials for /metrics.
     server: ServerSettings = field(default_factory=ServerSettings)
 
     @property

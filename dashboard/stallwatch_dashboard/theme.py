@@ -1,4 +1,4 @@
-"""Define colors and Streamlit options. The palette is Okabe and Ito's, which suits color-blind users."""
+"""Define colors and Streamlit options. The palette by Okabe and Ito suits color-blind users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
 class Look:
     """The colors of a page and its charts, for the light or the dark theme."""
 
-    cycle: tuple[str, ...]  #: colors of chart lines; the dark page replaces deep blue with sky blue
+    cycle: tuple[str, ...]  #: colors of chart lines; the dark theme replaces deep blue with sky blue
     grey: str  #: color of limits and notes
     faint: str  #: the faintest shade that is visible on the page
     text: str
@@ -70,7 +70,7 @@ def streamlit_options() -> dict[str, str]:
     return options
 
 
-#: The page's style sheet: constant text without any data.
+#: The page's style sheet, which is constant and contains no data.
 STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='utf-8')}</style>"
 
 

@@ -1,4 +1,4 @@
-"""Compose the verdict at the top of the Run page: one sentence, and below it cause, impact, and fixes."""
+"""Compose the verdict at the top of the Run page: a headline, followed by cause, impact, and fixes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stallwatch_rules.stacks.sentences import bare_title, place_of, sentence
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
-_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum numbers of listed hosts, and of characters of folded ranks
+_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum number of listed hosts; maximum length of a list of ranks
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Verdict:
     place: str = ""  #: one sentence about the ranks' positions in the code
     note: str = ""  #: the impact of the problem on this run
     fixes: tuple[str, ...] = ()
-    in_full: int = 0  #: number of the first fixes whose every sentence is shown at once
+    in_full: int = 0  #: number of the first fixes that are shown in full instead of by their first sentence
     evidence: tuple[str, ...] = ()
     page: RulePage | None = None  #: the rule's page, if known
 
@@ -140,18 +140,19 @@ def describe_state(incident: Incident, reader: Reader) -> str:
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
     """Return the title of the incident's cause, with the rank and place.
 
-    If the cause is unknown, return the exception or, without one, a phrase that says so.
+    If the cause is unknown, return the exception. If there is no exception, return a phrase for an unknown
+    cause.
     """
     title = reader.render(cause_of(incident, page).title)
     return title or rule_name(incident.rule, reader.say, incident.exception)
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the id of the rule; if no rule explains the failure, the exception or a phrase that says so."""
+    """Return the rule's id. If no rule explains the failure, return the exception or a phrase for this."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
-#: Levels of runs that ended without an open incident.
+#: Levels, by state, of runs that ended without an open incident.
 _OVER: Mapping[str, Level] = {
     "finished": "good",
     "interrupted": "quiet",
@@ -205,7 +206,7 @@ def _finished_early(step: float | None, total: float | None, say: Say) -> str:
 
 
 def _with_doubt(headline: str, incident: Incident, say: Say) -> str:
-    """Return the headline of a failure. If its cause is unknown or uncertain, the headline says so."""
+    """Return the headline of a failure. If the cause is unknown or uncertain, the headline says so."""
     primary = primary_of(incident)
     if incident.rule == UNKNOWN_FAILURE:
         return say("cause_uncertain" if incident.exception else "cause_unknown", headline)
@@ -237,7 +238,7 @@ def _with_incident(
     if stacks is not None and is_located(stacks):
         note = without_sentence(note, "diagnosis.nothing-says-why")
         if incident.rule == SILENT_HANG and not stacks.odd and place_of(stacks):
-            # The first fix gives the only place.
+            # The first fix already names the place, so the title and the place sentence do not repeat it.
             title, place = reader.render(bare_title(cause.title)), ""
     if stacks is not None and stacks.file:
         fixes.append(message("diagnosis.all-stacks", file=stacks.file))
@@ -286,7 +287,7 @@ def _note(incident: Incident, reader: Reader) -> Text:
 
 
 def _of_hosts(incident: Incident, say: Say) -> list[str]:
-    """Return facts about a multi-host run: which hosts responded, and how certain the blame is."""
+    """Return facts about a multi-host run: which hosts responded, and the confidence in the blamed rank."""
     if not incident.hosts:
         return []
     stacks = incident.stacks
@@ -308,7 +309,7 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
 
 
 def name_hosts(key: str, hosts: Sequence[str], say: Say) -> str:
-    """Return the text of `key` with the names of the hosts. Of many hosts, only the first are named."""
+    """Return the text of `key` with the hosts' names. If there are many hosts, name only the first ones."""
     more, names = len(hosts) - _FEW_HOSTS, say("list_comma").join(hosts[:_FEW_HOSTS])
     return say(f"{key}_more", names, more) if more > 0 else say(key, names)
 

@@ -29,7 +29,7 @@ class Reader:
     now: float = 0.0  #: Unix seconds
 
     def say(self, key: str, *values: object) -> str:
-        """Return the text of a key, with the values in its numbered places."""
+        """Return the text of a key, with its numbered placeholders replaced by the values."""
         shown = (self.seconds(value) if isinstance(value, Seconds) else value for value in values)
         return locale.templates(locale.language_of(self.language), AREA)[key].format(*shown)
 
@@ -37,7 +37,7 @@ class Reader:
         return locale.render(text, self.language)
 
     def clock(self, time: float | None) -> str:
-        """Format a time of day. If it is not today, add the date."""
+        """Format a time of day. If the time is not today, add the date."""
         return formats.clock(time, self.zone, self.now)
 
     def seconds(self, value: float | None) -> str:

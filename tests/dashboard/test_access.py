@@ -64,10 +64,10 @@ def test_claim_with_the_groups_is_configurable() -> None:
         ({"client_secret": ""}, "login.client_secret is missing"),
         ({"client_id": ""}, "login.client_id is missing"),
         ({"metadata_url": ""}, "login.metadata_url is missing"),
-        ({"metadata_url": "id.example.org"}, "is no http(s) address"),
-        ({"viewers": (), "operators": ()}, "lets nobody in"),
-        ({"viewers": ("example.org",)}, "cannot tell who 'example.org' is"),
-        ({"viewers": ("group:",)}, "cannot tell who 'group:' is"),
+        ({"metadata_url": "id.example.org"}, "is not an http(s) address"),
+        ({"viewers": (), "operators": ()}, "no viewers and no operators"),
+        ({"viewers": ("example.org",)}, "invalid entry 'example.org'"),
+        ({"viewers": ("group:",)}, "invalid entry 'group:'"),
     ],
 )
 def test_invalid_login_is_reported_before_the_start(

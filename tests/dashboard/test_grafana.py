@@ -136,7 +136,7 @@ def test_wrong_token_is_reported_without_the_token(grafana: FakeGrafana) -> None
 
 
 def test_unreachable_grafana_is_reported() -> None:
-    with pytest.raises(PushError, match="does not answer"):
+    with pytest.raises(PushError, match="does not respond"):
         list(push(Grafana("http://127.0.0.1:9", TOKEN), boards()))
 
 
@@ -146,7 +146,7 @@ def test_server_without_grafanas_paths_is_reported(grafana: FakeGrafana) -> None
 
 
 def test_address_without_a_scheme_is_reported() -> None:
-    with pytest.raises(PushError, match="begins with http"):
+    with pytest.raises(PushError, match="must begin with http"):
         list(push(Grafana("localhost:3000", TOKEN), boards()))
 
 
@@ -154,7 +154,7 @@ def test_response_of_another_server_is_reported(grafana: FakeGrafana) -> None:
     """Another page is the sign-in page of a proxy, for example, or another server at that port."""
     grafana.things[f"/api/folders/{FOLDER}"] = "<html>"
     grafana.kind = "text/html"
-    with pytest.raises(PushError, match="not as Grafana does"):
+    with pytest.raises(PushError, match="not like Grafana"):
         list(push(Grafana(grafana.url, TOKEN), boards()))
 
 

@@ -39,7 +39,7 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psu
     try:
         assert starter.stderr is not None
         line = starter.stderr.readline().decode()
-        assert line == f"stallwatch: dashboard on http://127.0.0.1:{port} (Ctrl-C ends it)\n"
+        assert line == f"stallwatch: dashboard on http://127.0.0.1:{port} (press Ctrl-C to stop)\n"
         family = psutil.Process(starter.pid).children(recursive=True)
         yield starter, port, family
     finally:
@@ -97,7 +97,7 @@ def test_port_in_use_is_reported(home: Path, capfd: pytest.CaptureFixture[str]) 
         holder.listen()
         port = holder.getsockname()[1]
         assert serve(DashboardSettings(home=home, port=port)) == 2
-    assert f"port {port} on 127.0.0.1 is taken; choose another with --port" in capfd.readouterr().err
+    assert f"port {port} on 127.0.0.1 is in use; choose another with --port" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])

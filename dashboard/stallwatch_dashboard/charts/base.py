@@ -25,7 +25,7 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
-#: Maximum number of band names; maximum and minimum characters of a name.
+#: Maximum number of band names; maximum and minimum number of characters of a name.
 _MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5
 _LETTERS = 72  #: number of characters that fit above a chart in a window of 1,280 pixels
 Json = dict[str, Any]
@@ -55,11 +55,11 @@ class Drawing:
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as base64 bytes, which Plotly reads since plotly.js 2.28 (plotly.py 5.24 has 2.35)."""
+    """Encode an array as base64 bytes, which plotly.js can read since 2.28 (plotly.py 5.24 contains 2.35)."""
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"not for a chart: {type(array).__name__}")
+        raise TypeError(f"a chart cannot contain {type(array).__name__}")
     kind = array.dtype.newbyteorder("<")
     encoded = {"dtype": kind.str[1:], "bdata": base64.b64encode(array.astype(kind).tobytes()).decode()}
     return encoded if array.ndim == 1 else {**encoded, "shape": ", ".join(map(str, array.shape))}
@@ -72,7 +72,7 @@ class Span:
     start: float
     end: float
     live: bool = False  #: True if the run is live and the range ends at the current time
-    seen_at: float | None = None  #: time of the run's last sign of life if that is too long ago
+    seen_at: float | None = None  #: time of the run's last sign of life, if its data is out of date
 
     @property
     def seen(self) -> float:
@@ -125,7 +125,7 @@ def quiet(look: Look) -> Drawing:
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
     """Return an empty chart of the time range `span`, with a band and a name for each incident."""
     chart = quiet(look)
-    # An incident that began with the run's end has no duration.
+    # An incident that began with the run's end has no duration, so it has no band.
     incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]
     chart.layout |= {
         "uirevision": "keep",  # lines that the user hid stay hidden after updates
@@ -186,7 +186,9 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
     name opens the incident; its id is in the annotation's key ``name``.
     """
     names: list[Json] = []
-    shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
+    shown = sorted(
+        incidents[:_MOST_NAMES], key=lambda incident: (began(incident), incident.severity == "critical")
+    )
     letters = _LETTERS / max(span.end - span.start, 1.0)  # letters that fit into one second
     next_start: float | None = None
     for incident in reversed(shown):
@@ -220,7 +222,7 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
     if (rest := shown["rank"].isna()).any():
         groups.append((name, shown[rest]))
-    if len(ranks) < (every := frame["rank"].nunique()):  # In the legend, the note does not cover any line.
+    if len(ranks) < (every := frame["rank"].nunique()):  # a note in the legend does not cover a line
         title, rows = groups[len(ranks) - 1]
         groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
     for index, (title, rows) in enumerate(groups):
@@ -229,7 +231,7 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
 
 
 def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
-    """Configure the vertical axis for the numbers of a run. Call this after the lines are drawn.
+    """Configure the vertical axis for the numbers of a run. Call this function after drawing the lines.
 
     Small numbers are shown as powers of ten, not as 10μ. The axis starts at 0 with `from_zero`, and also if
     all values are equal: Plotly would otherwise choose an axis from 1 below to 1 above the value, on which
@@ -254,7 +256,7 @@ def line(
     width: float = 2,
     axis: str = "y",
 ) -> None:
-    """Draw a line over time, or over steps if `rows` have a column ``step``. Without rows, draw nothing.
+    """Draw a line over time, or over steps if `rows` has a column ``step``. Draw nothing without rows.
 
     Set `stepped` for values that are constant until the next point.
     """

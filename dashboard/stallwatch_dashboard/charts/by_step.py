@@ -13,7 +13,7 @@ from stallwatch_rules.records import Diagnosis, Series
 
 #: Names of the frames that the comparison of two runs shows.
 _COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
-#: Series that a diagnosis contains.
+#: Names of the series that a diagnosis can contain.
 _IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 
@@ -50,9 +50,9 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
     ranks = frame["rank"].dropna()
-    own = frame[frame["rank"] == ranks.min()] if not ranks.empty else frame
+    rows = frame[frame["rank"] == ranks.min()] if not ranks.empty else frame
     reached = steps[["t", "v"]].rename(columns={"v": "step"}).sort_values("t")
-    joined = pd.merge_asof(own.sort_values("t")[["t", "v"]], reached, on="t")
+    joined = pd.merge_asof(rows.sort_values("t")[["t", "v"]], reached, on="t")
     return joined.dropna(subset=["step"])[["step", "v"]].reset_index(drop=True)
 
 
@@ -70,7 +70,7 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
 def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
     chart = quiet(look)
     for number, series in enumerate(lines):
-        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # None in the values leaves a gap
+        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # a value of None leaves a gap
         name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
         line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
     number_axis(chart)

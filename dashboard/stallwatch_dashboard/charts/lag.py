@@ -72,7 +72,7 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
     """Return the hosts whose ranks are blamed by open incidents. Hosts of newer incidents come first."""
     ranks = [
         rank
-        for incident in sorted(incidents, key=lambda one: -one.opened_at)
+        for incident in sorted(incidents, key=lambda incident: -incident.opened_at)
         if incident.status == "open"
         for rank in _odd(incident)
     ]
@@ -82,15 +82,15 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
     """Return the hosts that are silent.
 
-    Their last report is a minute older than the newest report of any host, or an open incident lists them as
-    silent.
+    A host is silent if its last report is more than a minute older than the newest report of any host, or if
+    an open incident lists the host as silent.
     """
     last = max(found.seen_at.values(), default=0.0)
     named = {
         host
-        for one in incidents
-        if one.status == "open" and one.stacks is not None
-        for host in one.stacks.silent
+        for incident in incidents
+        if incident.status == "open" and incident.stacks is not None
+        for host in incident.stacks.silent
     }
     return [host for host in hosts if host in named or found.seen_at.get(host, last) < last - SILENT_SECONDS]
 
@@ -127,7 +127,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
     )
     marks = [(number, incident) for incident in incidents for number in _blamed(incident, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide the bands, and uses the same color
+    for shape in chart.layout["shapes"]:  # the map would hide the bands of incidents, and uses the same color
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
@@ -151,7 +151,7 @@ def draw_lag(chart: Drawing, scene: Scene, *, host: str = "") -> None:
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
-    """Return by how many steps each row lags. A host's value is that of its slowest rank."""
+    """Return the number of steps by which each row lags. The value of a host is that of its slowest rank."""
     of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
     parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
     return np.array(parts, "float64")
@@ -200,5 +200,5 @@ def _named_rows(rows: int, marked: set[int]) -> list[int]:
     """Return the rows whose name is shown at the axis: marked rows, and evenly spaced rows between them."""
     apart = -(-rows // _MOST_NAMED)
     first = sorted(marked)[:_MOST_NAMED]
-    others = [number for number in range(0, rows, apart) if all(abs(number - one) >= apart for one in first)]
+    others = [number for number in range(0, rows, apart) if all(abs(number - row) >= apart for row in first)]
     return sorted([*first, *others])

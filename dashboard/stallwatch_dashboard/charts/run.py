@@ -30,7 +30,8 @@ from stallwatch_exporter.incident import Incident
 _GIB, _MIB = 1024**3, 1024**2
 _SECONDS = "%{y:.3g} s"
 _BAND_PIXELS = 110
-#: Colors of phases, distinguishable with any color vision; training, the longest phase, has a quiet color.
+#: Colors of phases, which are distinguishable with any color vision. Training, the longest phase, has a quiet
+#: color.
 COLOURS = {
     "train": theme.SKY,
     "init": "#8A949E",
@@ -63,8 +64,8 @@ class Chart:
 def _progress(chart: Drawing, scene: Scene) -> None:
     """Draw the steps and the trace-cache invalidations in one chart.
 
-    During a stall, invalidations can rise although the steps have stopped. Steps are on the left axis,
-    invalidations on the right, distinguished by color and by dashes.
+    During a stall, invalidations can rise although the steps have stopped. Steps use the left axis, and
+    invalidations use the right axis. The lines differ in color and dashes.
     """
     found, look, say = scene.found, scene.look, scene.say
     line(chart, found.steps, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
@@ -102,11 +103,12 @@ def _step_time(chart: Drawing, scene: Scene) -> None:
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
-    # The high threshold at the start of a run would be a line that falls from outside the chart.
+    # The threshold is high at the start of a run. Without this limit, its line would fall from outside the
+    # chart.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
-        # A line for a threshold this high would flatten the line of steps, so it is shown as text.
+        # A line for such a high threshold would flatten the line of steps, so the threshold is shown as text.
         words = say("threshold_above", Seconds(limit))
         corner = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "top"}
         chart.layout["annotations"] += [note(words, look.grey, **corner)]
@@ -117,9 +119,9 @@ def _step_time(chart: Drawing, scene: Scene) -> None:
 
 
 def top(found: RunFrames, waited: float) -> float:
-    """Return the upper end of the axis.
+    """Return the upper end of the axis for step times.
 
-    It is above all steps and, unless it is much higher, above the last threshold.
+    The axis includes all steps. It also includes the last threshold, unless that is much higher.
     """
     slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
     limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
@@ -146,7 +148,7 @@ def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
 
 
 def _memory(chart: Drawing, scene: Scene) -> None:
-    """Draw the accelerator memory of each rank, or the memory of all processes if it is unknown."""
+    """Draw the accelerator memory of each rank. If it is unknown, draw the host memory of all processes."""
     found, say = scene.found, scene.say
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
@@ -161,7 +163,7 @@ def _warnings(chart: Drawing, scene: Scene) -> None:
 
 
 def _phases(chart: Drawing, scene: Scene) -> None:
-    """Draw the band of phases. Stalls are drawn over it, because no phase continues during a stall."""
+    """Draw the phases as a band. Stalls are drawn over it, because no phase continues during a stall."""
     phases, span, say = scene.found.phases, scene.span, scene.say
     if not phases:
         return
@@ -210,6 +212,7 @@ BOARD = (
     Chart("lag", "chart_lag", ("rank_steps",), draw_lag),
 )
 WIDE = ("phases", "lag", "lag_ranks")  #: charts that use the full width of the page
+
 #: Charts that need a probe in the ranks, or DeepSpeed, so the page does not list them as missing.
 OPTIONAL = (*WIDE, "progress")
 

@@ -68,7 +68,7 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Return about `most` of the points, which must be in order, and at least half as many.
+    """Return about `most` of the points, but at least half as many. The points must be in order.
 
     The lowest and highest value of each time span are kept.
     """
@@ -100,15 +100,15 @@ def _first(
 
 
 _MOST_RUNS = 12
-_LOADED_POINTS = 24_000  #: maximum points of one metric; a longer metric keeps the extremes of each time span
-#: Points per series of a metric with many series, such as ranks; and the maximum for all series.
+_LOADED_POINTS = 24_000  #: maximum number of points of one metric; a metric with more points is thinned
+#: Points per series if a metric has many series, such as one per rank, and the maximum for all series.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
-_MOST_FRESH = 16_000  #: maximum number of points of a metric that are stored as tuples until it is read
+_MOST_FRESH = 16_000  #: maximum number of a metric's points that are kept as tuples until a page reads it
 
 
 @dataclass
 class _Metric:
-    """The cached points of one metric of a run, and the number of points that the file has for the metric."""
+    """The cached points of one metric of a run, and the number of points of the metric in the file."""
 
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
@@ -148,7 +148,7 @@ class PointCache:
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._cursor = cursor
         self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}  # runs in the order of their last reading
+        self._runs: dict[str, _Run] = {}  # runs, least recently read first
 
     def take(self, points: Iterable[tuple[str, str, Point]]) -> None:
         """Add points that were just written to the file, each with its run and metric."""
@@ -172,7 +172,7 @@ class PointCache:
             if len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
         if not kept.read:
-            found = self._read(run)  # points that arrive during this read can occur twice: harmless
+            found = self._read(run)  # points that arrive during this read can occur twice, which is harmless
             with self._lock:
                 if not kept.read:  # another thread may have read the run
                     for name, (points, many) in found.items():
@@ -200,7 +200,7 @@ class PointCache:
 
 _COLUMNS = {"series": "int64", "t": "float64", "v": "float64"}
 
-#: Reads all metrics of a run in one scan of the file. Thins points as `thinned` does.
+#: Query that reads all metrics of a run in one scan of the file, and thins points as `thinned` does.
 _POINTS_QUERY = """
 WITH own AS MATERIALIZED (
     SELECT points.series AS series, metric, t, v

@@ -41,21 +41,21 @@ class RunFrames:
     threshold: pd.DataFrame = field(default_factory=empty)  #: stall threshold in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
     memory_kind: str = ""  #: "allocated", "reserved", "peak" or "host_rss"
-    invalidations: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
-    warnings: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
+    invalidations: pd.DataFrame = field(default_factory=empty)  #: number of invalidations up to each time
+    warnings: pd.DataFrame = field(default_factory=empty)  #: number of warnings up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
-    hosts: Mapping[int, str] = field(default_factory=dict)  #: the host of each rank, if the run has several
+    hosts: Mapping[int, str] = field(default_factory=dict)  #: host of each rank, if the run has several hosts
     seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of life of each host
     phases: tuple[tuple[float, str], ...] = ()  #: start time and name of each phase
     total_steps: float | None = None
     last_step_at: float | None = None
-    rebuilt: bool = False  #: True if read from log copies, because nothing was scraped
+    rebuilt: bool = False  #: True if the numbers were read from log copies, because nothing was scraped
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> tuple[float, float] | None:
         """Return the highest memory use of any rank at the end of the last step, as time and bytes.
 
-        If there are no values from before that time, use the newest value of each rank.
+        If all values are later than that step, use the newest value of each rank.
         """
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
@@ -71,22 +71,22 @@ class RunFrames:
         return all(getattr(self, name).empty for name in _FRAMES)
 
 
-_FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
-#: Numbers that are reported with a step, not between two steps.
+_FRAMES = tuple(entry.name for entry in fields(RunFrames) if entry.default_factory is empty)
+#: Metrics whose values are reported with a step, not between steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: maximum delay between a step and the scrape of its numbers
 _POINTS = 1200  #: maximum number of points of a metric: two per pixel of a chart
 _RANK_POINTS = 20_000  #: maximum number of points of a metric, enough for 128 ranks in 80 time spans
-SILENT_SECONDS = 60.0  #: an agent that has been silent for this much longer than others is gone
+SILENT_SECONDS = 60.0  #: an agent that is silent for this much longer than the other agents is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 
 class NumberStore(Protocol):
-    """A source of numbers: the local store, or a Prometheus. Times are Unix seconds."""
+    """A source of numbers: the local store or a Prometheus server. Times are Unix seconds."""
 
     @property
     def problem(self) -> Text | None:
-        """Reason why numbers are missing, which the page shows; `None` if none are missing."""
+        """Reason why numbers are missing, for display on the pages; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
         """Return about `points` values of a metric, as a frame with columns ``rank, labels, agent, t, v``."""
@@ -101,7 +101,7 @@ class NumberStore(Protocol):
         """Return the time of each run's last sign of life."""
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the time of the last sign of life of each host; empty for a run on one host."""
+        """Return the time of each host's last sign of life. For a run on one host, the result is empty."""
 
     def first_seen(self, run: str) -> float | None:
         """Return the time of the run's oldest number."""
@@ -166,7 +166,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
 
 
 def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    """Return the start time and name of each phase. In `frame`, the series of a phase is 1 while it lasts."""
+    """Return the start time and name of each phase. In `frame`, a phase's series is 1 during the phase."""
     on = frame[frame["v"] == 1].sort_values("t", kind="stable")
     found: list[tuple[float, str]] = []
     for time, labels in zip(on["t"], on["labels"], strict=True):
@@ -176,12 +176,12 @@ def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
     return tuple(found)
 
 
-#: Metrics that each agent counts for itself.
+#: Metrics that each agent counts separately, so their values are added.
 _SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")
 
 
 def fold(metric: str, values: Iterable[float]) -> float:
-    """Combine the values that several agents report for one series, as the recording rules and alerts do."""
+    """Combine the values that several agents report for one series, like the recording rules and alerts."""
     return sum(values) if metric.endswith(_SUMMED) else max(values)
 
 
@@ -197,7 +197,7 @@ def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
 
 
 def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
-    """Return a frame with the points of one line, which belongs to a rank or to the entire run."""
+    """Return a frame with the points of one line of a chart, for a rank or for the entire run."""
     ranks = np.full(len(times), -1 if rank is None else rank, "int64")
     known = pd.arrays.IntegerArray(ranks, ranks < 0)
     return pd.DataFrame(
@@ -216,14 +216,14 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean seconds per step, between consecutive times at which steps were counted."""
+    """Return the mean seconds per step between consecutive times at which the step count changed."""
     every, found = _lines(counts), []
     for key, summed in _lines(sums).items():
         if (counted := every.get(key)) is None:
             continue
         times = np.union1d(summed[0], counted[0])
         seconds, steps = _held(summed, times), _held(counted, times)
-        # A repeated point closes each plateau, so only points at which a step was counted give a duration.
+        # A repeated point ends a plateau, so only points with a changed step count give a duration.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0
@@ -284,7 +284,7 @@ def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
 
 
 def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
-    """Return the last value of a line at or before each of these times; NaN before the first value."""
+    """Return the last value of a line at or before each of the `times`; NaN before the first value."""
     values = np.append(line[1], np.nan)
     return values[np.searchsorted(line[0], times, side="right") - 1]
 
@@ -309,7 +309,7 @@ def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.Data
     late = times > last_step_at + _LATE_SECONDS
     if late.all():
         return frame.drop_duplicates("rank").reset_index(drop=True)
-    # The next point of a constant number may be after the last step, so the number is extended to that step.
+    # A constant number may have its next point only after the last step, so it is extended to that step.
     ranks = frame["rank"].to_numpy("int64", na_value=-1)
     stays = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     held = late[1:] & ~late[:-1] & (ranks[1:] == ranks[:-1]) & stays

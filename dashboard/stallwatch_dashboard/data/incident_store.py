@@ -31,7 +31,8 @@ class NotKept(Exception):
 class LazyIncidentStore:
     """Reads and changes incidents in the database, which it opens on first use.
 
-    Without a database, reads find nothing and never raise; writes raise `NotKept`.
+    If the database cannot be used, reads return nothing instead of raising an exception, and writes raise
+    `NotKept`.
     """
 
     def __init__(self, url: str, home: Path) -> None:
@@ -92,7 +93,7 @@ class LazyIncidentStore:
         self._write(lambda store: OperatorActions(store.engine).note(key, who, text, now))
 
     def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
-        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences contain patterns
+        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # a silence contains patterns
         made = Silence(now, now + seconds, run=run, rule=rule, who=who)
         self._write(lambda store: OperatorActions(store.engine).silence(made))
 
@@ -122,10 +123,10 @@ class LazyIncidentStore:
         except _UNREADABLE as error:
             raise NotKept(type(error).__name__) from error
         if done is False:
-            raise NotKept("there is no such incident in the database")
+            raise NotKept("the database does not contain this incident")
 
 
 def _plain(error: Exception) -> str:
-    """Return the first line of the driver's error. SQLAlchemy's texts contain SQL, values and addresses."""
+    """Return the first line of the driver's error. SQLAlchemy's text contains SQL, values and addresses."""
     of_driver = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
     return redact((str(of_driver).splitlines() or [type(error).__name__])[0][:200])

@@ -35,7 +35,7 @@ class LogCopy:
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Path, size, and modification time in nanoseconds. The numbers are 0 if the file is gone."""
+        """Path, size, and modification time in nanoseconds. The numbers are 0 if the file does not exist."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -44,7 +44,7 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: first the copies of ranks, in order, then those of unknown ranks.
+    """Return the log copies of a run: first those of known ranks, in order, then all others.
 
     For a run on several hosts, `hosts` contains the host of each folder.
     """
@@ -78,7 +78,7 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
 
 
 def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, float, bool, str]]:
-    """Join records to lines. Yield the first and last time, the completeness, and the text of each line."""
+    """Join records into lines. Yield each line's first and last time, completeness, and text."""
     begun, first, last = b"", None, 0.0
     for piece in raw.split(b"\n"):
         record = parse_record(piece)
@@ -97,14 +97,14 @@ def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, flo
 
 
 def as_drawn(raw: bytes) -> str:
-    """Return a line as a terminal shows it after all carriage returns, with secrets masked."""
+    """Return a line as a terminal shows it after all carriage returns. Secrets are masked."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line as a terminal finally showed it, with its secrets masked."""
+    """A log line as a terminal finally shows it, with secrets masked."""
 
     time: float
     ranks: tuple[int | None, ...]  #: for a folded line, all ranks that printed it
@@ -129,7 +129,7 @@ def lines_around(copies: Sequence[LogCopy], at: float, seconds: float, most: int
 
 
 def matching(lines: Iterable[Line], search: str) -> list[Line]:
-    """Return the lines that contain all words of `search`, in upper or lower case."""
+    """Return the lines that contain all words of `search`. Case is ignored."""
     words = search.casefold().split()
     return [line for line in lines if all(word in line.text.casefold() for word in words)]
 
@@ -155,9 +155,9 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return a text with the time, ranks and text of each line, and a mark at the time `at`.
+    """Return a text with the time, ranks and text of each line. A mark shows the position of the time `at`.
 
-    If there are too many lines, return those nearest to `at`.
+    If there are too many lines, return the lines nearest to `at`.
     """
     before = sum(line.time < at for line in lines)
     first = max(0, min(before - MOST_LINES // 2, len(lines) - MOST_LINES))

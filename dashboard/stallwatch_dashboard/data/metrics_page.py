@@ -1,6 +1,7 @@
 """Fetch and parse the metrics page of an agent.
 
-Sizes and times are limited, because any program could listen on the agent's port.
+The size of the page and the time of the request are limited, because any program could listen on the agent's
+port.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ MOST_READINGS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 MOST_SECONDS = 3.0  #: maximum seconds for the whole response
 _SOCKET_SECONDS = 1.5
-# Histograms have many buckets, which no chart needs: sum and count give the step time.
+# The many buckets of a histogram are omitted, because sum and count are enough for the step time.
 _LEFT_OUT = ("_bucket", "_created")
-_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: includes labels that Prometheus adds
+_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: Prometheus itself adds the last two labels
 
 
 class Reading(NamedTuple):
@@ -88,7 +89,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-# No proxy: agents are on this host or in its network, whatever proxy the environment names.
+# Do not use a proxy, even if the environment names one, because agents are on this host or in its network.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
 
 
@@ -104,7 +105,7 @@ def endpoint(target: str) -> str:
 def fetch(
     url: str, authorization: str = "", *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
 ) -> str:
-    """Return the text of the page at `url`; `authorization` is the header to send. Raises `ScrapeError`."""
+    """Return the text of the page at `url`, or raise `ScrapeError`. `authorization` is the header to send."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ScrapeError("source_not_http")
     deadline = time.monotonic() + most_seconds
@@ -129,7 +130,7 @@ def fetch(
 
 
 def _body(answer: Any, deadline: float, most_bytes: int) -> bytes:
-    """Return the response's body. It is read in small pieces, so that a slow server cannot block a thread."""
+    """Return the response's body. Read it in small pieces, so that a slow server cannot block a thread."""
     chunks: list[bytes] = []
     size = 0
     while chunk := answer.read1(64 * 1024):

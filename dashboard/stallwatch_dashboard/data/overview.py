@@ -1,4 +1,4 @@
-"""Determine the state of each run as one row, for the Runs page and the header of the Run page."""
+"""Determine the state of each run as one row, for the Runs page and for the header of the Run page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
 
-#: States of runs, most urgent first: the order of the table.
+#: States of runs, most urgent first. The table of runs uses this order.
 State = Literal[
     "stalled",
     "failed",
@@ -31,11 +31,11 @@ State = Literal[
     "unwatched",
     "finished",
 ]
-_WAITED_SECONDS = 60.0  # minimum silence until a run counts as waiting
-_UNTIMED_SECONDS = 180.0  # minimum if no step was measured: lines can be minutes apart
+_WAITED_SECONDS = 60.0  # minimum number of seconds without progress after which a run counts as waiting
+_UNTIMED_SECONDS = 180.0  # the same minimum if no step was measured, because log lines can be minutes apart
 _WAITED_STEPS = 20
 
-_NEAR_END = 0.9  # share of all steps after which the last logged step can be the last of the run
+_NEAR_END = 0.9  # a last logged step after this share of all steps can be the last step of the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class Numbers:
     step: float | None = None
     total_steps: float | None = None
     loss: float | None = None
-    step_seconds: float | None = None  #: seconds per step of the last few steps
-    baseline_seconds: float | None = None  #: seconds per step of this run's own first steps
-    invalidations: float | None = None  #: None if they are not counted
+    step_seconds: float | None = None  #: seconds per step in the last few steps
+    baseline_seconds: float | None = None  #: seconds per step in the first steps of this run
+    invalidations: float | None = None  #: None if invalidations are not counted
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
     host_memory_limit_bytes: float | None = None
@@ -58,9 +58,9 @@ class Numbers:
     started_at: float | None = None  #: time of the run's first number
     ended_at: float | None = None
     ended_as: str = ""  #: outcome of the run, such as finished or failed, if the numbers show it
-    overdue: bool = False  #: True if the last step is longer ago than the learned threshold
+    overdue: bool = False  #: True if the time since the last progress exceeds the learned threshold
     progressed_at: float | None = None  #: time of the last sign of progress
-    alarm_at: float | None = None  #: time at which the silence since the last progress becomes a stall
+    alarm_at: float | None = None  #: time at which the lack of progress becomes a stall
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RunRow(Numbers):
     exception: str = ""  #: short form of the exception, if no rule matches the cause
     seen: float | None = None  #: time of the agent's last sign of life
     ending: Ending | None = None  #: how the run ended
-    hosts: tuple[str, ...] = ()  #: set if the run has several hosts
+    hosts: tuple[str, ...] = ()  #: all hosts, if the run has several
 
     def seconds(self, now: float) -> float | None:
         if self.started_at is None:
@@ -110,14 +110,14 @@ class RunRow(Numbers):
 
     @property
     def headroom(self) -> float | None:
-        """Bytes of host memory that the command can still use; None if no limit is known."""
+        """Bytes of host memory that the training command can still use; None if no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
 
     @property
     def ended_early(self) -> bool:
-        """True if the run finished, but its last known step is far from the last step that was planned."""
+        """True if the run finished, but its last known step is far from the last planned step."""
         return self.state == "finished" and is_far_from_end(self.step, self.total_steps)
 
     @property
@@ -129,7 +129,8 @@ class RunRow(Numbers):
 def is_far_from_end(step: float | None, total: float | None) -> bool:
     """Return whether a step is before the last tenth of all steps; False if a number is unknown.
 
-    Steps can count from 0, and a trainer that logs only every n-th step does not log the last steps.
+    The last tenth is a margin: steps can be counted from 0, and a trainer that logs only every n-th step does
+    not log the last steps.
     """
     return step is not None and bool(total) and step + 1 < _NEAR_END * (total or 0)
 
@@ -144,9 +145,9 @@ def state_of(
     step: float | None,
     loss: float | None = None,
 ) -> State:
-    """Return the state of a run. If its agent is silent, its other reports are considered out of date.
+    """Return the state of a run. If its agent is silent, the agent's last reports count as out of date.
 
-    Losses in a log without step numbers also show that the run trains. `answers` is true if the agent's
+    Losses in a log without step numbers also show that the run is training. `answers` is true if the agent's
     metrics are up to date, even if its record is old.
     """
     recorded: State = "starting"
@@ -178,7 +179,7 @@ class Agent:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """Key that sorts agents by node; those without a node are last."""
+        """Key that sorts agents by node. Agents without a node are last."""
         return self.info.node is None, self.info.node or 0
 
     @property
@@ -200,7 +201,7 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     """Return one record of a run, combined from the records of all its agents; None if there are no agents.
 
     The run is over if an agent has ended and none is running, or if an agent reports a failure. If several
-    attempts of a job have the same run name, only the newest counts.
+    attempts of a job have the same run name, only the newest attempt counts.
     """
     if not agents:
         return None
@@ -225,7 +226,7 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """Return the hosts of a multi-host run, in the order of their nodes; empty for a run on one host."""
+    """Return the hosts of a multi-host run, in the order of their nodes; an empty tuple for one host."""
     ordered = sorted(agents, key=lambda agent: (agent.order, agent.info.host_in_run))
     hosts = tuple(dict.fromkeys(agent.info.host_in_run for agent in ordered))
     return hosts if len(hosts) > 1 else ()
@@ -256,7 +257,7 @@ def make_row(
     now: float,
     hosts: Sequence[str] = (),
 ) -> RunRow:
-    """Return a run's row from all its data. If the agents were not scraped, their records are used."""
+    """Return a run's row from all its data. If the agents were not scraped, use the agents' records."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     if info is not None:
         known_steps = [step for step in (numbers.step, info.step) if step is not None]
@@ -288,7 +289,7 @@ def make_row(
         incident = newest(incidents)
     else:
         incident = final_incident(incidents, is_unknown_end=info is not None and info.end_is_unknown)
-    if incident is None and state == "stale":  # the incident was closed because the agent is gone
+    if incident is None and state == "stale":  # the incident was closed because no agent watches the run
         incident = max((i for i in incidents if i.unwatched), key=lambda i: i.opened_at, default=None)
     is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
     died_of = incident if state == "failed" and is_fatal else None
@@ -319,11 +320,11 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 
 
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
-    """Return whether a run without a reported stall has been unusually long without progress.
+    """Return whether a run without a reported stall has made no progress for an unusually long time.
 
-    Its silence must be longer than all its steps took in total, because the first few steps do not establish
-    a regular interval, and a stall among them is reported only after half an hour. If no step has a measured
-    duration, the time until the last step counts instead.
+    The time without progress must be longer than the total time of all steps, because the first few steps do
+    not establish a regular interval, and a stall among them is reported only after half an hour. If no step
+    has a measured duration, the time from the run's start to its last progress counts instead.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -338,8 +339,8 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
     """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
-    `cause` is true if the diagnosis names a cause. The system, not a user, stopped an interrupted run with a
-    cause.
+    `cause` is true if the diagnosis names a cause. An interrupted run with a cause counts as failed, because
+    the system stopped it, not a user.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -349,7 +350,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the open incident to show first: a stall, or else the newest of the most severe incidents."""
+    """Return the open incident to show first: a stall, or else the newest among the most severe incidents."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
@@ -357,8 +358,8 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
 def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
     """Return the incident about the end of a run, or else an incident that was not resolved before the end.
 
-    If the end of the run is unknown, an incident that was closed because no agent was left also counts as not
-    resolved.
+    If the end of the run is unknown, an incident that was closed because no agent was left also counts as
+    unresolved.
     """
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted or (is_unknown_end and i.unwatched)]
@@ -379,9 +380,9 @@ def lasted(incident: Incident, now: float) -> float | None:
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
-    """Return the newest attempt with the name of this run and a number; None if `run` is the newest.
+    """Return the name of the newest attempt of this run, or None if `run` is the newest attempt.
 
-    `names` are the names of all runs, newest first.
+    An attempt has the name of the first run and a number. `names` are the names of all runs, newest first.
     """
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run
@@ -391,9 +392,9 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Sort the runs: those that need attention first and, within a state, the newest first.
+    """Sort the runs. Runs that need attention come first and, within a state, the newest run comes first.
 
-    Among ended runs, only failures come first. All others are sorted by time.
+    Ended runs come last. Among them, failed runs come first, and all others are sorted by time only.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

@@ -1,4 +1,4 @@
-"""Read the numbers of all runs from a Prometheus."""
+"""Read the numbers of all runs from a Prometheus server."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
     """Return the points as a frame, sorted by rank, labels and time; points without a rank are last.
 
-    A series has only one point at each time.
+    If a series has several points at the same time, only the last one is kept.
     """
     order = sorted(series, key=series_order)
     parts = [
         cache.Points(np.full(len(times), place), times, values)
-        for place, one in enumerate(order)
-        for times, values in series[one]
+        for place, key in enumerate(order)
+        for times, values in series[key]
     ]
     return cache.series_frame(order, cache.joined(cache.of_rows(()), *parts))
 
@@ -83,21 +83,24 @@ HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
-    """Finds the last numbers of runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
+    """Finds the last numbers of runs that are no longer scraped. This class is thread-safe.
+
+    Times are Unix seconds.
+    """
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
         self._questions = questions
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
         self._seen: dict[str, float] = {}  # the last sign of life of each run
-        # The exact last sign of life, by run and by its last time in the coarse query.
+        # The exact time of the last sign of life, by run and by its last time in a coarse query.
         self._exact: dict[tuple[str, float], float] = {}
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
         """Return the time of the last sign of life of each run of the last day.
 
-        Runs that are still scraped are queried every time.
+        The query for runs that are still scraped is repeated on every call.
         """
         day = None
         if self._day.get("") is None:
@@ -117,7 +120,7 @@ class Departed:
         return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
-        """Return the last known numbers of `runs`. Those in `there` are omitted: they are still scraped."""
+        """Return the last known numbers of `runs`. Omit runs in `there`, because they are still scraped."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
             key: latest
@@ -133,8 +136,8 @@ class Departed:
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
         """Return the time of the last sign of life of each of these runs, which are no longer scraped.
 
-        A coarse query and one exact query per run are faster than one query for the times of all numbers of a
-        day, which takes 9 ms per run in Prometheus 2.42.
+        One coarse query and one exact query per run are faster than one query for the times of all numbers of
+        a day, which takes 9 ms per run in Prometheus 2.42.
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -147,15 +150,15 @@ class Departed:
             answer = self._questions.instant(f"max(timestamp({PRESENT}{{{is_run(run)}}}))", last[run])
             return float(answer[0]["value"][1]) if answer else None
 
-        known = {one: self._exact[one] for one in last.items() if one in self._exact}
+        known = {key: self._exact[key] for key in last.items() if key in self._exact}
         unknown = [run for run, moment in last.items() if (run, moment) not in known]
         found = zip(unknown, self._questions.executor.map(when, unknown), strict=True)
         self._exact = known | {(run, last[run]): at for run, at in found if at is not None}
         return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
 
-_GRID_SECONDS = 290.0  #: less than the five minutes for which a server returns a number as the newest
-_LOOK_BACK = 30 * DAY  #: maximum age in seconds of a run's beginning that a search finds
+_GRID_SECONDS = 290.0  #: less than five minutes, the time for which Prometheus returns a number as the newest
+_LOOK_BACK = 30 * DAY  #: maximum age, in seconds, at which the beginning of a run can be found
 _MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
 _SAME_SECONDS = 0.5  #: queries of a page within this time share a result
 _TREND_POINTS = 60
@@ -180,7 +183,7 @@ _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps"
 
 
 class PrometheusStore:
-    """Reads numbers from a Prometheus, and caches past values."""
+    """Reads numbers from a Prometheus server, and caches past values."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -190,7 +193,7 @@ class PrometheusStore:
         self._departed = Departed(self._questions, clock)
         self._ranges = Ranges(self._questions.moments)
         self._first: dict[str, float] = {}
-        # The caches' keys are the queried run; "" is the key for all runs.
+        # The key of each cache is the queried run; "" is the key for all runs.
         self._trends = Remembered[dict[str, Numbers]](clock, HISTORY_SECONDS)
         self._memory = Remembered[Every](clock, _MEMORY_SECONDS)
         self._moment = Remembered[list[Any]](clock, _SAME_SECONDS)
@@ -215,14 +218,14 @@ class PrometheusStore:
             labels = dict(pairs)
             if labels.get("__name__") == metric:
                 found[_key(labels, agents)].append(values)  # several series if an agent was restarted
-        for sample in self._now(run, metric):  # the spaced times end before now
+        for sample in self._now(run, metric):  # the evenly spaced times end before the current time
             at, value = sample["value"]
             found[_key(sample["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
         return frame(found)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         found = self._now(run, metric)
-        # Without a newest value, the run is no longer scraped.
+        # If there is no newest value, the run is no longer scraped.
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
         values: dict[Which, list[float]] = defaultdict(list)
         for sample in found:
@@ -239,7 +242,7 @@ class PrometheusStore:
         return found
 
     def _agents_of(self, run: str) -> dict[str, str]:
-        """Return the agents of a multi-agent run, by the value of Prometheus's label ``instance``."""
+        """Return the agents of a multi-agent run, by the value of the label ``instance`` in Prometheus."""
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}
@@ -269,7 +272,7 @@ class PrometheusStore:
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
-        """Return the time of the run's first number, which three increasingly fine queries find."""
+        """Return the time of the run's first number, found by three increasingly fine queries."""
         with self._lock:
             if run in self._first:
                 return self._first[run]

@@ -1,4 +1,4 @@
-"""Write PromQL queries to a Prometheus, and cache the results."""
+"""Build PromQL queries, send them to a Prometheus server, and cache the results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return the query for the newest value of each of these metrics, per run: the highest of all ranks."""
+    """Return a query for the newest value of each metric in `names`, per run: the highest of all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
-    elif _END in names:  # a host's end counts if it is a failure, or if no other host continues
+    elif _END in names:  # a host's end counts only if it is a failure, or if no other host continues
         run = f"{{{wanted}}}"
         others = f"{IDENTITY}{run} unless on (run, instance) {PREFIX}{_END}{run}"
         ended = f'{PREFIX}{_END}{{ending=~"{"|".join(ENDINGS)}"{"," if wanted else ""}{wanted}}}'
@@ -61,12 +61,12 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_AT_ONCE = 4  #: concurrent queries, for a server with two processors
-_SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
+_AT_ONCE = 4  #: number of concurrent queries; suits a server with two processors
+_SHOWN_SECONDS = 90.0  #: maximum age of a shown error; a page repeats its queries at least once a minute
 
 
 class Questions:
-    """Sends queries to a Prometheus. This class is thread-safe. Times are Unix seconds.
+    """Sends queries to a Prometheus server. This class is thread-safe. Times are Unix seconds.
 
     If the server does not respond, the results are empty or None.
     """
@@ -80,7 +80,7 @@ class Questions:
 
     @property
     def problem(self) -> Text | None:
-        """Reason why numbers are missing: the newest error, among queries whose last attempt failed."""
+        """Reason why numbers are missing: the newest error among the queries whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -125,7 +125,7 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """A cache of results by name. It keeps the last `MOST_NAMES` results for a limited time."""
+    """A cache of results by name. It keeps the `MOST_NAMES` newest results for a limited time."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock = clock
@@ -147,8 +147,8 @@ Labels = tuple[tuple[str, str], ...]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: maximum delay of a number at the server; this time span is queried again
-_SAME_SECONDS = 0.5  #: time for which a result is reused: a page repeats a query for many lines
+_LATE_SECONDS = 60.0  #: maximum seconds until the server has a number; this time span is queried again
+_SAME_SECONDS = 0.5  #: seconds for which a result is reused, because a page repeats a query for many lines
 _MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 
 
@@ -202,7 +202,7 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """Return the known points, with the points of a query's result appended."""
+    """Return the known points, followed by the points of a query's result."""
     times = np.array([at for at, _ in values], "float64")
     numbers = np.array([float(text) for _, text in values], "float64")  # texts such as "0.5", "NaN" or "+Inf"
     if points is None or not len(points[0]):

@@ -28,7 +28,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
-MOST_BYTES = 128 * 1024 * 1024  #: maximum number of bytes read of one run's copies
+MOST_BYTES = 128 * 1024 * 1024  #: maximum number of bytes read from one run's log copies
 _CHUNK = 1024 * 1024
 _KEPT_FRAMES = 16  #: number of runs whose frames are cached
 
@@ -36,9 +36,10 @@ Row = tuple[int | None, float, float]  # rank, time, value
 
 
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folders`. With `before`, return only their part before that time.
+    """Return the frames of the run in `folders`. Set `before` if only the part before that time is needed.
 
-    The result is cached until the files change. The part `before` a time never changes.
+    The result is cached until the files change. With `before`, it is cached permanently, because the part
+    before that time never changes.
     """
     version = before if before is not None else tuple(copy.stamp for copy in copies(*folders))
     with _reading:  # another thread waits, and then uses the cached result

@@ -1,4 +1,4 @@
-"""Scrape the numbers of every agent once a second, and store them."""
+"""Scrape the numbers of every agent, by default once a second, and store them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class TargetStatus:
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
-    answered: float | None = None  #: time of the last numbers
+    answered: float | None = None  #: time of the last response with numbers
     scrapes: int = 0
     failures: int = 0
     error: Message | None = None  #: error of the last scrape; None after a success
 
     def lag(self, now: float) -> float | None:
         """Return the seconds since the last response."""
-        # If the clock was set back, this is wrong until the next response.
+        # If the clock was set back, the lag is wrong until the next response.
         return None if self.answered is None else abs(now - self.answered)
 
 
@@ -60,7 +60,7 @@ class Scraper:
         get: Callable[[str, str], str] = fetch,
         server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     ) -> None:
-        """Create the scraper. It sends to agents the first credential in the files that `server` names."""
+        """Create the scraper. It sends agents the first credential in the files that `server` names."""
         self._store = store
         self._home = home
         self._targets = tuple(targets)
@@ -71,7 +71,7 @@ class Scraper:
         self._server = server
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="scrape")
         self._busy: dict[str, Future[None]] = {}
-        self._status: dict[tuple[str, str | None], TargetStatus] = {}  # by endpoint and run
+        self._status: dict[tuple[str, str | None], TargetStatus] = {}  # status by endpoint and run
         self._pruned = -float("inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -88,7 +88,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint that has no pending query. Wait for responses, but not for slow endpoints."""
+        """Query every endpoint without a pending query. Wait for the responses of all but slow endpoints."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -123,7 +123,7 @@ class Scraper:
                 found[endpoint(target)] = None
             except ScrapeError as error:
                 self._status.setdefault((target, None), TargetStatus(target, None)).error = error.why
-        # The newest run comes first: if two runs name the same port, the older run's agent is gone.
+        # The newest run comes first. If two runs name the same port, the agent of the older run has ended.
         for info in list_runs(self._home):
             serves = info.ended_at is None or self._clock() - info.ended_at < _END_SECONDS
             if info.endpoint and serves:
@@ -151,7 +151,7 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Call `act`, and return whether it succeeded. The page shows an error, such as a full disk."""
+        """Call `act`, and return whether it succeeded. The pages show an error, for example a full disk."""
         try:
             act()
         except duckdb.Error as error:
@@ -161,10 +161,10 @@ class Scraper:
 
 
 def _has_port(info: AgentInfo | None) -> bool:
-    """Return whether the endpoint certainly belongs to an agent, so that the credentials can be sent to it.
+    """Return whether the endpoint certainly belongs to an agent, so that credentials can be sent to it.
 
-    It is a configured target, or the agent's process is alive on this host. Any account could listen on the
-    port of a dead agent.
+    It must be a configured target, or the agent's process must be alive on this host. Any account could
+    listen on the port of an agent that has ended.
     """
     if info is None:
         return True

@@ -53,7 +53,7 @@ from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-_LATE_SECONDS = 5.0  #: seconds from a run's start after which a first scrape misses the beginning
+_LATE_SECONDS = 5.0  #: if the first scrape is this many seconds after a run's start, the beginning is missing
 _MOST_JOURNAL = 4 * 1024 * 1024  #: maximum number of bytes read from the end of a run's incidents.jsonl
 _KEPT_JOURNALS = 1000  #: number of runs whose journals are cached
 
@@ -163,7 +163,7 @@ class Source:
         return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
-        """Return the scraped numbers of the run, or the numbers in its log copies."""
+        """Return the scraped numbers of the run. Where scraped numbers are missing, use its log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
         folders, info = [agent.folder for agent in agents], as_one(agents)
@@ -178,7 +178,7 @@ class Source:
         return found
 
     def incidents(self, run: str) -> list[Incident]:
-        """Return the run's incidents, newest first, from the database, or from the run's own journal."""
+        """Return the run's incidents, newest first, from the database or else from the run's own journal."""
         agents = self.agents(run)
         found = self.cases.incidents(run) or journal(*(agent.folder for agent in newest_start(agents)))
         return [_as_left(incident, agents) for incident in found]
@@ -211,13 +211,14 @@ class Source:
     ) -> RunRow:
         """Return a run's row.
 
-        If nothing was scraped, the numbers come from the log copies (`whole`) or, faster, from the diagnosis.
+        If nothing was scraped, the numbers come from the log copies (if `whole`) or, faster, from the
+        diagnosis.
         """
         info, folders = as_one(agents), [agent.folder for agent in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
         now = self.clock()
-        # The record has the time of the agent's host, so the two signs of life are compared separately.
+        # The record has a time from the clock of the agent's host, so the scrape is checked separately.
         answers = scraped is not None and now - scraped <= self._late
         signs = [scraped, info.updated_at if info else None]
         seen = max((time for time in signs if time is not None), default=None)
@@ -227,9 +228,9 @@ class Source:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
                 numbers = with_final_numbers(numbers, end.progress)
-        if ended:  # the probe counts more steps than the log copies show
+        if ended:  # the diagnosis can contain steps of the probe that the log copies do not show
             numbers = with_final_numbers(numbers, end.progress)
-        # A Prometheus is queried only for the page of one run.
+        # Prometheus is queried for the hosts only if a page shows a single run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
         hosts = max(hosts_of(agents), scraped_hosts, key=len)
         row = make_row(
@@ -243,7 +244,7 @@ class Source:
 
 
 def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
-    """Return the incident. If it is open although no agent watches its run, return it as closed."""
+    """Return the incident. If it is open although no agent watches its run, return a closed copy."""
     info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
     if info is None or not info.end_is_unknown or any(agent.alive for agent in agents):
         return incident
@@ -253,8 +254,8 @@ def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
 def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first.
 
-    The result is cached until a journal changes. For a multi-host run, it contains the merged incidents, and
-    the incidents that no coordinator has merged, because an agent may have had no coordinator.
+    The result is cached until a journal changes. For a multi-host run, the result contains the merged
+    incidents and the incidents that no coordinator has merged, because an agent may have had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -271,7 +272,7 @@ def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     def read(path: Path) -> list[Incident]:
         return read_journal(path.parent, _MOST_JOURNAL, name=path.name)
 
-    of_run = last_states(one for path in paths if path.name == RUN_INCIDENTS for one in read(path))
+    of_run = last_states(incident for path in paths if path.name == RUN_INCIDENTS for incident in read(path))
     known = {name for incident in of_run for name in (incident.id, *incident.aliases)}
     of_agents: list[Incident] = []
     for path in (path for path in paths if path.name != RUN_INCIDENTS):
@@ -317,9 +318,9 @@ class _Ended(msgspec.Struct):
 
 
 def final_diagnosis(*folders: Path) -> _Ended:
-    """Return the diagnosis that the agent wrote when the run ended; an empty diagnosis if there is none.
+    """Return the diagnosis that the agent wrote at the end of the run; an empty diagnosis if there is none.
 
-    If several agents wrote one, prefer a diagnosis that explains why the run failed.
+    If several agents wrote a diagnosis, prefer one that explains why the run failed.
     """
     found = []
     for folder in folders:
@@ -334,7 +335,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the source of all pages; the first call starts it with the settings from the environment."""
+    """Return the source of all pages. The first call starts it with the settings from the environment."""
     global _source
     with _lock:
         if _source is None:

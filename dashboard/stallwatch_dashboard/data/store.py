@@ -27,7 +27,7 @@ from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summa
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Message, Text, message
 
-HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written at this interval
+HEARTBEAT_SECONDS = 60.0  #: seconds after which an unchanged number is written again
 POINTS = 1200  #: maximum number of points of one query: two per pixel of a chart
 _MOST_POINTS = 20_000  #: maximum number of points of one query of many series
 _LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports this metric as it exits
@@ -56,15 +56,15 @@ class _Series:
 class MetricStore:
     """Stores series of numbers in DuckDB. Several threads can read while one writes.
 
-    A point is stored when a number changes; a constant number takes only one point per minute. When it
-    changes, a second point ends the plateau, so that a chart shows the change at the right time. NaN is
-    stored as NULL.
+    A point is stored when a number changes; a constant number takes only one point per minute. When a
+    constant number changes, an additional point marks the end of the plateau, so that a chart shows the
+    change at the right time. NaN is stored as NULL.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         """Open or create the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
         self.path = path
-        self.problem: Text | None = None  #: the reason why this store cannot keep the numbers, for the page
+        self.problem: Text | None = None  #: reason why this store cannot save numbers, shown on the pages
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[Key, _Series]] = {}
         self._agents: dict[str, dict[str, float]] = {}  # time of the last scrape, by run and agent
@@ -72,7 +72,7 @@ class MetricStore:
         self._first: dict[str, float] = {}  # time of the oldest number, by run
         self._trends = Trends()
         self._next_id = 1
-        # Two threads and half a GiB are sufficient, and leave the rest of the host to the training.
+        # Two threads and half a GiB are sufficient, and leave most of the host to the training.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
@@ -84,7 +84,7 @@ class MetricStore:
     def open(cls, path: Path) -> MetricStore:
         """Open the store at `path`.
 
-        If this fails, return a store in memory, whose `problem` is the reason.
+        If this fails, return a store in memory, whose `problem` contains the reason.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,9 +123,10 @@ class MetricStore:
         """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
         A longer series is thinned: each time span keeps its lowest and highest value, which preserves peaks.
-        If there are more than four series, each gets a quarter of `points`, but all together get at most
-        `_MOST_POINTS`. If more than `POINTS` are requested, each gets at least `EACH_POINTS`. The last value
-        is repeated at the last scrape that showed it, so that a plateau extends to the current time.
+        If there are more than four series, each series gets a quarter of `points`, but all series together
+        get at most `_MOST_POINTS`. If more than `POINTS` are requested, each series gets at least
+        `EACH_POINTS`. The last value is repeated at the time of the last scrape that showed it, so that a
+        plateau extends to the current time.
         """
         with self._lock:
             every = self._series.get((run, metric), {})
@@ -136,7 +137,7 @@ class MetricStore:
             most = max(most, EACH_POINTS * len(family))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
-        known = place >= 0  # a series that was added during the query is shown next time
+        known = place >= 0  # a series that was added during the query is omitted until the next query
         shown = Points(place[known], found.t[known], found.v[known])
         return series_frame([series.key for series in family], shown)
 
@@ -147,7 +148,7 @@ class MetricStore:
     def _latest(self, run: str, metric: str) -> dict[Which, float]:
         """Return the newest values of a metric, combined from all agents that are not silent.
 
-        The values about an agent's end are returned only if the run is over.
+        Return the values about the end of an agent only if the run is over.
         """
         there = self._present_agents(run)
         by_which: dict[Which, list[tuple[str, float]]] = {}
@@ -159,7 +160,7 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _present_agents(self, run: str) -> set[str]:
-        """Return the agents of the run that are not silent. The first of them represents the run."""
+        """Return the agents of the run that are not silent. The first one represents the run."""
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         return {agent for agent, seen in agents.items() if seen >= since}
@@ -177,7 +178,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of each run's row. They are in memory, so the file is not read."""
+        """Return the numbers of each run's row. The numbers are in memory, so the file is not read."""
         found = {}
         with self._lock:
             for run in runs:
@@ -208,7 +209,7 @@ class MetricStore:
             cursor.close()
 
     def close(self) -> None:
-        """Write the last point of each number that is constant, and close the file."""
+        """Write the last point of each constant number, and close the file."""
         with self._lock:
             ends = [
                 (series.id, series.seen, series.value)
@@ -277,7 +278,7 @@ _FIRST = """
 SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
 GROUP BY run
 """
-#: Two scans of the file take half as long as one scan with ``arg_max`` (duckdb 2.0).
+#: This query scans the file twice, and takes half as long as a single scan with ``arg_max`` (duckdb 2.0).
 _NEWEST = """
 WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP BY series)
 SELECT id, run, metric, rank, labels, agent, first, last, coalesce(v, 'nan'::DOUBLE)

@@ -17,7 +17,8 @@ from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_exporter.runs.run_state import ENDINGS
 
 MOST_LOSSES = 40
-#: Time spans of steps in the baseline, without the very first, which includes compilation.
+#: Number of step intervals in the baseline. The very first interval is excluded, because it includes
+#: compilation.
 _BASELINE_STEPS = 20
 _RECENT_STEPS = 5
 
@@ -30,12 +31,12 @@ class Trend:
     _stride: int = 1  #: a stride of n keeps every nth loss
     _skipped: int = 0
     _last_loss: float | None = None
-    _counted: tuple[float, float] | None = None  #: seconds and steps when the step count last rose
+    _counted: tuple[float, float] | None = None  #: seconds and steps at the last increase of the step count
     _early: list[float] = field(default_factory=list)
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second one, which preserves the curve."""
+        """Add the next loss. If there are too many, drop every second loss, which preserves the curve."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -49,7 +50,7 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the current sum and count of the histogram of step times, which restart at 0 with the agent."""
+        """Add the current sum and count of the histogram of step times. Both restart at 0 with the agent."""
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -62,7 +63,7 @@ class Trend:
             self._early.append(each)
 
     def numbers(self) -> Numbers:
-        """Return the loss curve, and the median step time of the latest steps and of the first steps."""
+        """Return the loss curve, and the median step times of the latest steps and of the first steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -75,7 +76,7 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a complete history. `steps` are the arguments of successive `Trend.steps`."""
+    """Return the trends of a complete history. `steps` contains the arguments of calls of `Trend.steps`."""
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -86,7 +87,7 @@ def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> N
 
 Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
 
-#: Metrics of the accelerators' memory. A row shows the first that its run has.
+#: Metrics of the accelerators' memory. A row shows the first of these metrics that its run reports.
 MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
 #: All metrics that are part of a row.
 METRICS = (
@@ -117,7 +118,7 @@ def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
     loss = latest.get("loss", {})
     memory = (*MEMORY, "host_memory_bytes")
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
-    # A single scrape gives no difference, so the mean of all steps is used.
+    # A single scrape gives no difference, so the mean of all steps is used instead.
     mean = stepping / steps if stepping is not None and steps else None
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
@@ -151,12 +152,12 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
     # The end of a failed host is the end of the run, regardless of when other hosts ended.
-    which = max(moments, key=lambda one: (label_of(one, "ending") not in ENDINGS, moments[one]))
+    which = max(moments, key=lambda series: (label_of(series, "ending") not in ENDINGS, moments[series]))
     return label_of(which, "ending"), moments[which]
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return two Unix times: of the last progress, and of the moment at which its absence becomes a stall."""
+    """Return the Unix time of the last progress, and the time at which its absence becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
@@ -187,7 +188,7 @@ class Trends:
 
     def __init__(self) -> None:
         self._trends: dict[str, Trend] = {}
-        self._losses: dict[str, tuple[float, float]] = {}  # sort key of the rank in use, and its last loss
+        self._losses: dict[str, tuple[float, float]] = {}  # sort key and last loss of the representative rank
 
     def load(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Load the points that an earlier process wrote."""
@@ -232,7 +233,7 @@ class Trends:
             self._trend(reading.run).loss(reading.value)
 
 
-#: Selects values that a run has only once; of several agents, the first counts.
+#: Selects values with a rank. Of values without a rank, selects only those of the first agent.
 _SPEAKS = """(rank IS NOT NULL OR agent = (
     SELECT min(agent) FROM series AS every WHERE every.run = series.run AND every.metric = series.metric
 ))"""

@@ -1,7 +1,7 @@
 """Define the application that ``streamlit run`` serves: the pages' script, uploads, redirects, and the login.
 
 Streamlit finds the application by its name and class in this file (streamlit 1.58, app_discovery.py). The
-login's secrets are passed in memory, so that they do not appear in a file or on a command line.
+login's secrets are passed in memory, so they do not appear in a file or on a command line.
 """
 
 from pathlib import Path

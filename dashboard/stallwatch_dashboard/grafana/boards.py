@@ -1,7 +1,8 @@
 """Build two Grafana boards, for all runs and for one run.
 
-Their uids never change, so links to them stay valid. `panels.json` describes the panels. The boards are built
-with grafana-foundation-sdk for the schema of Grafana 11.4, which later versions can also read.
+The uids of the boards never change, so links to the boards stay valid. `panels.json` describes the panels.
+The boards are built with grafana-foundation-sdk for the schema of Grafana 11.4, which later versions can also
+read.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from stallwatch_rules.decoding import from_json
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: tag of the boards, and of the annotations for incidents
+
 #: The data source that the user selects at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-#: The builders of panels by kind, with the width in 24ths of a board, and the height in rows.
+#: For each kind of panel: its builder, its width in 24ths of the board's width, and its height in rows.
 _KINDS: dict[str, tuple[Any, int, int]] = {
     "figure": (stat, 6, 4),
     "curves": (timeseries, 12, 8),
@@ -51,8 +53,12 @@ def boards() -> dict[str, dict[str, Any]]:
     """Return the boards by their uids. A board is a dict in Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
     panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
-    runs = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")
-    run = _board(RUN, "Stallwatch: run", "One run: is it still training, and if not, since when and where?")
+    runs = _board(RUNS, "Stallwatch: runs", "All runs. Runs that need attention come first.")
+    run = _board(
+        RUN,
+        "Stallwatch: run",
+        "One run: whether it is still training, and if not, when and where it stopped.",
+    )
     chosen = (
         builders.QueryVariable("run")
         .label("Run")
@@ -101,7 +107,7 @@ def _panel(panel_spec: _Panel) -> Any:
     if panel_spec.kind in ("figure", "curves"):
         panel = panel.unit(panel_spec.unit or "short")
     if panel_spec.kind == "figure":
-        steps = [models.Threshold(value=None, color=theme.BLUE)]  # the lowest level has no value
+        steps = [models.Threshold(value=None, color=theme.BLUE)]  # the lowest level has no lower bound
         for value, colour in panel_spec.limits.items():
             steps.append(models.Threshold(value=int(value), color=getattr(theme, colour)))
         limits = builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)

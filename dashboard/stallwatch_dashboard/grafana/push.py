@@ -1,4 +1,4 @@
-"""Push boards, their data source, and incidents to a Grafana. Repeated pushes have the same result.
+"""Push boards, their data source, and incidents to a Grafana server. A push can be repeated safely.
 
 The module uses these paths of Grafana's HTTP API through grafana-client: ``/folders``, ``/datasources``,
 ``/dashboards/db``, and ``/annotations``.
@@ -53,7 +53,7 @@ class Grafana:
         return Done("folder", _TITLE, "created")
 
     def source(self, prometheus: str) -> Done:
-        """Create or update the data source: a Prometheus at a URL that Grafana can reach."""
+        """Create or update the data source: a Prometheus server at a URL that Grafana can reach."""
         name = f"{_TITLE} Prometheus"
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
@@ -94,7 +94,7 @@ class Grafana:
         return Done("annotation", incident.id, "updated")
 
     def _got(self, request: Any) -> Any:
-        """Return Grafana's response; ``None`` if the object does not exist."""
+        """Return Grafana's response; ``None`` if the requested object does not exist."""
         with suppress(_Missing):
             return self._answer_of(request)
         return None
@@ -108,12 +108,14 @@ class Grafana:
         except GrafanaException as error:
             raise PushError(f"{self._url}: {error.message}") from None
         except (InvalidSchema, InvalidURL, MissingSchema):
-            raise PushError(f"{self._url} is no address: it begins with http:// or https://") from None
+            raise PushError(
+                f"{self._url} is not a valid address: it must begin with http:// or https://"
+            ) from None
         except (RequestException, OSError) as error:
-            raise PushError(f"{self._url} does not answer: {type(error).__name__}") from None
-        # For a web page, such as a proxy's, grafana-client returns the page's text (5.1.4, client.py).
+            raise PushError(f"{self._url} does not respond: {type(error).__name__}") from None
+        # For a web page, such as a proxy's error page, grafana-client returns the text (5.1.4, client.py).
         if not isinstance(answer, (dict, list)):
-            raise PushError(f"{self._url} answers, but not as Grafana does: something else is there")
+            raise PushError(f"{self._url} responded, but not like Grafana: another server uses this address")
         return answer
 
 
@@ -123,9 +125,9 @@ def push(
     prometheus: str = "",
     incidents: Iterable[Incident] = (),
 ) -> Iterable[Done]:
-    """Push the folder, the data source, the boards and the annotations, and yield the result of each.
+    """Push the folder, the data source, the boards, and the annotations. Yield the result of each push.
 
-    Raise `PushError` if Grafana does not accept one of them.
+    Raise `PushError` if Grafana rejects one of them.
     """
     yield grafana.folder()
     if prometheus:
@@ -137,13 +139,13 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether the boards are equal, except for the id and the version, which Grafana sets."""
+    """Return whether the boards are equal, except for id and version, which Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
-    """Return the tag that identifies the incident's annotation."""
-    # Ids of incidents can contain characters that URLs forbid.
+    """Return the tag that identifies the annotation of the incident."""
+    # The tag contains a hash, because ids of incidents can contain characters that URLs forbid.
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 
@@ -155,7 +157,7 @@ def _text(incident: Incident) -> str:
 
 def _remedy(status: int) -> str:
     return {
-        401: "; give a service account's token, in STALLWATCH_GRAFANA_TOKEN",
-        403: "; the service account needs the role Editor, and Admin to make a data source",
-        412: "; a board of this name is there under another address: rename or remove it",
+        401: "; set STALLWATCH_GRAFANA_TOKEN to a service account's token",
+        403: "; the service account needs the role Editor, or Admin to create a data source",
+        412: "; another board already has this name: rename or remove that board",
     }.get(status, "")

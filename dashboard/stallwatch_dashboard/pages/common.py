@@ -54,13 +54,13 @@ def switch(name: str, **query: str) -> NoReturn:
 
 
 def leave_fragments() -> None:
-    """Prevent further reruns of this page's fragments. Call this before another page is drawn.
+    """Prevent further reruns of this page's fragments. Call this function before another page is drawn.
 
     The browser requests reruns of a page's fragments until it receives the new page. The response to such a
     request would arrive after the new page, with the last page's address. The browser would then return to
     that address, or report a "Bad delta path index" and draw nothing. A click that the browser still reports
-    would also count again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun). Streamlit
-    does not rerun a fragment that is not stored (AppSession.request_rerun).
+    would also be processed again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
+    Streamlit does not rerun a fragment that is not stored (AppSession.request_rerun).
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
@@ -88,8 +88,9 @@ def note_page() -> None:
 
 
 def into_address(name: str, value: str | None) -> None:
-    """Store a value in the page's address; None or an empty value removes it."""
-    # Each setting adds a step to the browser's history, so a value that is already there is not set again.
+    """Set a parameter of the page's address. A value of None or "" removes the parameter."""
+    # Each change adds an entry to the browser's history, so a value that the address already contains is not
+    # set again.
     if value and st.query_params.get(name) != value:
         st.query_params[name] = value
     elif not value and name in st.query_params:
@@ -97,13 +98,13 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """Return the language for the page: the user's choice, or that of the address, browser, or settings.
+    """Return the page's language: the user's choice, or the language of the address, browser, or settings.
 
     A choice in this session takes precedence over the address, which takes precedence over an earlier choice
     (the cookie). Of the browser's languages, only Chinese counts, because English is often only a default.
     """
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
-        st.session_state[_OF_ADDRESS] = named  # the next page's address does not repeat it
+        st.session_state[_OF_ADDRESS] = named  # the address of the next page does not contain it
     if chosen := st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS):
         return str(chosen)
     candidates = (
@@ -139,7 +140,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key; `otherwise` if there is none. Later versions can have further keys."""
+    """Return the text of a key, or `otherwise` for an unknown key. Later versions can have further keys."""
     try:
         return say(key)
     except KeyError:
@@ -151,7 +152,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the time zone of the user's browser. If it is unknown, return None for that of this host."""
+    """Return the time zone of the user's browser. Return None, for this host's zone, if it is unknown."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -199,19 +200,19 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
 
 
 def chosen_row(table: str, rows: Sequence[T]) -> T | None:
-    """Return the row that the user selected in the table with this key; `None` if no row is selected."""
+    """Return the row that the user selected in the table with the key `table`; `None` if there is none."""
     chosen = st.session_state.get(table, {}).get("selection", {}).get("rows", [])
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
 
-MOST_EVIDENCE = 3  #: maximum number of lines shown
+MOST_EVIDENCE = 3  #: maximum number of lines of evidence that are shown
 _FEW_FIXES = 3
 
 
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
     """Draw the verdict: the problem, its impact on the run, and the first fixes.
 
-    The user can expand the rest.
+    The user can expand a section with the reason and all fixes.
     """
     with st.container(border=True, key=f"verdict-{found.level}"):
         st.markdown(f"### {icon} {markdown(found.headline)}")
@@ -251,8 +252,8 @@ _MISSING_PAGE = "missing_page"
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
     """Return a hidden page with the name in the address, if none of the `pages` has this name.
 
-    The browser sends the name once, and then a number derived from it. The page therefore exists as long as
-    the user's session (streamlit 1.67, PagesManager).
+    The browser sends the name only once, and afterward a number derived from the name. The page must
+    therefore exist as long as the user's session (streamlit 1.67, PagesManager).
     """
     context = get_script_run_ctx()
     name = context.pages_manager.intended_page_name if context is not None else None

@@ -64,7 +64,7 @@ def incident_table(
 
 
 def _hosts(incident: Incident) -> str:
-    """Return the rank's host and, for a run on several hosts, their number."""
+    """Return the incident's host and, for a run on several hosts, the number of hosts."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -73,7 +73,7 @@ def _hosts(incident: Incident) -> str:
 def draw_incidents(
     incidents: Sequence[Incident], *, key: str, with_run: bool = True, height: int | Literal["auto"] = "auto"
 ) -> None:
-    """Draw a table of incidents. Store the incident that the user selects, so that the page can open it."""
+    """Draw a table of incidents. Store the incident that the user selects, so that the page opens it."""
 
     def remember() -> None:
         if (chosen := chosen_row(key, incidents)) is not None:
@@ -145,7 +145,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Draw the stacks of a host's ranks, below a sentence that says where in the code the ranks are."""
+    """Draw the stacks of the ranks, below a sentence that says where in the code the ranks are."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)
@@ -154,7 +154,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 def _timeline(incident: Incident) -> None:
     """Draw the changes of an incident and the users' notes."""
-    kept = shared().cases.history(incident.id)  # has all changes of incidents of older versions
+    kept = shared().cases.history(incident.id)  # all changes, if an older version stored the incident
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):
@@ -177,7 +177,7 @@ def _timeline(incident: Incident) -> None:
 
 
 def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
-    """Return a row of the timeline: the time, the change, the person who made it, and what it is about."""
+    """Return a row of the timeline: the time, the change, the person who made it, and the rule and rank."""
     named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
     about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
     if event.what == "closed":
@@ -188,7 +188,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the icon of an incident: a check mark only if it was fixed or the run finished anyway."""
+    """Return the incident's icon: a check mark only if the problem was fixed or the run finished anyway."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:
@@ -253,7 +253,7 @@ def draw_actions(incident: Incident) -> None:
 
 
 def _person() -> str:
-    """Return the name of the person who acts: the login name or, without a login, a typed name."""
+    """Return the acting person's name: the email address of the login or, without a login, a typed name."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in
@@ -290,7 +290,7 @@ def _silence(incident: Incident, person: str, now: float) -> None:
 
 
 def _do(act: Callable[[], object]) -> None:
-    """Run an action if the user is an operator; then redraw the page, or show the error."""
+    """Run an action if the user is an operator. Then, redraw the page or show the error."""
     if not may_operate():
         return
     try:

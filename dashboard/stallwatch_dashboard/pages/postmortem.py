@@ -60,7 +60,7 @@ def _draw(shown: Table) -> None:
     st.dataframe(
         pd.DataFrame([[cell(text) for text in row.cells] for row in shown.rows], columns=shown.heads),
         hide_index=True,
-        height=_ROW_PIXELS * (1 + min(len(shown.rows), _MOST_ROWS)) + 2,  # the table scrolls
+        height=_ROW_PIXELS * (1 + min(len(shown.rows), _MOST_ROWS)) + 2,  # a longer table scrolls
     )
 
 
@@ -80,7 +80,7 @@ def _choose_job(jobs: Sequence[JobSummary]) -> str:
 
 
 def _findings(found: Diagnosis) -> None:
-    # If all counts are exact, they are shown as numbers, which users can sort.
+    # If all counts are exact, they are shown as numbers, so that users can sort them.
     bounds = any(f.at_least for f in found.findings)
     st.dataframe(
         {
@@ -223,12 +223,12 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
 
 
 def _compared(answer: Answer) -> None:
-    """Say so if the run used for comparison is not healthy, or if there are no new lines."""
+    """Show a note if the run used for comparison is not healthy, or if there are no new lines."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:
         st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
-    # New lines are searched only in a run that has problems.
+    # Stallwatch searches for new lines only in a run that has problems.
     if not answer.found.new_lines and answer.found.in_trouble:
         st.caption(say("nothing_new"))
 
@@ -307,7 +307,7 @@ if not _files:
     st.session_state.pop("reports", None)
     _kept(_reports)
 else:
-    # The uploaders are side by side, so that the verdict is as high as possible on the page.
+    # The uploaders are side by side, so that the verdict is near the top of the page.
     _left, _right = st.columns([1, 3], vertical_alignment="top")
     with _right, st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
         _healthy = st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []
@@ -316,7 +316,8 @@ else:
     ):
         _draw_problems([_excess])
         st.stop()
-    # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.
+    # A rerun for another reason, such as a click on a table, must not read the files again. They are read
+    # again only if the files or the language change.
     _requested = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
     if st.session_state.get("asked") != _requested:
         st.session_state["asked"] = _requested

@@ -1,4 +1,4 @@
-"""Draw the catalogue: search rules, read a page, test a pattern on lines, draft a page for a failure."""
+"""Draw the catalogue: search rules, read a page, test a pattern on lines, and draft a page for a failure."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ with _browse:
     _requested = st.query_params.get("rule", "")
     if _requested in _known.pages:
         _page(_known.pages[_requested])
-    elif _pack := packs_by_rule().get(_requested):  # not loaded, but an agent may have sent the link
+    elif _pack := packs_by_rule().get(_requested):  # not loaded, but an agent may have sent its link
         _page(catalogue((*_extra, str(folder_of_pack(_pack)))).pages[_requested])
     elif _requested:
         st.info(markdown(say("no_such_rule", _requested)), icon=":material/search_off:")

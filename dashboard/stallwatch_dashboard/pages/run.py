@@ -71,7 +71,7 @@ def _choose() -> str | None:
 def _key(key: str) -> str:
     """Return the key of a widget for the current language.
 
-    With the same key in both languages, the browser would keep the widget's text in the former language.
+    With the same key in both languages, the browser would keep the widget's text in the previous language.
     """
     return f"{key}-{language()}"
 
@@ -79,14 +79,14 @@ def _key(key: str) -> str:
 def _named() -> str | None:
     """Return the run that the address names, either directly or by naming one of its incidents.
 
-    An incident is in this page's address if the user comes back from the incident's page: Streamlit writes
-    the query of the new page into the address before it opens that page (1.67, `st.switch_page`).
+    An incident is in this page's address if the user returns from the incident's page: Streamlit writes the
+    query of the new page into the address before it opens that page (1.67, `st.switch_page`).
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:
         if (incident := shared().incident(key)) is not None:
             query["run"] = incident.run
-        # All values are set at once, because each setting adds a step to the browser's history.
+        # All values are set at once, because each change adds an entry to the browser's history.
         st.query_params.from_dict(query)
     return query.get("run")
 
@@ -107,7 +107,7 @@ def _awaited(run: str | None) -> None:
 def _about(row: RunRow, now: float) -> list[str]:
     """Return facts about the run: its host, its duration, and the age of the shown numbers."""
     facts = []
-    # If incidents name hosts, the verdict counts the hosts.
+    # If incidents list hosts, the verdict already shows the number of hosts.
     if row.host and not any(incident.hosts for incident in row.open_incidents):
         facts = [say("hosts_reported", len(row.hosts)) if row.hosts else row.host]
     if (seconds := row.seconds(now)) is not None:
@@ -118,7 +118,7 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """Draw a link to the newest attempt of the run, unless it is this one."""
+    """Draw a link to the newest attempt of the run, unless this run is the newest attempt."""
     if (newest := later_attempt(run, shared().run_names())) is not None:
         st.page_link(
             page("run"),
@@ -242,7 +242,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 def _stacks(incidents: list[Incident]) -> None:
     """Draw where in the code the ranks were at each stall, newest stall first."""
-    for incident in sorted(incidents, key=lambda one: -one.opened_at):
+    for incident in sorted(incidents, key=lambda incident: -incident.opened_at):
         if incident.stacks is None:
             continue
         with st.expander(say("where_ranks_are", reader().clock(incident.opened_at))):
@@ -373,7 +373,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time at which progress stopped before the incident; without one, the end of the run."""
+    """Return the time when progress stopped before the incident; without an incident, the end of the run."""
     if incident is not None:
         return incident.quiet_since
     info = shared().info(run)

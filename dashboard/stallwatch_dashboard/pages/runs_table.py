@@ -22,7 +22,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.stacks.sentences import located
 
-#: A shape and a word for each state, because color must never be the only sign.
+#: A shape for each state. The table also shows a word, because color must never be the only sign.
 ICONS = {
     "starting": "◌",
     "training": "▶",
@@ -35,7 +35,8 @@ ICONS = {
     "unwatched": "◇",
     "stale": "?",
 }
-#: Orders in the menu, by their names in the address. Clicks on column heads sort by other columns.
+#: Sort orders in the menu, by their names in the address. A click on a column head can also sort by other
+#: columns.
 ORDERS = (
     "urgency",
     "run",
@@ -67,7 +68,7 @@ class Column:
     name: str  #: key of the heading's text
     width: int  #: width in pixels
     order: str = ""  #: the column's name in the address; if empty, the column cannot be sorted
-    field: str = ""  #: the field of `RunRow` that holds the number
+    field: str = ""  #: the field of `RunRow` that contains the number
     shown: Callable[..., str] = formats.number
     is_duration: bool = False  #: True if `shown` also takes the language
     rising: bool = False  #: True if the lowest number is sorted first, otherwise the highest
@@ -76,7 +77,7 @@ class Column:
     widest: int = 0  #: maximum width, if the column takes the remaining space; otherwise 0
 
 
-#: The columns up to the duration fit into a window of 1,300 pixels; the incident takes the remaining room.
+#: The columns up to the duration fit into a window of 1,300 pixels. The incident takes the remaining space.
 COLUMNS = (
     Column("state", 126, "urgency", rising=True),
     Column("run_column", 140, "run", rising=True, long=True),
@@ -99,13 +100,14 @@ COLUMNS = (
     Column("host", 140, "host", rising=True, long=True),
 )
 _LAST_FITTING = "duration"
-_ALWAYS = 2  #: number of the first columns that are shown without content, too
+_ALWAYS = 2  #: number of the first columns that are shown even if they are empty
 
 
 def draw_table(table: dict[str, Any], *, key: str) -> None:
-    """Draw the data that `table` returned. With the same `key`, it keeps the user's sorting and search."""
+    """Draw the data that `table` returned. The same `key` keeps the user's sorting and search."""
     html, css, js = _sources()
-    # Registered at each draw, because Streamlit's tests have a registry of components per page (1.58).
+    # The component is registered at each draw, because Streamlit's tests have a registry of components per
+    # page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
     draw(data=table, key=key)
 
@@ -234,7 +236,7 @@ def _state(row: RunRow, say: Say) -> str:
 
 
 def _phase(row: RunRow, say: Say) -> str:
-    """Return the translated phase, or the name of a trainer's own phase. A stalled run is marked."""
+    """Return the translated phase, or the name of a trainer's own phase. Mark the phase of a stalled run."""
     phase = say(f"phase_{row.phase}") if row.phase in COLOURS else cell(row.phase)
     if phase and row.state == "stalled":
         phase = say("phase_stalled", phase)

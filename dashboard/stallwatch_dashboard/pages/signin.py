@@ -12,7 +12,7 @@ from stallwatch_dashboard.pages.common import say
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.gate import LEDGER
 
-# The provider sends people back to the first page, because Streamlit's callback always leads to its root
+# The provider sends people back to the first page, because Streamlit's callback always redirects to its root
 # (1.67, web/server/starlette/starlette_auth_routes.py). The browser therefore stores the requested address,
 # for this tab only, and opens it after the login.
 _KEEP = """
@@ -22,8 +22,8 @@ export default function ({ data }) {
   else sessionStorage.setItem("stallwatch-wanted", here);
 }
 """
-# The stored address has no host, so that no link leads through the sign-in to another site. A person who has
-# left the first page before this runs is not redirected.
+# The stored address contains no host, so that no link can lead through the sign-in to another site. A person
+# who has left the first page before this script runs is not redirected.
 _GO = """
 export default function ({ data }) {
   const wanted = sessionStorage.getItem("stallwatch-wanted");
@@ -35,7 +35,7 @@ export default function ({ data }) {
 
 
 def _run(name: str, script: str) -> None:
-    """Run a script in the browser, by means of an invisible component."""
+    """Run a script in the browser, in an invisible component."""
     draw = st.components.v2.component(name, html="<span hidden></span>", js=script, isolate_styles=False)
     base = str(st.get_option("server.baseUrlPath") or "").strip("/")
     draw(key=name, data={"root": f"/{base}" if base else ""})
@@ -62,7 +62,7 @@ def offer_uploads() -> None:
 
 
 def admit() -> bool:
-    """Return whether the person has access. Otherwise, draw the sign-in page, or a refusal."""
+    """Return whether the person has access. Otherwise, draw the sign-in page or a refusal."""
     if role() is not None:
         return True
     st.html(theme.STYLE)

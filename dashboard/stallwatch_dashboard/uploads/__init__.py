@@ -1,1 +1,1 @@
-"""Accept and read uploaded files, within permissions and limits."""
+"""Accept and read uploaded files, subject to permissions and limits."""

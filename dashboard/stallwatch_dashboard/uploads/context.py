@@ -30,7 +30,7 @@ def lines_around(
 ) -> str:
     """Return the lines `number - before` to `number + after` of a diagnosed file, with line `number` marked.
 
-    Secrets are masked. The text is empty if there is no such line.
+    Secrets are masked. If the file has no line `number`, the text is empty.
     """
     problems: list[InputProblem] = []
     for name, stream in streams:
@@ -38,7 +38,7 @@ def lines_around(
         for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
                 masker = LineMasker()
-                # Read one more line before, because it can be part of a private key.
+                # Read one additional line before these lines, because it can be part of a private key.
                 lines = [
                     structs.replace(line, text=masker(line.text))
                     for line in _read(log, problems, number, before + 1, after)
@@ -62,9 +62,9 @@ def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, 
 
 
 def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
-    """Skip up to `most` lines quickly. Return the number of skipped lines, and the chunks that follow them.
+    """Skip up to `most` lines quickly. Return the number of skipped lines, and the remaining chunks.
 
-    No line is skipped in encodings with more than one byte per line break.
+    In encodings that use several bytes for a line break, no line is skipped.
     """
     count, rest = 0, b""
     for portion in chunks:

@@ -2,7 +2,7 @@
 
 Streamlit accepts a file from any open session, even without a login, and keeps the file in memory (streamlit
 1.67, web/server/starlette/starlette_routes.py). With this module, a session can send files only after a page
-offered it an upload, and all sessions together have a size limit.
+has offered an upload to the session. The files of all sessions together have a size limit.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class UploadSessions:
 
 LEDGER = UploadSessions()  #: the sessions of this process
 _REFUSALS = {
-    403: "this session may not upload",
-    411: "the length of the upload is missing",
-    413: "the dashboard holds as many uploads as [dashboard] max_uploads_mb allows; try again later",
+    403: "this session has no permission to upload files",
+    411: "the request has no Content-Length header",
+    413: "all uploads together would exceed [dashboard] max_uploads_mb; try again later",
 }
 
 

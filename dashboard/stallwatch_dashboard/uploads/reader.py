@@ -1,8 +1,9 @@
 """Read uploaded files in a separate process, so that a harmful file can harm only this process.
 
-`reading` starts this process in the folder that holds the files. Standard input holds the `Task` (JSON).
-Standard output receives one JSON line for each progress report, ``[read, of]`` in bytes, and ends with the
-line ``"done"``. The result (`Answer`, msgpack) is in the file that the task names.
+The `reading` module starts this process in the folder that contains the files, and sends it the `Task` (JSON)
+on standard input. The process writes JSON lines to standard output: for each progress report, a line with
+``[read, of]`` in bytes, and at the end, the line ``"done"``. It writes the result (`Answer`, msgpack) to the
+file that the task names.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from stallwatch_rules.decoding import from_json
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, JobSummary
 
-_NICER = 5  # gives a higher priority to the pages, for which users wait
+_NICER = 5  # lowers the priority of this process, because users wait for the pages
 
 
 @dataclass(frozen=True)
 class Task:
-    names: list[str]  #: paths within the folder
+    names: list[str]  #: paths of the files, relative to the current folder
     rules: list[str]
     limits: Limits
     workers: int
     answer: str  #: path of the file to write
-    healthy: list[str] = field(default_factory=list)  #: paths of a healthy run for comparison
-    job: str = ""  #: name of the job to read; empty: the job that ``stallwatch diagnose`` would report
+    healthy: list[str] = field(default_factory=list)  #: paths of a healthy run's files, for comparison
+    job: str = ""  #: name of the job to read; if empty, the job that ``stallwatch diagnose`` would report
     together: bool = False  #: True reads all files as one run
 
 
@@ -80,7 +81,7 @@ def _read(task: Task) -> Answer:
             task.limits,
             baseline,
             parallel,
-            scratch=".",  # removed together with the files, even if this process is killed
+            scratch=".",  # removed with the uploaded files, even if this process is killed
         ),
         job=task.job or None,
         together=task.together,

@@ -1,4 +1,4 @@
-"""Read a few uploads at a time, each in a separate process, and forward its progress reports."""
+"""Read a few uploads at a time, each in a separate process, and forward the progress reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """Return a safe file name for an upload. It keeps the rank and the extensions of the upload's name."""
+    """Return a safe file name for an upload. The name keeps the rank and extensions of the original name."""
     last = _UNSAFE_CHARACTERS.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
@@ -92,7 +92,7 @@ def read_uploads(
     job: str = "",
     together: bool = False,
 ) -> Answer:
-    """Diagnose the files, and compare them with the files of a `healthy` run, if any.
+    """Diagnose the files. If there are files of a `healthy` run, compare the diagnosis with that run.
 
     If the files belong to several jobs, read only the files of `job`, or all files as one run if `together`.
     Call ``waiting`` if other uploads must be read first.
@@ -129,7 +129,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
     with subprocess.Popen(
         own_main("stallwatch_dashboard.uploads.reader"),
         cwd=folder,
-        # Child processes must not import modules from the folder of the uploaded files, either.
+        # The child processes of the reader must not import modules from the folder of uploaded files, either.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -156,11 +156,11 @@ def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | N
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None
-    name, size = max(files, key=lambda one: one[1])
+    name, size = max(files, key=lambda file: file[1])
     return InputProblem(
         name,
         None,
         f"the files are {total / _MIB:,.0f} MiB together, more than {most_mb:,} MiB; this is the largest"
         f" ({size / _MIB:,.0f} MiB)",
-        "leave some out, pack them, or run stallwatch diagnose where they lie",
+        "omit some files, compress them, or run stallwatch diagnose on the host that has them",
     )

@@ -1,4 +1,4 @@
-"""Store reports for later viewing. Each report is a file under ``<home>/reports``, without secrets."""
+"""Store reports for later viewing. Each report is a file in ``<home>/reports``, without secrets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reports:
         return kept
 
     def load(self, wanted: str) -> SavedReport | None:
-        """Return the report with this id; ``None`` if there is none or it cannot be read."""
+        """Return the report with this id; ``None`` if it does not exist or cannot be read."""
         return _read(self._path(wanted)) if _ID.fullmatch(wanted) else None
 
     def all(self) -> list[SavedReport]:

@@ -1,15 +1,15 @@
-// Draw the charts that Streamlit sends, and update them in place: their elements stay, so nothing flickers.
-// A zoom (drag) applies to all charts, and stays through updates until the user undoes it.
+// Draw the charts that Streamlit sends, and update them in place, so that nothing flickers.
+// If the user zooms by dragging, the zoom applies to all charts. It remains until the user undoes it.
 "use strict";
 
 const board = document.getElementById("board");
-const places = new Map(); // charts (see `add`) by key
+const places = new Map(); // the charts that `add` created, by key
 let zoom = null;
 let following = false; // true while a chart takes over the zoom of another chart
 
 const CONFIG = { displayModeBar: false, doubleClick: false, scrollZoom: false };
 
-// A chart's width can also change without the window's, when another chart appears beside it. Plotly's option
+// If another chart appears beside a chart, the width of the chart changes, but not the window's. Plotly's option
 // "responsive" observes only the window (plotly.js 4.1, plot_api).
 const widths = new ResizeObserver((entries) => {
   for (const { target, contentRect } of entries) {
@@ -20,7 +20,7 @@ const widths = new ResizeObserver((entries) => {
   }
 });
 
-// Drawing blocks the page, so a chart that is not visible is drawn once, and updated when it becomes visible.
+// Drawing blocks the page. An invisible chart is therefore drawn only once, and updated when it becomes visible.
 const sight = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -55,8 +55,8 @@ function add(key) {
   board.append(figure);
   const chart = { figure, title, undo, plot };
   chart.received = chart.drawn = null; // the newest data as JSON, and the data that is drawn
-  chart.span = null; // the zoom with which it is drawn; null shows the range `live`
-  chart.near = false; // true if it is visible or nearly so
+  chart.span = null; // the zoom with which the chart is drawn; null means the range `live`
+  chart.near = false; // true if the chart is visible or almost visible
   places.set(key, chart);
   sight.observe(figure);
   return chart;
@@ -79,13 +79,13 @@ async function draw(chart) {
   chart.span = zoom;
   await Plotly.react(chart.plot, data, layout, CONFIG);
   if (isNew) {
-    widths.observe(chart.plot); // also reports a change of its width during the drawing
+    widths.observe(chart.plot); // also reports changes of the width during the drawing
     chart.plot.on("plotly_relayout", (change) => {
       const from = change["xaxis.range[0]"];
       if (!following && from !== undefined) setZoom([from, change["xaxis.range[1]"]]);
     });
     chart.plot.on("plotly_doubleclick", () => setZoom(null));
-    // A click on the name of an incident opens it. The time distinguishes two clicks on the same name.
+    // A click on the name of an incident opens the incident. The time distinguishes two clicks on the same name.
     chart.plot.on("plotly_clickannotation", ({ annotation }) => {
       if (annotation.name) {
         send("streamlit:setComponentValue", {
@@ -114,7 +114,7 @@ async function follow(chart) {
   }
 }
 
-// Place every chart, with its height, before the first is drawn. Plotly then finds the final widths (the last of
+// Place all charts, with their heights, before any is drawn. Plotly then finds the final widths (the last of
 // an odd number of charts takes a full row), and the page below the frame does not move.
 function arrange(charts, words, theme) {
   const look = document.documentElement.style;
@@ -137,7 +137,7 @@ function arrange(charts, words, theme) {
   fit();
 }
 
-// Return the chart to draw next: from the top, the visible ones, then those that were never drawn. A chart that
+// Return the next chart to draw: the first visible one or, if none, the first that was never drawn. A chart that
 // is not visible takes over the zoom when it becomes visible.
 function due() {
   if (document.hidden) return undefined; // do no work for a hidden page
@@ -155,7 +155,7 @@ function turn() {
   });
 }
 
-// Draw one chart at a time. An update that arrives meanwhile waits; a newer update replaces it.
+// Draw one chart at a time. An update that arrives during the drawing waits. A newer update replaces it.
 let update = null;
 let working = false;
 async function work() {

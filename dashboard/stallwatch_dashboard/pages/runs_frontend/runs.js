@@ -1,11 +1,11 @@
 // The table of runs. It searches, filters and sorts in the browser, and stores these choices in the address.
-// Data is only ever set as text. The server sends new rows every two seconds. Each row belongs to a run and is
-// updated in place, so the scroll position, the selection and the focus stay.
+// Data is set only as text. The server sends new rows every two seconds. Each row belongs to a run and is
+// updated in place, so the scroll position, the selection and the focus do not change.
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_SEARCH = 200;
-const ROWS = 60; // number of rows that are drawn at first, and each time the user scrolls to the last one
-const tables = new WeakMap(); // by the parent element, which Streamlit creates
+const ROWS = 60; // number of rows that are drawn first, and that are added each time the user scrolls to the end
+const tables = new WeakMap(); // tables by the parent element, which Streamlit creates
 
 export default function ({ data, parentElement }) {
   let table = tables.get(parentElement);
@@ -23,7 +23,7 @@ class Table {
     Object.assign(this, { summary: find(".runs-summary"), status: find(".runs-status"), none: find(".runs-none") });
     Object.assign(this, { scroll: find(".runs-scroll"), widths: find("colgroup"), hint: find(".runs-hint") });
     Object.assign(this, { head: find("thead tr"), body: find("tbody") });
-    this.rows = new Map(); // results of `add`, by run
+    this.rows = new Map(); // the results of `add`, by run
     this.most = ROWS;
     this.language = null;
     this.search.maxLength = MOST_SEARCH;
@@ -74,7 +74,7 @@ class Table {
         button.addEventListener("click", () => {
           const on = new Set(this.chosen.state);
           if (!on.delete(name)) on.add(name);
-          this.choose({ state: states.map((one) => one.name).filter((one) => on.has(one)) });
+          this.choose({ state: states.map((state) => state.name).filter((known) => on.has(known)) });
         });
         return button;
       }),
@@ -89,7 +89,7 @@ class Table {
     const table = this.body.parentElement;
     table.style.minWidth = `calc(${columns.map(({ width }) => width).join(" + ")})`;
     table.style.setProperty("--runs-first", columns[0].width);
-    if (this.chosen && !this.column(this.chosen.sort)) this.chosen.sort = columns[0].order; // now omitted
+    if (this.chosen && !this.column(this.chosen.sort)) this.chosen.sort = columns[0].order; // column is omitted
     this.head.replaceChildren(
       ...columns.map((column) => {
         const cell = made("th", column.order ? "" : column.title);
@@ -111,7 +111,7 @@ class Table {
     this.body.replaceChildren();
   }
 
-  // Take the choices from the address. Invalid values are ignored, so that no link breaks the page.
+  // Read the choices from the address. Ignore invalid values, so that an invalid link does not break the page.
   fromAddress() {
     const query = new URLSearchParams(location.search);
     const named = (query.get("state") || "").split(",");
@@ -132,7 +132,7 @@ class Table {
     setText(this.status, this.summary.textContent);
   }
 
-  // Store the choices in the address. Each change adds a step to the history; a search adds only its final words.
+  // Store the choices in the address. Each change adds a history entry, but a search adds only its final words.
   toAddress() {
     const params = new URLSearchParams(location.search);
     const { state, q, sort } = this.chosen;
@@ -170,8 +170,8 @@ class Table {
     const value = (row) => (column.number ? row.values[place] : content(row.cells[place]));
     const words = new Intl.Collator(this.language, { numeric: true });
     const sign = column.rising === back ? -1 : 1;
-    return rows.sort((one, other) => {
-      const [a, b] = [value(one), value(other)];
+    return rows.sort((first, second) => {
+      const [a, b] = [value(first), value(second)];
       if (a === null || b === null) return (a === null) - (b === null); // empty cells are last
       return sign * (column.number ? a - b : words.compare(a, b));
     });
@@ -244,7 +244,7 @@ class Table {
       if (there !== known.line) this.body.insertBefore(known.line, there || null);
     });
     if (focused && focused.isConnected && document.activeElement !== focused)
-      focused.focus({ preventScroll: true }); // it lost the focus when its row was moved
+      focused.focus({ preventScroll: true }); // the element lost the focus when its row was moved
     this.scroll.scrollTop = scrollTop;
   }
 
@@ -275,7 +275,7 @@ class Table {
     });
   }
 
-  // A click on a row opens its run. The event makes Streamlit open the page, as after the browser's back button.
+  // A click on a row opens its run. The event makes Streamlit open the page, as the browser's back button does.
   click(event) {
     const row = event.target.closest("tr");
     const link = row && row.querySelector("a");
@@ -311,7 +311,7 @@ function drawCourse(cell, text) {
   return cell.replaceChildren(drawing);
 }
 
-// Assistive technology can report each assignment, so assign only a changed text.
+// Assistive technology can announce each assignment, so assign a text only if it has changed.
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
