@@ -1,11 +1,12 @@
 """Send notices to Microsoft Teams through a Power Automate workflow.
 
-Documented at learn.microsoft.com: "Create incoming webhooks with Workflows for Microsoft Teams" and "Create
-and send messages" of incoming webhooks (a card in ``attachments`` of at most 28 KB; status 429 for more than
-four requests a second), "Trigger a workflow with a request" (status 202; errors as ``error.code``); and at
-adaptivecards.io: "RichTextBlock" and "TextRun".
+Documented at learn.microsoft.com and adaptivecards.io. "Create incoming webhooks with Workflows for Microsoft
+Teams" and "Create and send messages" of incoming webhooks: a card in ``attachments`` has at most 28 KB, and
+more than four requests a second cause status 429. "Trigger a workflow with a request": the response has
+status 202, or an error as ``error.code``. See "RichTextBlock" and "TextRun" for cards.
 
-Teams shows text runs literally, but interprets Markdown in text blocks. Apprise sends text blocks.
+Teams shows text runs literally, but interprets Markdown in text blocks. Apprise sends text blocks, so
+Stallwatch writes its own cards.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Send notices through Telegram bots.
 
-Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters, counted in UTF-16 after
-entities are parsed), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&`` are
-escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``, ``description``,
-``retry_after``, ``migrate_to_chat_id``).
+Documented at core.telegram.org/bots/api. "sendMessage": 1 to 4096 characters, counted in UTF-16 units after
+entities are parsed. "HTML style": only ``<``, ``>`` and ``&`` are escaped. "Making requests" and
+"ResponseParameters": ``error_code``, ``description``, ``retry_after`` and ``migrate_to_chat_id``. See also
+"editMessageText", "ReplyParameters" and "LinkPreviewOptions".
 
 Words that contain a dot are sent as code. Otherwise, Telegram turns words such as ``train.py`` into links,
 because .py is a country's top-level domain.
@@ -23,7 +23,8 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 4096
-# A match starts only at the beginning of a word. Otherwise the time is quadratic in the length of a word.
+# A match starts only at the beginning of a word. Otherwise, the search time would be quadratic in the length
+# of a word.
 _DOTTED = lazy(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
 _TAG = lazy(r"<[^>]*>")
 
@@ -64,7 +65,10 @@ class Telegram(Chat):
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply for each posted message. If it was deleted, Telegram sends a plain message."""
+        """Return one reply for each posted message.
+
+        If that message was deleted, Telegram sends no reply but a plain message.
+        """
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}
