@@ -1,6 +1,6 @@
 """Compose the messages about incidents and alerts: choose and order the facts, and limit the length.
 
-Text from a log, a host or a user's command is neutralized; the text of a rule page is trusted.
+Text from a log, a host or a user's command is neutralized. The text of a rule page is trusted.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
+    """Return the message about an incident that opens or resolves; `page` is the page of the incident's rule."""
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause)
     if incident.unwatched:
         title = say(f"alerts.{_unwatched(incident)}", language, title=title)
     text = _text(incident, language, cause)
-    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # prefer one complete fix to two truncated
+    # one complete fix is better than two truncated fixes
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
@@ -89,7 +90,7 @@ def render_alert(
 
 
 def listed(parts: Sequence[str], language: str) -> str:
-    """Return the parts as one text, separated by commas; Chinese has its own comma."""
+    """Return the parts as one text, separated by the comma of the language."""
     return say("alerts.listed", language, parts=list(parts))
 
 
@@ -104,12 +105,12 @@ def ending_line(ending: Ending, language: str) -> str:
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
     line = say("alerts.ended", language, ending=listed(facts, language))
-    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line shows the exit code
+    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line already shows the exit code
     return _lines(line, neutralise(in_words(detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translation of a value of this kind, such as a phase, or the value if there is none."""
+    """Return the translation of a value, such as a phase, or the value itself if it has no translation."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)
@@ -140,9 +141,9 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 
 
 def _advice(fix: Text, language: str) -> str:
-    """Return the advice on what to do about the ranks of a stall; empty for other fixes.
+    """Return the advice about the ranks of a stall in plain text; empty for other fixes.
 
-    Only the place in it can contain text of the run, such as the names of files.
+    Only the code position can contain text of the run, such as the names of files, so only it is neutralized.
     """
     if not isinstance(fix, TextMessage) or not fix.id.startswith(("alerts.look-at", "alerts.stall-")):
         return ""
