@@ -258,7 +258,7 @@ class Outbox:
             self._finish(connection, batch, **values)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw all messages that wait for this chat and that no process is sending; return their number."""
+        """Withdraw this chat's waiting messages that no process is sending; return their number."""
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -309,7 +309,7 @@ class Outbox:
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether another process already notified the chat for all of the `keys` of planned messages."""
+        """Return whether another process already notified the chat for all `keys` of planned messages."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 

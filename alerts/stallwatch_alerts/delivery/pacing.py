@@ -50,7 +50,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit, and nobody can read more messages
+    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit, and users cannot read more messages
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
@@ -72,7 +72,7 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Return whether `limits` allow one more message; `sent` contains the steady times of earlier messages."""
+    """Return whether `limits` allow another message; `sent` contains the steady times of earlier messages."""
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 

@@ -51,7 +51,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """Return the message about an incident that opens or resolves; `page` is the page of the incident's rule."""
+    """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause)
