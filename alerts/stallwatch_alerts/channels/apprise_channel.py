@@ -87,8 +87,8 @@ class AppriseChannel:
                 self._notify(notice)
         except ChannelError as error:
             failure = error
-        # the message or the exception chain of a library's error can contain the URL
         except Exception as error:
+            # The message or the exception chain of a library's error can contain the URL.
             failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)

@@ -16,7 +16,7 @@ from stallwatch_alerts.channels.errors import ChannelError, known_failure
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
-# maximum bytes to read: chats echo the message, and long error pages of proxies are useless
+# Maximum bytes to read: chats echo the message, and long error pages of proxies are useless.
 _MOST_BYTES = 65_536
 _LONGEST = 30.0  # maximum seconds to read a response: the timeout of ``requests`` restarts with every byte
 
@@ -94,7 +94,7 @@ def _post(request: Request, line: Line) -> Answer:
     ) as response:
         end = time.monotonic() + _LONGEST
         content = bytearray()
-        # byte by byte, so that a slow response cannot block the sender beyond the time limit
+        # Read byte by byte, so that a slow response cannot block the sender beyond the time limit.
         for piece in response.iter_content(1):
             content += piece
             if len(content) >= _MOST_BYTES or time.monotonic() > end:

@@ -112,7 +112,7 @@ class Outbox:
         # messages.
         self._refusals: dict[int, _Refusal] = {}
         self._finished: dict[int, dict[str, Any]] = {}
-        # steady times of requests that could not be stored, by chat
+        # Steady times of requests that could not be stored, by chat.
         self._unrecorded: dict[str, list[float]] = {}
         migrate(engine)
 
@@ -393,7 +393,7 @@ class Outbox:
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            # the claim of an earlier attempt may still be stored
+            # The claim of an earlier attempt may still be stored.
             if (known := refusals.get(row.id)) is not None:
                 is_due = known.again_at <= now
                 looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)

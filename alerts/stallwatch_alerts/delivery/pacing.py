@@ -17,7 +17,7 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-# seconds: the network can delay one message but not the next message, so that both arrive together
+# Seconds: the network can delay one message but not the next message, so that both arrive together.
 _MARGIN = 0.5
 
 

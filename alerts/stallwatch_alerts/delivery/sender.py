@@ -29,7 +29,7 @@ def retry_after(error: Exception) -> float | None:
 
 # Another process cannot have sent a younger message, and a query to another database takes time.
 _LATE_SECONDS = 60.0
-# minimum time between two edits, because most of the rate limit is reserved for new messages
+# Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
 _EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
 _STUCK_SECONDS = 10.0  # longer than another process locks the database

@@ -58,7 +58,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if incident.unwatched:
         title = say(f"alerts.{_unwatched(incident)}", language, title=title)
     text = _text(incident, language, cause)
-    # one complete fix is better than two truncated fixes
+    # One complete fix is better than two truncated fixes.
     while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
@@ -242,7 +242,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield say("alerts.also-seen", language, rules=listed(rules, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     lines = [in_words(line, language) for line in evidence]
-    # Four spaces make literal text in chats that interpret Markdown, and plain text in others.
+    # Chats that interpret Markdown show lines with four leading spaces as literal text. Other chats show them
+    # unchanged.
     last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
     if last and not known:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
@@ -268,7 +269,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
     elif incident.ending is None or incident.watch_ended:
         key = "alerts.is-over-watch-ended" if incident.watch_ended else _by_resolution("is-over", incident)
         over = message(key, duration=_stalled_for(incident))
-        if incident.kind != "ended" and incident.resolved_at is not None:  # an ending has no duration
+        if incident.kind != "ended" and incident.resolved_at is not None:  # the end of a run has no duration
             lasted = f"{_unwatched(incident)}-after" if incident.unwatched else "lasted"
             over += message(f"alerts.{lasted}", duration=_stalled_for(incident))
         yield in_words(over, language)
@@ -358,5 +359,5 @@ def _stalled_for(incident: Incident) -> float:
     end = incident.resolved_at if incident.resolved_at is not None else incident.updated_at
     stalled = incident.stalled_seconds or 0.0
     if stalled and incident.status == "open" and not incident.unwatched:
-        return stalled  # the incident may have begun earlier, with a warning
+        return stalled  # the incident may have opened earlier, as a warning
     return max(stalled, end - incident.opened_at)
