@@ -88,8 +88,10 @@ def known_failure(output: str) -> ChannelError | None:
 
 
 def smtp_code(output: str) -> str:
-    """Return the code for a mail server's refusal, such as ``smtp-535``; ``smtp`` if the output has no reply
-    code."""
+    """Return the code for a mail server's refusal, such as ``smtp-535``.
+
+    Return ``smtp`` if the output contains no reply code.
+    """
     reply = _SMTP_REPLY.search(output)
     return "smtp" if reply is None else f"smtp-{reply[1]}"
 

@@ -48,8 +48,10 @@ def command_for(page: RulePage) -> str:
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a text with one line per link, each with a label and an address or command; "" if there is no
-    link."""
+    """Return a text with one line per link, or "" without links.
+
+    Each line has a label and an address or a command.
+    """
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"

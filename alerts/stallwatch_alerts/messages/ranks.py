@@ -81,8 +81,7 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
 
 
 def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
-    """Return commands for the reader, which collect further stacks or show the stored stacks and the
-    diagnosis.
+    """Return commands that collect further stacks, or that show the stored stacks and the diagnosis.
 
     The run's `folder` contains the stored stacks.
     """

@@ -208,8 +208,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """Run the checks in order and yield the result of each check as a link; return whether all checks
-    succeed."""
+    """Run the checks in order and yield each result as a link; return whether all checks succeed."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

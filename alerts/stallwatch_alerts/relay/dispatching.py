@@ -89,8 +89,7 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
-        """Return the messages to store for these incident states, the worst state first, and the outcome
-        counts."""
+        """Return the messages to store for these incident states, worst first, and the outcome counts."""
         known = self._notified_or_planned(found, notified)
         by_key = {state.key: state for state in found}
         # Alertmanager repeats large groups, so only new incident states are rendered.
@@ -163,8 +162,7 @@ class Dispatcher:
         return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group of incidents: the worst incident in full, and the titles of the
-        others."""
+        """Return one message about a group of incidents: the worst one in full, and the titles of the others."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text

@@ -104,8 +104,7 @@ def _state(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentSta
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """Return an incident made from an alert that has no incident, so that the alert can be routed and
-    counted."""
+    """Return an incident made from an alert without an incident, to route and count the alert."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,

@@ -68,8 +68,7 @@ class Notification:
 
 
 def read_notification(body: bytes) -> Notification:
-    """Return the notification in a request's body; raise `WebhookProblem` with the reason if it is
-    unreadable.
+    """Return the notification in a request's body; raise `WebhookProblem` if the body is unreadable.
 
     An unreadable alert does not affect the other alerts.
     """

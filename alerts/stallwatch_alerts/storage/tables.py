@@ -41,7 +41,8 @@ ACKNOWLEDGEMENTS = Table(
     "acknowledgements",
     METADATA,
     Column("incident", String(400), primary_key=True),
-    Column("opened_at", Float, primary_key=True),  # the ids of a deleted run can recur if its name is reused
+    # After a run is deleted, a new run with the same name can have the same incident ids.
+    Column("opened_at", Float, primary_key=True),
     Column("at", Float, nullable=False),
     Column("who", String(100), nullable=False),
 )
@@ -60,7 +61,7 @@ SILENCES = Table(
     Column("comment", String(1000), nullable=False),
 )
 
-#: Messages accepted for a chat, which are also the log of deliveries.
+#: Messages to chats. The table is also the log of deliveries.
 MESSAGES = Table(
     "messages",
     METADATA,
@@ -84,13 +85,14 @@ MESSAGES = Table(
     # 1 means that the message is sent only if the incident is not acknowledged.
     Column("escalation", Integer, nullable=False, server_default="0"),
     Column("group", JSON),  # set if the message joins several notices: see ``grouping``
-    Column("keys", JSON),  # the notification keys that the message covers, for another database
+    # The notification keys that the message covers, to record its delivery in another database.
+    Column("keys", JSON),
     Index("messages_by_channel", "channel", "state", "id"),
     Index("messages_by_run", "run", "id"),
     Index("messages_by_incident", "about", "state"),
 )
 
-#: The notifications that a chat received, from the agent itself or through a message above.
+#: The notifications that each chat received, or that a message in the table above covers.
 NOTIFIED = Table(
     "told",  # the table's name in release 0.1
     METADATA,
@@ -99,7 +101,7 @@ NOTIFIED = Table(
     Column("at", Float, nullable=False),
 )
 
-#: Pauses of each chat, and discarded messages not yet reported to it.
+#: Pauses of each chat, and the number of discarded messages not yet reported to the chat.
 CHANNELS = Table(
     "channels",
     METADATA,
@@ -109,7 +111,7 @@ CHANNELS = Table(
     Column("expired", Integer, nullable=False, default=0),  # discarded messages not yet reported to the chat
 )
 
-#: Times of requests to a chat, for its rate limit, kept for some minutes.
+#: Times of requests to each chat, for the chat's rate limits. The rows are kept for some minutes.
 SENDS = Table(
     "sends",
     METADATA,
@@ -119,7 +121,8 @@ SENDS = Table(
     Index("sends_by_channel", "channel", "at"),
 )
 
-#: The newest report of each agent of a multi-host run: see ``cluster``. Times are the server's.
+#: The newest report of each agent of a multi-host run: see ``cluster``. Times are those of the server's
+#: clock.
 CLUSTER_REPORTS = Table(
     "cluster_reports",
     METADATA,
