@@ -79,7 +79,7 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident. Errors of the database are raised."""
+        """Return whether a user acknowledged the incident. Raise errors of the database."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 

@@ -37,7 +37,7 @@ def answered(stacks: StallStacks, language: str) -> str:
 
 
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
-    """Return host names in short form, such as ``n1–n3, n7``, or only their number if the list is too long."""
+    """Return host names in short form, such as ``n1–n3, n7``, or their number if the list is too long."""
     return neutralise(render(few_hosts(hosts), language))
 
 
