@@ -1,6 +1,6 @@
 """Find arguments that transformers and TRL reject, and ``compute_loss`` methods that a Trainer cannot call.
 
-The argument ``num_items_in_batch`` was found in the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
+The argument ``num_items_in_batch`` is passed by the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
 ``training_step``).
 """
 
@@ -27,7 +27,8 @@ _STEPS = ("compute_loss", "training_step")
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find keyword arguments that the classes of transformers and TRL do not accept.
 
-    The arguments are compared with the source of the called classes or, if it cannot be read, with a table.
+    The arguments are compared with the source of the called classes. If the source cannot be read, the
+    arguments are compared with a table.
     """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
@@ -43,11 +44,11 @@ def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
 def _not_taken(
     script: Script, call: Call, full: str, taken: frozenset[str], others: list[Call], run: Run
 ) -> Iterator[Diagnostic]:
-    """Yield the keyword arguments of a call that the installed class does not accept.
+    """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
     Skip a call that may run only with another release of the package. This is the case if the call depends on
-    a test of the release or on an exception that another release raises, or if the script also has a call of
-    the same class (`others`) that the installed release accepts.
+    a check of the release or on an exception that another release raises. It is also the case if the script
+    has another call of the same class (in `others`) that the installed release accepts.
     """
     unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
@@ -115,7 +116,7 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
     ]
     if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
-        return  # the script defines both signatures, one of which is for older releases
+        return  # the script defines both signatures, and the other signature is for older releases
     for node, loss in losses:
         reached = conditions_of(script.tree).of(loss)
         if reached == "by-version" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
@@ -136,7 +137,7 @@ def _takes(loss: ast.FunctionDef) -> bool:
 def _replaced(script: Script) -> bool:
     """Return whether the script may change the arguments that ``compute_loss`` receives.
 
-    It may if it defines or assigns ``training_step``, or assigns ``compute_loss``.
+    Return True if the script defines or assigns ``training_step``, or assigns ``compute_loss``.
     """
     if any("training_step" in _methods(one) for one in script.classes):
         return True
@@ -147,7 +148,8 @@ def _replaced(script: Script) -> bool:
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
     """Return whether a class of the script is a subclass of a Trainer of transformers or TRL.
 
-    Return False if a base class before the Trainer is unknown, because that class can override the Trainer.
+    Return False if a base class before the Trainer is unknown, because the unknown class can override methods
+    of the Trainer.
     """
     by_name = {one.name: one for one in script.classes}
     for base in () if node.decorator_list else node.bases:
@@ -155,14 +157,17 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in by_name or by_name[name].bases:
-            return False  # a mixin from another file
+            return False  # the base is a mixin from another file
     return False
 
 
 def _origin(
     script: Script, name: str, seen: frozenset[str] = frozenset(), *, inherited: bool = True
 ) -> str | None:
-    """Return the class of transformers or TRL to which a name refers, such as ``trl.SFTTrainer``.
+    """Return the full name of the class of transformers or TRL to which a name refers, or None.
+
+    An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
+    inherits its ``__init__``.
 
     With `inherited`, a class of the file counts only if it inherits its ``__init__``.
     """
@@ -180,7 +185,7 @@ def _origin(
 
 
 def _inherits(node: ast.ClassDef) -> bool:
-    """Return whether the first base class of a class creates its instances, from the same arguments."""
+    """Return whether a class inherits its constructor, with the same arguments, from its first base class."""
     return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 

@@ -19,15 +19,15 @@ _PERSISTENT = 1e5  #: the default of ``stage3_param_persistence_threshold``
 
 
 def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
+    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or in a loop.
 
     Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
-    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: it is
-    assigned to a variable that is named for a loss, it is assigned to a variable on which ``backward`` is
-    called, or it is multiplied by zero, which has no other use. The same sum for a log line is also wrong
-    under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can be those of the running
-    module, which are present, so the severity is only "likely". As tested, DeepSpeed 0.15.3 and 0.19.8 fail
-    in the first backward pass.
+    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: the term
+    is assigned to a variable that is named for a loss, it is assigned to a variable on which ``backward`` is
+    called, or it is multiplied by zero, which has no other purpose. The same sum for a log line is also wrong
+    under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can belong to the running module
+    and are then present, so the severity is only "likely". According to tests, DeepSpeed 0.15.3 and 0.19.8
+    fail in the first backward pass.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -48,7 +48,7 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
         owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
         forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
-        # In a `forward`, `self.parameters()` belong to the running module, so they can be present.
+        # In a `forward`, `self.parameters()` belong to the running module, so the parameters can be present.
         of_running_module = forward and any(dotted(owner) == "self" for owner in owners)
         # Some parameters of a whole model are large enough to be partitioned.
         whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
@@ -78,7 +78,7 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield functions that return a sum over ungathered parameters; a method is named ``self.name``."""
+    """Yield functions that return a sum over ungathered parameters. The name of a method is ``self.name``."""
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -109,7 +109,7 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the name of each sum that a loop over parameters builds up, and the statement that adds to it."""
+    """Yield the name of each sum that a loop over parameters accumulates, and the statement that adds to it."""
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -117,7 +117,7 @@ def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
             target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
             if target not in map(dotted, parts):
-                continue  # a new number for each parameter, not a sum
+                continue  # the variable has a new value for each parameter, and is not a sum
         else:
             continue
         if any(_reduces(part, loop) for part in parts):
@@ -153,7 +153,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
     Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call of one of the functions in `makers`.
     """
     for part in _arithmetic(expression):
-        while (  # for example, torch.stack([…]).sum()
+        while (  # skips reductions such as torch.stack([…]).sum()
             isinstance(part, ast.Call)
             and isinstance(part.func, ast.Attribute)
             and part.func.attr in CALLS.reductions
@@ -176,7 +176,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """Return the node of ``model`` in ``model.parameters()`` or ``model.named_parameters()``."""
+    """Return the node of ``model`` in a call such as ``model.parameters()`` or ``model.named_parameters()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None
