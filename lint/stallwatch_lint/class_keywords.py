@@ -1,7 +1,7 @@
 """Find arguments that transformers and TRL reject, and ``compute_loss`` methods that a Trainer cannot call.
 
-The argument ``num_items_in_batch`` is passed by the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
-``training_step``).
+In transformers 4.46.0 to 5.23.0, ``training_step`` (``trainer.py``) passes the argument
+``num_items_in_batch`` to ``compute_loss``.
 """
 
 from __future__ import annotations
@@ -168,8 +168,6 @@ def _origin(
 
     An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
     inherits its ``__init__``.
-
-    With `inherited`, a class of the file counts only if it inherits its ``__init__``.
     """
     named = [one for one in script.classes if one.name == name]
     if named:

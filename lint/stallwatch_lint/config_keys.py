@@ -104,8 +104,7 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Yield top-level keys that DeepSpeed ignores: misspelled keys and keys that belong in
-    ``zero_optimization``.
+    """Yield top-level keys that DeepSpeed ignores: misspelled keys and keys of ``zero_optimization``.
 
     DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
     ``_initialize_params``). Users keep notes and their own settings at the top level, so a key is reported

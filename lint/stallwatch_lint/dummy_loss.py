@@ -109,7 +109,7 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the name of each sum that a loop over parameters accumulates, and the statement that adds to it."""
+    """Yield the name of each sum that a loop over parameters builds, and the statement that adds to it."""
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -176,7 +176,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """Return the node of ``model`` in a call such as ``model.parameters()`` or ``model.named_parameters()``."""
+    """Return the node of ``model`` in a call such as ``model.parameters()`` or its named variant."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None

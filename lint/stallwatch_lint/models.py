@@ -72,8 +72,7 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are trained in evaluation mode because the script calls ``eval()`` but never
-    ``train()``.
+    """Find models that are trained in evaluation mode because ``train()`` is never called after ``eval()``.
 
     The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
     engine, and the script must call the ``backward`` method of this engine, because reference models,
@@ -115,7 +114,7 @@ _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_modu
 
 
 def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a hint if a script names a mixture-of-experts model that ZeRO-3 does not handle by itself."""
+    """Yield a hint if a script names a mixture-of-experts model that ZeRO-3 does not treat as a unit."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
     if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):

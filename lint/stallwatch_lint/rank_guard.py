@@ -1,9 +1,9 @@
-"""Find calls that all ranks must make but that the script makes on one rank only, so that the rank hangs.
+"""Find calls that all ranks must make but that the script makes on one rank only, which then hangs.
 
-Tested with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): a ``barrier`` that only rank 0 calls ends
-in a timeout. So do ``save_checkpoint`` at every ZeRO stage, and ``save_16bit_model`` at stage 3, where it
-gathers the weights. The Trainer's ``save_model`` gathers them as well, through accelerate's
-``get_state_dict`` (read in transformers 5.23.0 and accelerate 1.15.0).
+According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank 0
+calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model`` does
+so at stage 3, where it gathers the weights. The Trainer's ``save_model`` also gathers them, through
+accelerate's ``get_state_dict`` (source of transformers 5.23.0 and accelerate 1.15.0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables of a script that hold a rank or compare it, such as ``main = dist.get_rank() == 0``."""
+    """The variables of a script with a rank or the result of its comparison, such as ``main = get_rank() ==
+    0``."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -87,11 +88,11 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that all ranks must make, but that are below ``if rank == 0:``.
+    """Find calls that all ranks must make, but that only run under a condition such as ``if rank == 0:``.
 
-    Skip a call if the code for the other ranks makes the same call, because it is common to let the first
-    rank run before the others. Skip collectives of a process group, because other ranks do not take part in
-    them.
+    Skip a call if the code for the other ranks makes the same call, because scripts often let the first rank
+    run before the others. Skip collectives of a process group, because ranks outside of the group do not take
+    part in them.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
@@ -116,7 +117,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
-    """Yield the calls that run in this branch, but not those in functions that the branch only defines."""
+    """Yield the calls that run in this branch, without the calls in functions that the branch only defines."""
     inside: list[ast.AST] = list(body)
     while inside:
         node = inside.pop(0)

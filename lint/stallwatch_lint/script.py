@@ -1,4 +1,4 @@
-"""Represent a training script as a syntax tree: imports, calls, names. The script is never run."""
+"""Represent a training script by its syntax tree: imports, calls and names. The script is never run."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Script:
 
     @property
     def strict_json(self) -> bool:
-        """True if transformers or accelerate read the configuration first, as strict JSON."""
+        """True if transformers or accelerate reads the configuration before DeepSpeed, as strict JSON."""
         readers = {"Trainer", "TrainingArguments", "Accelerator"}
         theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
         return bool(theirs) and not any(self.initializations())
@@ -190,7 +190,7 @@ class Script:
         for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
-                for alias in node.names:  # the module within a package does not matter
+                for alias in node.names:  # only the top-level package of an imported module matters
                     source = f"{module.partition('.')[0]}.{alias.name}" if module or alias.asname else ""
                     imported[bound_by(alias)[0] or ""].add(source)
             elif not isinstance(node, (ast.alias, ast.ClassDef)):
@@ -200,8 +200,8 @@ class Script:
     def makers(self, value: ast.expr | None) -> list[Call]:
         """Return all calls that can create this object.
 
-        The object is an expression, or a variable to which the script assigns calls. Return an empty list if
-        the object may have another origin.
+        The object is given by an expression, or by a variable to which the script assigns the results of
+        calls. Return an empty list if the object may have another origin.
         """
         values = [value]
         if isinstance(value, ast.Name):
@@ -231,7 +231,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
     """
     text = text.removeprefix("\ufeff")
     try:
-        with warnings.catch_warnings():  # ignores warnings about escapes in strings
+        with warnings.catch_warnings():  # without warnings about invalid escapes in strings
             warnings.simplefilter("ignore")
             tree = ast.parse(text, filename=file)
             compile(tree, file, "exec", dont_inherit=True)
@@ -264,12 +264,12 @@ def last_name(node: ast.expr) -> str:
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return the elements of a target such as ``a, b``; for any other target, the target alone."""
+    """Return the elements of a target such as ``a, b``, or a list with only the target if it has no elements."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
-    """Return the names that a node binds other than by an assignment, such as those of functions and imports.
+    """Return the names that a node binds without an assignment, such as those of functions and imports.
 
     ``*`` stands for any name, as after ``from module import *``.
     """
