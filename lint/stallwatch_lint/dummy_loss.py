@@ -176,7 +176,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """Return the node of ``model`` in a call such as ``model.parameters()`` or its named variant."""
+    """Return the node of ``model`` in ``model.parameters()`` or ``model.named_parameters()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None

@@ -25,8 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables of a script with a rank or the result of its comparison, such as ``main = get_rank() ==
-    0``."""
+    """The variables of a script that contain a rank or compare it, as in ``main = get_rank() == 0``."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -117,7 +116,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
-    """Yield the calls that run in this branch, without the calls in functions that the branch only defines."""
+    """Yield the calls that run in this branch, but not the calls in functions that the branch defines."""
     inside: list[ast.AST] = list(body)
     while inside:
         node = inside.pop(0)

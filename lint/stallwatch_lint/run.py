@@ -25,8 +25,7 @@ class Run:
 
     @property
     def stage(self) -> int | None:
-        """ZeRO stage of the run; ``None`` without a configuration, or if the configuration's stage is
-        unknown."""
+        """ZeRO stage of the run; ``None`` if there is no configuration or the stage is unknown."""
         return self.config.stage if self.config is not None else None
 
     def version(self, package: str) -> Version | None:

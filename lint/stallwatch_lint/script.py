@@ -264,7 +264,7 @@ def last_name(node: ast.expr) -> str:
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return the elements of a target such as ``a, b``, or a list with only the target if it has no elements."""
+    """Return the elements of a target such as ``a, b``; for other targets, a list with only the target."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 

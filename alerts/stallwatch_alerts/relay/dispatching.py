@@ -71,7 +71,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What happened to the alerts of an accepted notification."""
+    """The results for the alerts of an accepted notification."""
 
     tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent
@@ -162,7 +162,7 @@ class Dispatcher:
         return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group of incidents: the worst one in full, and the titles of the others."""
+        """Return a message about a group of incidents: the worst one in full, and titles of the others."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text

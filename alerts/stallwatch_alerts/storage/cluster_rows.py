@@ -244,7 +244,7 @@ class ClusterRows:
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted reports since the last call, according to the server's notifications."""
+        """Return the agents that posted reports since the last call, as notified by the server."""
         found = list(self._news)
         self._news.clear()
         return found
