@@ -86,7 +86,12 @@ def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) ->
 def _resolved(home: Path, key: str) -> set[str]:
     """Return the ids of a multi-host run's incidents that any of its agents recorded as resolved."""
     folders = [folder for folder, info in kept_runs(home) if info.key == key]
-    return {one.id for folder in folders for one in _of_all_hosts(folder) if one.status == "resolved"}
+    return {
+        incident.id
+        for folder in folders
+        for incident in _of_all_hosts(folder)
+        if incident.status == "resolved"
+    }
 
 
 def _close(

@@ -37,7 +37,9 @@ def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
         if full is None or taken is None:
             yield from _not_in_table(script, call, run)
         else:
-            others = [one for one in script.calls if classes[id(one.node)] == full and one is not call]
+            others = [
+                other for other in script.calls if classes[id(other.node)] == full and other is not call
+            ]
             yield from _not_taken(script, call, full, taken, others, run)
 
 
@@ -50,15 +52,15 @@ def _not_taken(
     a check of the release or on an exception that another release raises. It is also the case if the script
     has another call of the same class (in `others`) that the installed release accepts.
     """
-    unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
+    unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
     if reached == "by-version":
         return
-    beside = {one.arg for other in others for one in other.node.keywords}
+    beside = {keyword.arg for other in others for keyword in other.node.keywords}
     package = full.partition(".")[0]
     for keyword in unknown:
         name = keyword.arg or ""
-        if {one.new for one in TRAINERS.changed if one.old == name and one.new} & beside:
+        if {change.new for change in TRAINERS.changed if change.old == name and change.new} & beside:
             continue  # the script passes both names, one of which is for older releases
         yield diagnostic(
             "trainer-argument-unknown",
@@ -113,7 +115,7 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     if transformers is None or transformers < Version("4.46.0") or _replaced(script):
         return
     losses = [
-        (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
+        (node, loss) for node in script.classes if (loss := _methods(node).get("compute_loss")) is not None
     ]
     if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
         return  # the script defines both signatures, and the other signature is for older releases
@@ -126,11 +128,11 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+    return {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
 
 
 def _takes(loss: ast.FunctionDef) -> bool:
-    named = {one.arg for one in [*loss.args.args, *loss.args.kwonlyargs]}
+    named = {argument.arg for argument in [*loss.args.args, *loss.args.kwonlyargs]}
     return loss.args.kwarg is not None or "num_items_in_batch" in named
 
 
@@ -139,7 +141,7 @@ def _replaced(script: Script) -> bool:
 
     Return True if the script defines or assigns ``training_step``, or assigns ``compute_loss``.
     """
-    if any("training_step" in _methods(one) for one in script.classes):
+    if any("training_step" in _methods(node) for node in script.classes):
         return True
     stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))
     return any(isinstance(node.ctx, ast.Store) and last_name(node) in _STEPS for node in stored)
@@ -151,7 +153,7 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
     Return False if a base class before the Trainer is unknown, because the unknown class can override methods
     of the Trainer.
     """
-    by_name = {one.name: one for one in script.classes}
+    by_name = {defined.name: defined for defined in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
         if _origin(script, name, frozenset((node.name,)), inherited=False):
@@ -169,7 +171,7 @@ def _origin(
     An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
     inherits its ``__init__``.
     """
-    named = [one for one in script.classes if one.name == name]
+    named = [node for node in script.classes if node.name == name]
     if named:
         defined = named[0]
         if len(named) > 1 or name in seen or (inherited and not _inherits(defined)) or not defined.bases:

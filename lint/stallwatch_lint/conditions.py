@@ -64,7 +64,7 @@ class Conditions:
             node = above
 
     def _tested(self, test: ast.expr) -> Iterator[Reached]:
-        names = {dotted(one) for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))}
+        names = {dotted(node) for node in ast.walk(test) if isinstance(node, (ast.Name, ast.Attribute))}
         if "__name__" not in names:
             yield (
                 "by-version"
@@ -91,7 +91,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 
 def _checks_installation(handler: ast.ExceptHandler) -> bool:
     caught = ast.walk(handler.type) if handler.type is not None else ()
-    return any(isinstance(one, ast.Name) and one.id in _INSTALLATION_ERRORS for one in caught)
+    return any(isinstance(node, ast.Name) and node.id in _INSTALLATION_ERRORS for node in caught)
 
 
 def _catches(item: ast.withitem) -> bool:

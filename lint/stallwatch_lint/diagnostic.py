@@ -70,5 +70,7 @@ def diagnostic(
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return the diagnostics without duplicates, sorted by severity (most severe first) and place."""
-    unique = {msgspec.json.encode(one): one for one in diagnostics}
-    return sorted(unique.values(), key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))
+    unique = {msgspec.json.encode(found): found for found in diagnostics}
+    return sorted(
+        unique.values(), key=lambda found: (_ORDER[found.severity], found.file or "", found.line or 0)
+    )

@@ -112,7 +112,7 @@ def whole(value: Any) -> int | None:
 def has_auto(value: Any) -> bool:
     """Return whether any part of a value is ``auto``, which transformers or accelerate must replace."""
     if isinstance(value, Mapping):
-        return any(has_auto(one) for one in value.values())
+        return any(has_auto(element) for element in value.values())
     if isinstance(value, list):
-        return any(has_auto(one) for one in value)
+        return any(has_auto(element) for element in value)
     return bool(value == AUTO)

@@ -42,7 +42,7 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         pulled = [expression for node in nodes for expression in _pulled_expressions(node)]
         losses = {expression.id for expression in pulled if isinstance(expression, ast.Name)}
         seen: set[int] = set()
-        added = [one for node in nodes for one in _looped(node)]
+        added = [pair for node in nodes for pair in _looped(node)]
         looped = {id(statement) for name, statement in added if _is_loss(name, losses)}
         terms = {name for name, _ in added if not _is_loss(name, losses)}
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
@@ -51,14 +51,14 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         # In a `forward`, `self.parameters()` belong to the running module, so the parameters can be present.
         of_running_module = forward and any(dotted(owner) == "self" for owner in owners)
         # Some parameters of a whole model are large enough to be partitioned.
-        whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
+        whole = any(last_name(owner) in ("model", "engine") or models.is_model(owner) for owner in owners)
         sure = not of_running_module and (whole or not persistent)
         for node in nodes:
             matched = (
                 id(node) in looped
                 or _adds_to_loss(node, terms, makers, losses)
                 or _zeroed(node, terms, makers)
-                or any(_sums_parameters(one, makers) for one in _pulled_expressions(node))
+                or any(_sums_parameters(expression, makers) for expression in _pulled_expressions(node))
             )
             line = getattr(node, "lineno", 1)
             if matched and line not in seen:
@@ -79,10 +79,14 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 def _makers(script: Script) -> Iterator[str]:
     """Yield functions that return a sum over ungathered parameters. The name of a method is ``self.name``."""
-    methods = {id(one) for node in script.classes for one in node.body}
+    methods = {id(statement) for node in script.classes for statement in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
-        returned = [one.value for one in inner if isinstance(one, ast.Return) and one.value is not None]
+        returned = [
+            statement.value
+            for statement in inner
+            if isinstance(statement, ast.Return) and statement.value is not None
+        ]
         if any(map(_sums_parameters, returned)) and not any(map(_gathers, inner)):
             yield f"self.{function.name}" if id(function) in methods else function.name
 
@@ -136,7 +140,7 @@ def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses
     if _sums_parameters(node.value, makers):
         return True
     # `loss = loss + 0 * extra` counts, but `loss = model(extra).loss` is not arithmetic.
-    return any(isinstance(one, ast.Name) and one.id in terms for one in _arithmetic(node.value))
+    return any(isinstance(part, ast.Name) and part.id in terms for part in _arithmetic(node.value))
 
 
 def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:

@@ -133,7 +133,7 @@ class Kinds:
                 kinds.append("other")
             elif inner is None:
                 kinds.append(self._of_class(base))
-        known = next((one for one in kinds if one not in ("other", "")), None)
+        known = next((kind for kind in kinds if kind not in ("other", "")), None)
         return known or ("other" if all(kinds) else "")
 
 

@@ -48,7 +48,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
         adapts = peft is not None and not is_constant(peft, None)
         if run.fits("trl", "<0.13") and none and adapts and not call.open:
             made = script.makers(peft)  # an object that the script constructs is certainly not ``None``
-            sure = made and all(one.last.endswith("Config") for one in made)
+            sure = made and all(maker.last.endswith("Config") for maker in made)
             severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
     if run.stage == 3 and run.fits("trl", ">=0.11,<0.16"):

@@ -45,13 +45,13 @@ class Names:
             return
         events = self._events[self._place(target, name)]
         first, last = by.lineno, by.end_lineno or by.lineno
-        events[:] = [one for one in events if not first <= one[0] <= last]
+        events[:] = [event for event in events if not first <= event[0] <= last]
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
         """Record the meaning of a parameter from the start of its function."""
         events = self._events[(id(function), name)]
-        events[:] = [one for one in events if one[2] is not function]
+        events[:] = [event for event in events if event[2] is not function]
         events.append((function.lineno, meaning, function))
 
     def class_of(self, node: ast.expr) -> ast.ClassDef | None:
@@ -71,7 +71,7 @@ class Names:
             for line, meaning, by in self._events.get(self._place(node, name), ())
             if line < node.lineno
         ]
-        for _, meaning, by in sorted(known, key=lambda one: one[0], reverse=True):
+        for _, meaning, by in sorted(known, key=lambda event: event[0], reverse=True):
             if meaning and self._apart(by, node):
                 continue
             if meaning:
@@ -110,7 +110,9 @@ def _structure(tree: ast.Module) -> _Structure:
     """Return the structure of a tree. The result is cached for all checks of one script."""
     found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
     outer: dict[int, set[str]] = defaultdict(set)
-    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+    methods = {
+        id(statement) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for statement in node.body
+    }
     own_names = {
         id(inner)
         for node in ast.walk(tree)

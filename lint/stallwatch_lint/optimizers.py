@@ -87,7 +87,7 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
     """Return a fix that suggests the most similar known name, ignoring case; ``None`` if none is similar."""
-    written = {one.lower(): one for one in known}
+    written = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None
 
@@ -95,4 +95,4 @@ def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
 def _text(value: Any) -> str | None:
     """Return the first string other than ``auto`` in a value or a list; ``None`` if it has no such string."""
     several = value if isinstance(value, list) else [value]
-    return next((one for one in several if isinstance(one, str) and one != AUTO), None)
+    return next((element for element in several if isinstance(element, str) and element != AUTO), None)

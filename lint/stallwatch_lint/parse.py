@@ -159,8 +159,8 @@ def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[st
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
         values = without_surrogates(require_bounded(hjson.loads(text, object_pairs_hook=pairs)))
-    # The exceptions that hjson raises for invalid tokens.
     except (ValueError, ArithmeticError, LookupError, RecursionError):
+        # These are the exceptions that hjson raises for invalid tokens.
         values = None
     if not isinstance(values, dict) or not values:
         return None, diagnostic("config-unreadable", place, reason=reason, file=file)

@@ -42,7 +42,7 @@ class Models:
                 meaning, targets = _ENGINE, [several[:1] for several in targets]
             else:
                 meaning = self._assigned(value)
-            for target in (one for several in targets for one in several) if meaning else ():
+            for target in (element for several in targets for element in several) if meaning else ():
                 self._names.give(target, node, meaning)
         self._inside = {
             id(inner)

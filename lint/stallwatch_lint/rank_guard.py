@@ -45,8 +45,8 @@ class FirstRank:
             inner = self.passes(test.operand)
             return None if inner is None else not inner
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            parts = [self.passes(one) for one in test.values]
-            return next((one for one in parts if one is not None), None)
+            parts = [self.passes(value) for value in test.values]
+            return next((part for part in parts if part is not None), None)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and self._is_rank(test.left):
             return _compared(test.ops[0], test.comparators[0])
         named = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
@@ -59,8 +59,8 @@ class FirstRank:
         if isinstance(node, ast.Call):
             if dotted(node.func) == "int" and len(node.args) == 1:
                 return any(
-                    isinstance(one, ast.Constant) and one.value in ("RANK", "LOCAL_RANK")
-                    for one in ast.walk(node.args[0])
+                    isinstance(inner, ast.Constant) and inner.value in ("RANK", "LOCAL_RANK")
+                    for inner in ast.walk(node.args[0])
                 )
             return last_name(node.func) in CALLS.rank_calls and not node.args and not node.keywords
         return last_name(node) in CALLS.ranks or self._names.meaning(node) == _RANK
@@ -76,7 +76,7 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
     except (ValueError, TypeError, MemoryError, RecursionError):
         return None
     if isinstance(operator, (ast.In, ast.NotIn)):
-        if not isinstance(value, (tuple, list, set)) or any(one not in (-1, 0) for one in value):
+        if not isinstance(value, (tuple, list, set)) or any(number not in (-1, 0) for number in value):
             return None
         return isinstance(operator, ast.In)
     if value != 0 or isinstance(value, bool):
@@ -151,9 +151,9 @@ def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kind
 
 def _is_module(owner: str, call: Call) -> bool:
     """Return whether a function belongs to torch or DeepSpeed, given the full name of its module."""
-    if any(owner == one or owner.startswith(f"{one}.") for one in CALLS.modules):
+    if any(owner == module or owner.startswith(f"{module}.") for module in CALLS.modules):
         return True
-    return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
+    return all(name.rpartition(".")[2].lower() in CALLS.module_names for name in (owner, call.owner))
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
@@ -166,7 +166,7 @@ def _may_call_engine(script: Script, name: str) -> bool:
         functions[function.name].append(function)
     waiting, seen = [name], {name}
     while waiting:
-        for node in (inner for one in functions.get(waiting.pop(), ()) for inner in ast.walk(one)):
+        for node in (inner for function in functions.get(waiting.pop(), ()) for inner in ast.walk(function)):
             called = dotted(node.func) if isinstance(node, ast.Call) else ""
             owner, _, last = called.rpartition(".")
             if last in CALLS.saves_of_engine and owner not in ("", "self"):

@@ -56,12 +56,16 @@ def print_check(
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
         rows += [_block(rendered(diagnostic, language), language), Text()]
-    counts = Counter(one.severity for one in diagnostics)
-    found = [f"{counts[one]} {say(f'lint.count-{one}', language)}" for one in _STYLES if counts[one]]
+    counts = Counter(diagnostic.severity for diagnostic in diagnostics)
+    found = [
+        f"{counts[severity]} {say(f'lint.count-{severity}', language)}"
+        for severity in _STYLES
+        if counts[severity]
+    ]
     style = _STYLES[diagnostics[0].severity] if found else "yellow" if covered == "part" else "green"
     summary = ", ".join(found) or say(f"lint.{_NOTHING[covered]}", language)
     rows.append(Text(summary, style=f"bold {style}"))
-    rows.append(Text(" · ".join(without_controls(one) for one in looked_at), style="dim"))
+    rows.append(Text(" · ".join(without_controls(source) for source in looked_at), style="dim"))
     console.print(Group(*rows), highlight=False, emoji=False)
 
 

@@ -39,7 +39,7 @@ def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
     if config.stage != 3 or gathers:  # a value that cannot be determined counts as enabled
         return
-    places = [one for script in run.scripts for one in _places(script)]
+    places = [place for script in run.scripts for place in _places(script)]
     yield from places
     if not places:
         yield diagnostic("gather-on-save", config.at("zero_optimization", _GATHER))
@@ -158,15 +158,15 @@ class _BareModels:
         for scope, nodes in scopes(self._script.tree):
             if not any(id(node) in starts for node in nodes):
                 stored = (
-                    one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                    node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
                 )
-                self._others[id(scope)] = {one.id for one in stored}
+                self._others[id(scope)] = {name.id for name in stored}
             self._scope_of.update((id(node), id(scope)) for node in nodes)
             tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))]
             if any(_ZERO_CHECK.search(ast.unparse(test)) for test in tests):
                 self._tests_for_engine.add(id(scope))
             calls = [node for node in nodes if isinstance(node, (ast.Assign, ast.Call))]
-            for node in sorted(calls, key=lambda one: (one.lineno, isinstance(one, ast.Call))):
+            for node in sorted(calls, key=lambda call: (call.lineno, isinstance(call, ast.Call))):
                 if isinstance(node, ast.Assign):
                     self._assign(node, made)
                 elif isinstance(node.func, ast.Attribute) and node.func.attr == "train":

@@ -48,8 +48,8 @@ class Call:
     @property
     def open(self) -> bool:
         """True if the call has ``*args`` or ``**kwargs``, which can contain arguments of any name."""
-        return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
-            one.arg is None for one in self.node.keywords
+        return any(isinstance(argument, ast.Starred) for argument in self.node.args) or any(
+            keyword.arg is None for keyword in self.node.keywords
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
@@ -207,12 +207,12 @@ class Script:
         if isinstance(value, ast.Name):
             name = value.id
             stored = [
-                one for one in self.of(ast.Name) if one.id == name and not isinstance(one.ctx, ast.Load)
+                node for node in self.of(ast.Name) if node.id == name and not isinstance(node.ctx, ast.Load)
             ]
-            values = [one.value for one in self.assignments if [*map(dotted, one.targets)] == [name]]
+            values = [node.value for node in self.assignments if [*map(dotted, node.targets)] == [name]]
             if len(stored) != len(values) or any(name in bound_by(node) for node in self.nodes):
                 return []
-        calls = [Call.of(one) for one in values if isinstance(one, ast.Call)]
+        calls = [Call.of(node) for node in values if isinstance(node, ast.Call)]
         return calls if len(calls) == len(values) else []
 
     def full(self, name: str) -> str:
@@ -291,7 +291,7 @@ def bound_by(node: ast.AST) -> tuple[str | None, ...]:
 
 def is_own(script: Script, name: str) -> bool:
     """Return whether the script itself defines or assigns this name, or the first part of a dotted name."""
-    return name.partition(".")[0] in script.stored or any(one.name == name for one in script.classes)
+    return name.partition(".")[0] in script.stored or any(node.name == name for node in script.classes)
 
 
 def is_constant(node: ast.expr | None, value: object) -> bool:

@@ -67,7 +67,9 @@ class Signatures:
         if found is None or steps > MOST_STEPS:
             return None
         module, node = found
-        methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+        methods = {
+            statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)
+        }
         if node.keywords or methods.keys() & {"__new__", "__init_subclass__"}:
             return None
         if init := methods.get("__init__"):
@@ -110,7 +112,7 @@ def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterat
 
 
 def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
-    taken = frozenset(one.arg for one in [*init.args.args, *init.args.kwonlyargs]) - {"self"}
+    taken = frozenset(argument.arg for argument in [*init.args.args, *init.args.kwonlyargs]) - {"self"}
     if init.args.kwarg is not None:
         return None
     for decorator in init.decorator_list:
@@ -119,15 +121,17 @@ def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
             return None
         # deprecate_kwarg of transformers and _deprecate_arguments of huggingface_hub accept old names.
         taken |= {
-            one.value
-            for one in ast.walk(decorator)
-            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            node.value
+            for node in ast.walk(decorator)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
     return taken
 
 
 def _dataclass(node: ast.ClassDef) -> bool:
-    names = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+    names = (
+        decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list
+    )
     return any(last_name(name) == "dataclass" for name in names)
 
 

@@ -53,7 +53,9 @@ def _settings(script: Script) -> Iterator[Call]:
 def _trains(call: Call) -> bool:
     """Return whether the call creates the settings of a trainer (``SFTConfig``), and not those of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
-    return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
+    return call.last.endswith("TrainingArguments") or any(
+        call.argument(name) is not None for name in trainers
+    )
 
 
 def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnostic]:

@@ -123,7 +123,9 @@ def parse_versions(text: str) -> dict[str, str]:
             requirement = Requirement(line)
         except InvalidRequirement:
             continue  # the line is an option, a comment or a URL
-        pinned = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
+        pinned = [
+            specifier.version for specifier in requirement.specifier if specifier.operator in ("==", "===")
+        ]
         if pinned and "*" not in pinned[0]:
             versions[canonicalize_name(requirement.name)] = pinned[0]
     return versions

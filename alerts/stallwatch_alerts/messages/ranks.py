@@ -117,8 +117,8 @@ def _path(path: str) -> str:
 def _shown(frames: Sequence[str]) -> list[str]:
     """Return the innermost frames and the user's frames that call them, outermost frame first."""
     innermost = len(frames) - _INNERMOST
-    own = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
-    shown = sorted({*own[-_OWN:], *range(max(0, innermost), len(frames))})
+    of_user = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
+    shown = sorted({*of_user[-_OWN:], *range(max(0, innermost), len(frames))})
     lines: list[str] = []
     for before, at in zip([None, *shown], shown, strict=False):
         if before is not None and at > before + 1:

@@ -124,14 +124,18 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
     If that incident was merged, return the merged incident.
     """
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
-    merged = {alias for one in incidents for alias in one.aliases}
-    incidents = [one for one in incidents if one.id not in merged]
+    merged = {alias for incident in incidents for alias in incident.aliases}
+    incidents = [incident for incident in incidents if incident.id not in merged]
     if alert.name == HOST_GONE:
-        about = [one for one in incidents if one.stacks and alert.labels.get("host") in one.stacks.silent]
+        about = [
+            incident
+            for incident in incidents
+            if incident.stacks and alert.labels.get("host") in incident.stacks.silent
+        ]
     elif rule:
-        about = [one for one in incidents if one.concerns(rule=rule)]
+        about = [incident for incident in incidents if incident.concerns(rule=rule)]
     elif kind:
-        about = [one for one in incidents if one.concerns(kind=kind)]
+        about = [incident for incident in incidents if incident.concerns(kind=kind)]
     else:
         return None
     if alert.firing:

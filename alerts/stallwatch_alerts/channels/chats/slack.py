@@ -91,8 +91,8 @@ class Slack(Chat):
         found = []
         for target, place in zip(self._targets, places, strict=True):
             thread = target if "thread_ts" in target else {"thread_ts": place["ts"], "reply_broadcast": True}
-            own = {**body, **thread, "channel": place["channel"]}
-            found.append(Request(self._url, own, headers=self._headers))
+            reply = {**body, **thread, "channel": place["channel"]}
+            found.append(Request(self._url, reply, headers=self._headers))
         return found
 
     def _body(self, notice: Notice) -> dict[str, Any]:

@@ -46,10 +46,14 @@ class Telegram(Chat):
         body = self._body(notice)
         found = []
         for chat, topic in self._targets:
-            own = {**body, "chat_id": chat, "disable_notification": self._silent or notice.level == "info"}
+            payload = {
+                **body,
+                "chat_id": chat,
+                "disable_notification": self._silent or notice.level == "info",
+            }
             if topic:
-                own["message_thread_id"] = topic
-            found.append(Request(self._url, own))
+                payload["message_thread_id"] = topic
+            found.append(Request(self._url, payload))
         return found
 
     def place(self, answer: Answer) -> Place | None:
