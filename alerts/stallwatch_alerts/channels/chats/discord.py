@@ -1,10 +1,14 @@
 """Send notices to Discord webhooks.
 
-Documented at discord.com/developers/docs, on the pages "Webhook resource" and "Message resource". "Execute
-Webhook": without ``wait=true``, Discord reports no error if it does not save a message; with ``wait=true``,
-it returns the message. "Edit Webhook Message": a PATCH request. "Embed limits": 256 characters in the title,
-4096 in the description, and 6000 in total. "Rate limits": status 429 with ``Retry-After``, and with
-``retry_after`` in seconds in the body. See also "Allowed mentions".
+The documentation at discord.com/developers/docs ("Webhook resource" and "Message resource") says:
+
+* "Execute Webhook": With ``wait=true``, Discord returns the message. Without it, Discord reports no error if
+  it does not save the message.
+* "Edit Webhook Message": A PATCH request edits a message.
+* "Embed limits": An embed has at most 256 characters in the title, 4096 in the description, and 6000 in total.
+* "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
+* "Rate limits": The response has status 429, the header ``Retry-After``, and ``retry_after`` in seconds in its
+  body.
 
 Apprise sends without ``wait=true`` and without ``allowed_mentions``, and it resends immediately after a 429.
 """

@@ -1,12 +1,14 @@
 """Send notices to Microsoft Teams through a Power Automate workflow.
 
-Documented at learn.microsoft.com and adaptivecards.io. "Create incoming webhooks with Workflows for Microsoft
-Teams" and "Create and send messages" of incoming webhooks: a card in ``attachments`` has at most 28 KB, and
-more than four requests a second cause status 429. "Trigger a workflow with a request": the response has
-status 202, or an error as ``error.code``. See "RichTextBlock" and "TextRun" for cards.
+The documentation at learn.microsoft.com says:
 
-Teams shows text runs literally, but interprets Markdown in text blocks. Apprise sends text blocks, so
-Stallwatch writes its own cards.
+* "Create incoming webhooks with Workflows for Microsoft Teams" and "Create and send messages" of incoming
+  webhooks: A message contains a card of at most 28 KB in ``attachments``. Status 429 is returned for more than
+  four requests a second.
+* "Trigger a workflow with a request": The response has status 202. An error is reported as ``error.code``.
+
+The documentation at adaptivecards.io describes "RichTextBlock" and "TextRun". Teams shows text runs literally,
+but interprets Markdown in text blocks. Apprise sends text blocks.
 """
 
 from __future__ import annotations

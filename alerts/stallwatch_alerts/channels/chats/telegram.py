@@ -1,9 +1,14 @@
 """Send notices through Telegram bots.
 
-Documented at core.telegram.org/bots/api. "sendMessage": 1 to 4096 characters, counted in UTF-16 units after
-entities are parsed. "HTML style": only ``<``, ``>`` and ``&`` are escaped. "Making requests" and
-"ResponseParameters": ``error_code``, ``description``, ``retry_after`` and ``migrate_to_chat_id``. See also
-"editMessageText", "ReplyParameters" and "LinkPreviewOptions".
+The documentation at core.telegram.org/bots/api says:
+
+* "sendMessage" and "editMessageText": A message has 1 to 4096 characters, counted in UTF-16 units after
+  entities are parsed.
+* "ReplyParameters": A reply can be sent as a plain message if the original message was deleted.
+* "HTML style": Only ``<``, ``>`` and ``&`` are escaped.
+* "LinkPreviewOptions": Link previews can be disabled.
+* "Making requests" and "ResponseParameters": An error is reported by ``error_code`` and ``description``, with
+  ``retry_after`` or ``migrate_to_chat_id``.
 
 Words that contain a dot are sent as code. Otherwise, Telegram turns words such as ``train.py`` into links,
 because .py is a country's top-level domain.
