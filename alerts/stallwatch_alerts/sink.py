@@ -56,7 +56,7 @@ class ChatSink(DeliveryQueue):
     def alive(self, _problem: str) -> None:
         """Send the warnings that have been held for `warning_seconds`.
 
-        The agent calls this whenever it checks its run.
+        The agent calls this method whenever it checks its run.
         """
         now = time.monotonic()
         for since, incident in list(self._held.values()):
@@ -152,7 +152,7 @@ class ChatSink(DeliveryQueue):
 def _shape(incident: Incident) -> tuple[object, ...]:
     """Return the parts of an incident whose change justifies an edit of its message.
 
-    Durations and counts are not among them.
+    These parts do not include durations and counts.
     """
     known = incident.stacks is not None
     return incident.rule, incident.severity, incident.rank, known, len(incident.history)

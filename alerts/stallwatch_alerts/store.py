@@ -48,7 +48,7 @@ class IncidentStore:
     def in_file(cls, home: Path, name: str) -> IncidentStore:
         """Open a database of this name in the state folder.
 
-        If the folder or the file is missing, create it with permissions for only the folder's users.
+        If the folder or the file is missing, create it with permissions only for the users of the folder.
         """
         make_home(home)
         make_file(home / name)

@@ -65,7 +65,7 @@ class Line:
     """The connection options that an Apprise URL can contain."""
 
     verify: bool = True  #: ``?verify=no``: accept any certificate
-    timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to respond
+    timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``), to respond (``?rto=``)
     redirects: bool = False
 
 

@@ -55,17 +55,17 @@ class Batch:
 
     @property
     def ids(self) -> list[int]:
-        """The ids of all messages."""
+        """The ids of all messages in the batch."""
         return [message.id for message in self.messages]
 
     @property
     def groups(self) -> list[Group]:
-        """The groups of all messages."""
+        """The groups of all messages in the batch."""
         return [message.group for message in self.messages]
 
     @property
     def keys(self) -> list[str]:
-        """The keys of all messages."""
+        """The keys of all messages in the batch."""
         return [key for message in self.messages for key in message.keys]
 
 
@@ -366,7 +366,7 @@ class Outbox:
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
         query = select(MESSAGES).where(mine).order_by(later, MESSAGES.c.id).limit(LOOKED_AT)
-        # The rows stay locked until they are claimed. Another process waits, and then sees the claims.
+        # The rows stay locked until they are claimed. Other processes wait, and then see the claims.
         rows = connection.execute(query.with_for_update()).all()
         return [
             row

@@ -29,13 +29,13 @@ class Limit:
     seconds: float
 
 
-# Sources. DingTalk: 20 a minute for each robot, then a block of ten minutes (open.dingtalk.com, "custom robot
-# access"). WeCom: 20 a minute for each group robot (developer.work.weixin.qq.com, path 91770). Feishu and
-# Lark: 100 a minute and 5 a second (open.feishu.cn, "custom bot guide"). Slack: 1 a second (docs.slack.dev,
-# "Rate limits"). Telegram: 1 a second for each chat and 20 a minute for each group
-# (core.telegram.org/bots/faq). Teams: 4 a second (learn.microsoft.com, "Create an Incoming Webhook").
-# Discord: 5 in two seconds and 30 a minute for each webhook (its X-RateLimit headers). ntfy: 1 in five
-# seconds after the first 60 (docs.ntfy.sh, "Limitations").
+# Documented limits, in messages. DingTalk: 20 a minute for each robot, then a block of ten minutes
+# (open.dingtalk.com, "custom robot access"). WeCom: 20 a minute for each group robot
+# (developer.work.weixin.qq.com, path 91770). Feishu and Lark: 100 a minute and 5 a second (open.feishu.cn,
+# "custom bot guide"). Slack: 1 a second (docs.slack.dev, "Rate limits"). Telegram: 1 a second for each chat
+# and 20 a minute for each group (core.telegram.org/bots/faq). Teams: 4 a second (learn.microsoft.com, "Create
+# an Incoming Webhook"). Discord: 5 in two seconds and 30 a minute for each webhook (its X-RateLimit headers).
+# ntfy: 1 in five seconds after the first 60 (docs.ntfy.sh, "Limitations").
 _MINUTE_20 = (Limit(20, 60.0),)
 _LIMITS: dict[str, tuple[Limit, ...]] = {
     "dingtalk": _MINUTE_20,

@@ -80,7 +80,7 @@ class DeliveryQueue:
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
     def put(self, update: IncidentMessage) -> None:
-        """Accept a message about an incident. This never waits."""
+        """Accept a message about an incident. This method never waits."""
         if len(self._incident_messages) >= _CAPACITY:
             self._lost += 1
             return
@@ -88,20 +88,20 @@ class DeliveryQueue:
         self._worker.put(None)  # wakes the worker; one item is enough for all messages
 
     def amend(self, notice: Notice) -> None:
-        """Update the message of an open incident in chats that support edits. This never waits."""
+        """Update the message of an open incident in chats that support edits. This method never waits."""
         self._edits.append(notice)
         self._worker.put(None)
 
     def note(self, update: IncidentMessage) -> None:
         """Record that another agent sent this message, so that this agent does not send it again.
 
-        This agent still sends the incident's end and its escalations. This never waits.
+        This agent still sends the incident's end and its escalations. This method never waits.
         """
         self._notes.append(update)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Cancel this agent's escalation, because another agent has planned it. This never waits."""
+        """Cancel this agent's escalation, because another agent has planned it. This method never waits."""
         self._notes.append(incident)
         self._worker.put(None)
 
@@ -129,7 +129,7 @@ class DeliveryQueue:
 
     @property
     def sent(self) -> int:
-        """Number of messages delivered, over all URLs."""
+        """Number of messages delivered to all URLs in total."""
         return sum(sender.sent for sender in self._senders)
 
     @property
@@ -264,7 +264,7 @@ class DeliveryQueue:
             ]
 
         for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent a due draft
+            if not draft.escalation or draft.not_before - waited <= at:  # already sent by the other agent
                 outbox.note(draft.channel, draft.keys, at)
         self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
     from stallwatch_rules.stacks.records import StallStacks
 
-# Sources. torchrun: after one process failed, SubprocessContext._poll ends all processes of the node (torch
-# 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit in srun(1).
-# Without the option, KillOnBadExit of slurm.conf(5) applies.
+# Sources of these fixes. torchrun: after one process failed, SubprocessContext._poll ends all processes of
+# the node (torch 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit
+# in srun(1). Without the option, KillOnBadExit of slurm.conf(5) applies.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
@@ -76,7 +76,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 def is_located(stacks: StallStacks) -> bool:
     """Return whether the code position of every living rank is known.
 
-    If it is known, advice to look for the position is unnecessary.
+    If all positions are known, advice to look for a position is unnecessary.
     """
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 

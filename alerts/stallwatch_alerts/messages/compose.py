@@ -143,7 +143,7 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 def _advice(fix: Text, language: str) -> str:
     """Return the advice about the ranks of a stall in plain text; empty for other fixes.
 
-    Only the code position can contain text of the run, such as the names of files, so only it is neutralized.
+    The code position is neutralized, because only this part can contain text of the run, such as file names.
     """
     if not isinstance(fix, TextMessage) or not fix.id.startswith(("alerts.look-at", "alerts.stall-")):
         return ""

@@ -62,7 +62,7 @@ class PathTest:
         self._pause = pause
 
     def links(self) -> Iterator[Link]:
-        """Test the links in order until one is broken, and yield each as soon as its state is known."""
+        """Test the links in order until one is broken, and yield each link as soon as its state is known."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
             ("Prometheus sends alerts to an Alertmanager", self._sends),

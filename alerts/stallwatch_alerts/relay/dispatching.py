@@ -71,7 +71,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True)
 class Receipt:
-    """The results for the alerts of an accepted notification."""
+    """The result of processing the alerts of an accepted notification."""
 
     tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent

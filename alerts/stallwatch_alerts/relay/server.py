@@ -2,9 +2,9 @@
 
 * ``POST /alertmanager``: receives a notification. Status 200: the notification is stored on disk. Status 400:
   the response names what was not stored. Status 5xx: the client must retry.
-* ``GET /-/healthy``: 200, or 503 with the reason.
-* ``GET /metrics``: the relay's own metrics.
-* ``GET /api/messages?run=NAME``: the delivery state of the run's messages, as JSON.
+* ``GET /-/healthy``: returns status 200 if the relay works, or 503 with the reason why it does not.
+* ``GET /metrics``: returns the relay's own metrics.
+* ``GET /api/messages?run=NAME``: returns the delivery state of the run's messages, as JSON.
 
 All paths except ``/-/healthy`` require credentials. If only ``[relay] token`` is set, ``/metrics`` requires
 none either.

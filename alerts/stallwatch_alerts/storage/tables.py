@@ -30,7 +30,7 @@ HISTORY = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("incident", String(400), nullable=False),
     Column("at", Float, nullable=False),
-    Column("what", String(20), nullable=False),  # open, resolved, worse, better, acknowledged, note
+    Column("what", String(20), nullable=False),  # such as open, worse, acknowledged or note
     Column("who", String(100), nullable=False),
     Column("text", String(1000), nullable=False),
     Index("history_by_incident", "incident", "id"),
@@ -71,7 +71,7 @@ MESSAGES = Table(
     Column("run", String(200), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("notice", JSON, nullable=False),
-    Column("state", String(12), nullable=False, default="waiting"),  # waiting, sent, given-up, withdrawn
+    Column("state", String(12), nullable=False, default="waiting"),  # or sent, given-up, withdrawn
     Column("attempts", Integer, nullable=False, default=0),
     Column("next_at", Float, nullable=False, default=0.0),
     Column("claimed_until", Float, nullable=False, default=0.0),
@@ -134,7 +134,7 @@ CLUSTER_REPORTS = Table(
     Column("version", Integer, nullable=False),  # format version of `report`
     Column("updated_at", Float, nullable=False),
     Column("report", LargeBinary, nullable=False),  # binary JSON, independent of the database's encoding
-    Column("refused", String(1000), nullable=False, server_default=""),  # why the report was not merged
+    Column("refused", String(1000), nullable=False, server_default=""),  # reason why it was not merged
     Index("cluster_reports_by_key", "key", "updated_at"),
 )
 

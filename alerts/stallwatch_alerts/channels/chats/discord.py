@@ -5,10 +5,10 @@ The documentation at discord.com/developers/docs ("Webhook resource" and "Messag
 * "Execute Webhook": With ``wait=true``, Discord returns the message. Without it, Discord reports no error if
   it does not save the message.
 * "Edit Webhook Message": A PATCH request edits a message.
-* "Embed limits": An embed has at most 256 characters in the title, 4096 in the description, and 6000 in total.
+* "Embed limits": The title has at most 256 characters, the description 4096, and the entire embed 6000.
 * "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
-* "Rate limits": The response has status 429, the header ``Retry-After``, and ``retry_after`` in seconds in its
-  body.
+* "Rate limits": The response has status 429 and the header ``Retry-After``. Its body contains ``retry_after``
+  in seconds.
 
 Apprise sends without ``wait=true`` and without ``allowed_mentions``, and it resends immediately after a 429.
 """

@@ -4,8 +4,8 @@ A bot edits its messages with ``chat.update``. Its replies appear both in the th
 
 The documentation at docs.slack.dev says:
 
-* "Sending messages using incoming webhooks": The response is ``ok``, or an error code as text with status 400,
-  403, 404 or 410.
+* "Sending messages using incoming webhooks": The response is ``ok``, or an error code as text with status
+  400, 403, 404 or 410.
 * "chat.postMessage" and "chat.update": An error is reported as ``"ok": false`` with status 200. The response
   contains the ``channel`` and the ``ts`` of the posted message. ``thread_ts`` and ``reply_broadcast`` turn a
   message into a reply.

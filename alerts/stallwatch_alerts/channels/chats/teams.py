@@ -3,12 +3,12 @@
 The documentation at learn.microsoft.com says:
 
 * "Create incoming webhooks with Workflows for Microsoft Teams" and "Create and send messages" of incoming
-  webhooks: A message contains a card of at most 28 KB in ``attachments``. Status 429 is returned for more than
-  four requests a second.
+  webhooks: A message contains a card of at most 28 KB in ``attachments``. Status 429 means that there were
+  more than four requests in a second.
 * "Trigger a workflow with a request": The response has status 202. An error is reported as ``error.code``.
 
-The documentation at adaptivecards.io describes "RichTextBlock" and "TextRun". Teams shows text runs literally,
-but interprets Markdown in text blocks. Apprise sends text blocks.
+The documentation at adaptivecards.io describes "RichTextBlock" and "TextRun". Teams shows text runs
+literally, but interprets Markdown in text blocks. Apprise sends text blocks.
 """
 
 from __future__ import annotations

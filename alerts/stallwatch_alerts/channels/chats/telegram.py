@@ -76,7 +76,7 @@ class Telegram(Chat):
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
         """Return one reply for each posted message.
 
-        If that message was deleted, Telegram sends no reply but a plain message.
+        If the posted message was deleted, Telegram sends a plain message instead of a reply.
         """
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
