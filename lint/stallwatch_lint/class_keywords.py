@@ -28,7 +28,7 @@ def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find keyword arguments that the classes of transformers and TRL do not accept.
 
     The arguments are compared with the source of the called classes. If the source cannot be read, the
-    arguments are compared with a table.
+    arguments are compared with a table of changed arguments.
     """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
@@ -139,7 +139,7 @@ def _takes(loss: ast.FunctionDef) -> bool:
 def _replaced(script: Script) -> bool:
     """Return whether the script may change the arguments that ``compute_loss`` receives.
 
-    Return True if the script defines or assigns ``training_step``, or assigns ``compute_loss``.
+    This is the case if the script defines or assigns ``training_step``, or assigns ``compute_loss``.
     """
     if any("training_step" in _methods(node) for node in script.classes):
         return True

@@ -19,7 +19,7 @@ _INSTALLATION_ERRORS = {
     "ImportError",
     "ModuleNotFoundError",
     "AttributeError",
-}  # exceptions that another release raises
+}  # exceptions that code for another release can raise
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
@@ -32,8 +32,7 @@ class Conditions:
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self._above = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
-        # Variables with the result of a version check, such as NEW in NEW = version.parse(trl.__version__) >=
-        # ….
+        # Variables with the result of a version check, such as `NEW = version.parse(trl.__version__) >= …`.
         self._flags = {
             dotted(target)
             for node in nodes

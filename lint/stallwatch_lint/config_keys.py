@@ -24,8 +24,8 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-#: minimum similarity (difflib) of a misspelled key to a known key; the key ``train_micro_batch_size`` exceeds
-#: it
+#: Minimum similarity (difflib) of a misspelled key to a known key. ``train_micro_batch_size`` is similar
+#: enough.
 _ALIKE = 0.84
 
 KindName = Literal["whole", "number", "flag", "object", "device"]

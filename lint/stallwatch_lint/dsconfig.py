@@ -63,7 +63,7 @@ class DsConfig:
     def stage(self) -> int | None:
         """ZeRO stage of the configuration.
 
-        It is 0 if no stage is set, and ``None`` if the stage cannot be determined.
+        The stage is 0 if none is set, and ``None`` if it cannot be determined.
 
         A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
@@ -79,8 +79,8 @@ class DsConfig:
     def with_valid_stage(self) -> DsConfig:
         """The configuration with stage 3 in place of a stage above 3.
 
-        A separate diagnostic reports a stage above 3. Because of this replacement, the same run of the checks
-        also reports conflicts with ZeRO-3, before the user has fixed the stage.
+        A separate diagnostic reports a stage above 3. Because of this replacement, conflicts with ZeRO-3 are
+        also reported immediately, not only after the user has fixed the stage.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self

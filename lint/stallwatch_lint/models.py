@@ -114,7 +114,7 @@ _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_modu
 
 
 def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a hint if a script names a mixture-of-experts model that ZeRO-3 does not treat as a unit."""
+    """Yield a hint about a mixture-of-experts model whose blocks ZeRO-3 does not treat as units."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
     if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):

@@ -1,4 +1,4 @@
-"""Track the meanings of the names in a script, until another value is assigned to a name.
+"""Track what each name in a script refers to, until another value is assigned to the name.
 
 Names are tracked line by line, and separately for each function.
 """

@@ -36,7 +36,7 @@ _REASONS = {
 
 
 class NewerPython(Exception):
-    """Error: the script uses syntax of a newer Python version, which the message names."""
+    """Raised if a script uses syntax of a newer Python version. The message names this version."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         this_version = ".".join(map(str, sys.version_info[:2]))

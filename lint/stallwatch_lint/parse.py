@@ -1,4 +1,4 @@
-"""Parse a text into a configuration, or report the problem with the text and the problem's line.
+"""Parse the text of a configuration, or report why and at which line the text cannot be read.
 
 DeepSpeed reads its file as Hjson, which allows comments and trailing commas, and rejects duplicate keys
 (0.9.0 to 0.19.8, ``runtime/config.py``). transformers and accelerate first read the file as strict JSON

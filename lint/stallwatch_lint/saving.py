@@ -118,8 +118,6 @@ class _BareModels:
 
         The result is ``deepspeed``, ``accelerate`` or ``trainer``. It is an empty string if the node is not
         known to be a partitioned model.
-
-        Return an empty string if the node is not known to be a partitioned model.
         """
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):

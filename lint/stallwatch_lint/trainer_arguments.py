@@ -98,7 +98,7 @@ _INTERVALS = ("no", "steps", "epoch")
 
 
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``save_only_model`` with ``load_best_model_at_end``, which raises under DeepSpeed.
+    """Find ``save_only_model`` with ``load_best_model_at_end``, which raises an error under DeepSpeed.
 
     Source: ``trainer.py`` of transformers 5.23.0. The error has been raised since 4.38.
     """
@@ -220,7 +220,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls in which ``num_generations`` is 1 or does not divide the batch size.
 
     A call is checked only if all its sizes are numbers. The severity is "fails" only for releases of TRL that
-    are known to calculate the batch size as described above.
+    are known to calculate the batch size in the way that the module's docstring describes.
     """
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return

@@ -81,10 +81,12 @@ MESSAGES = Table(
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("tried_at", Float, nullable=False, server_default="0"),
     Column("claim", String(32), nullable=False, server_default=""),  # the claim of the sending process
-    Column("about", String(400), nullable=False, server_default=""),  # the incident's id
+    # The incident's id. It is empty in messages that a relay sends immediately.
+    Column("about", String(400), nullable=False, server_default=""),
     # 1 means that the message is sent only if the incident is not acknowledged.
     Column("escalation", Integer, nullable=False, server_default="0"),
-    Column("group", JSON),  # set if the message joins several notices: see ``grouping``
+    # Set if the message joins several notices: see ``grouping``.
+    Column("group", JSON),
     # The notification keys that the message covers, to record its delivery in another database.
     Column("keys", JSON),
     Index("messages_by_channel", "channel", "state", "id"),
@@ -143,7 +145,8 @@ CLUSTER_RUNS = Table(
     "cluster_runs",
     METADATA,
     Column("key", String(64), primary_key=True),
-    Column("merger", String(200), nullable=False),  # the merging agent's id
+    # The id of the merging agent.
+    Column("merger", String(200), nullable=False),
     # The server process of the merging agent, which holds the lock.
     Column("session", Integer, nullable=False),
     Column("merged_at", Float, nullable=False),  # updated about once a second; 0: the merging agent left
