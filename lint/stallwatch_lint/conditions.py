@@ -19,7 +19,7 @@ _INSTALLATION_ERRORS = {
     "ImportError",
     "ModuleNotFoundError",
     "AttributeError",
-}  # exceptions that code for another release can raise
+}  # exceptions that other releases of a package can cause
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
