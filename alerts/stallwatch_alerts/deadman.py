@@ -1,7 +1,8 @@
-"""Ping a monitoring service for as long as Stallwatch works. If the pings stop, the service raises an alert.
+"""Ping a monitoring service while Stallwatch works. If the pings stop, the service raises an alert.
 
-The URL belongs to a check of healthchecks.io or of a compatible service. A plain request means success,
-``/start`` means that a run began, and ``/fail`` means that it failed (healthchecks.io/docs/http_api).
+The URL belongs to a check of healthchecks.io or of a compatible service. A request to the URL itself means
+success, ``/start`` means that a run began, and ``/fail`` means that it failed
+(healthchecks.io/docs/http_api).
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class DeadmanSink:
     def alive(self, problem: str) -> None:
         """Record that the agent checked its run.
 
-        `problem` is the reason why the agent could not check it, otherwise "".
+        `problem` is the reason why the agent could not check the run, or "" if the check succeeded.
         """
         self._contact_at, self._problem = self._clock(), problem
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 from stallwatch_rules.text.lazy import lazy
 
-# For these schemes, the host is an address; for other schemes (slack://TokenA/…) it may be a token.
+# With these schemes, the host is an address. With other schemes (slack://TokenA/…), the host may be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
 _URL = lazy(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _HOST = lazy(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
@@ -22,7 +22,8 @@ def mask_url(url: str) -> str:
     if found is None:
         return _MASK
     scheme = found["scheme"].lower()
-    # An @ after the first slash can end a password that contains a slash, so the text before is not a host.
+    # An @ after the first slash can end a password that contains a slash. The text before that slash is then
+    # not a host.
     place, *path = re.split(r"[/?#]", found["rest"], maxsplit=1)
     host = place.rpartition("@")[2]
     doubtful = "@" in "".join(path).partition("?")[0]
@@ -34,9 +35,9 @@ def mask_url(url: str) -> str:
 def hide_secrets(text: str, url: str) -> str:
     """Return an error text of a library with the URL and all its secret pieces masked.
 
-    Short pieces can be ordinary words, so they are masked only in an address, in quotes, or if they cannot be
-    words. Apprise abbreviates pieces to their first and last characters (``T...x``). The abbreviations are
-    also masked.
+    Short pieces can be ordinary words. Therefore, a short piece is masked only in an address, in quotes, or
+    if it cannot be a word. Apprise abbreviates pieces to their first and last characters (``T...x``). The
+    abbreviations are also masked.
     """
     shown = mask_url(url).lower()
     for piece in sorted(_pieces(url), key=len, reverse=True):
@@ -54,7 +55,7 @@ def hide_secrets(text: str, url: str) -> str:
 
 
 def error_line(error: Exception, url: str) -> str:
-    """Return the first line of a database's error without the secrets in its `url`; "" for an empty text.
+    """Return the first line of a database's error without the secrets in `url`; "" if the error has no text.
 
     SQLAlchemy prints the SQL statement in the following lines.
     """

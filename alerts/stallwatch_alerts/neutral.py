@@ -12,10 +12,11 @@ from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-# Use look-alikes instead of escapes: escapes differ between chats, and no chat interprets look-alikes.
+# Look-alikes are used instead of escapes, because escapes differ between chats, and no chat interprets
+# look-alikes.
 _LOOK_ALIKES = str.maketrans(
     {
-        "<": "‹",  # <!channel>, <at id=all>, HTML
+        "<": "‹",  # used in <!channel>, <at id=all> and HTML
         ">": "›",
         "`": "'",
         "*": "∗",
@@ -35,7 +36,7 @@ def neutralise(text: str, limit: int = 0) -> str:
     Question marks replace lone surrogates, which cannot be encoded in a request.
     """
     if limit:
-        text = text[: 4 * limit]  # limits the work: a log line can be a gigabyte long
+        text = text[: 4 * limit]  # limits the processing time, because a log line can be a gigabyte long
     text = _BREAKS.sub(" ", redact(text)).encode(errors="replace").decode()
     text = without_controls(text).translate(_LOOK_ALIKES)
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Fact = str | int | None
 Level = Literal["failure", "warning", "info", "success"]
-#: The emoji before a title, which most chats show.
+#: The emoji to put before a title. Most chats can show emoji.
 SIGNS: dict[Level, str] = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢"}
 _LEVELS: dict[str, Level] = {"critical": "failure", "warning": "warning"}
 
@@ -29,7 +29,7 @@ class Notice:
     message: Message
     level: Level
     facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, in addition to title and text
-    key: str = ""  #: identifies the record of a notified chat; if empty, nothing is recorded
+    key: str = ""  #: key of the record that a chat was notified; if the key is empty, nothing is recorded
 
 
 class Channel(Protocol):
@@ -40,8 +40,8 @@ class Channel(Protocol):
     def send(self, notice: Notice) -> None:
         """Send the notice, or raise an exception with a message that does not contain secrets.
 
-        The exception can have an attribute ``retry_after``: the number of seconds that the chat requested to
-        wait, or ``None``.
+        The exception can have an attribute ``retry_after``: the wait in seconds that the chat requested, or
+        ``None``.
         """
 
     def has_message(self, incident: str) -> bool:
@@ -102,7 +102,7 @@ def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSetti
 
 
 def runbook_of(page: RulePage, settings: AlertSettings) -> str:
-    """Return the address of a rule's page, or the command that shows it."""
+    """Return the address of a rule's page, or the command that shows the page if it has no address."""
     runbooks = Runbooks(settings.dashboard_url, settings.docs_url)
     return runbooks.rule(page, settings.language) or command_for(page)
 
@@ -133,7 +133,7 @@ def opening_keys(incident: Incident) -> tuple[str, str]:
 def escalated_key(key: str) -> str:
     """Return the key that records an escalation.
 
-    A chat receives an escalation if no user acknowledges the incident.
+    A chat receives an escalation if no user acknowledges the incident in time.
     """
     return f"{key}/escalated"
 
@@ -142,7 +142,7 @@ _PLANNED = "/planned"
 
 
 def planned_key(key: str) -> str:
-    """Return the key of a message planned for later, which another process may deliver first."""
+    """Return the key of a message planned for later. Another process may deliver the message first."""
     return f"{key}{_PLANNED}"
 
 

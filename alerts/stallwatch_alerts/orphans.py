@@ -1,4 +1,4 @@
-"""Report and resolve the incidents of agents that died. The next agent on this host does this."""
+"""Report and resolve the incidents of agents that died, when the next agent starts on the host."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
     """Report incidents whose messages may be missing, because their agents were killed.
 
     An agent records an incident shortly before it stores the message. Therefore, `notify` receives the
-    incidents that changed shortly before an agent died, and the incidents that it left open. No message is
-    sent twice, because the database records past notifications. Return the folders of these runs, to pass to
-    `mark_reported` after everything is stored.
+    incidents that changed shortly before an agent died, and the incidents that the agent left open. No
+    message is sent twice, because the database records past notifications. Return the folders of these runs
+    with their agents. The caller passes them to `mark_reported` after everything is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []
     for folder, info in _left_behind(home, now):
@@ -47,7 +47,10 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs whose agent has ended; a multi-host run only if all of its agents have ended."""
+    """Return the runs whose agent has ended.
+
+    A multi-host run is included only if all of its agents have ended.
+    """
     kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
@@ -59,19 +62,19 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each incident in this folder that combines the incidents of all hosts."""
+    """Return the last state of each incident in the folder's journal of incidents merged from all hosts."""
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
     """Resolve the incidents that agents left open when they died.
 
-    `notify` receives each resolved incident, and the end is recorded in the folders of the runs. The
-    incidents end at the time of their agent's last report. The outcome of these runs is unknown, because the
-    agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that stay
-    open after a run's end, are unchanged. `notify` can receive an incident twice if this process is killed or
-    if another agent runs this code at the same time. The database of past notifications prevents a second
-    message.
+    `notify` receives each resolved incident, and the end is recorded in the folder of the incident's run. An
+    incident ends at the time of the last report of its agent. The outcome of these runs is unknown, because
+    the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that
+    stay open after a run's end, are unchanged. `notify` can receive an incident twice if this process is
+    killed, or if another agent resolves the same incidents at the same time. The database of past
+    notifications prevents a second message.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
@@ -83,7 +86,12 @@ def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) ->
 def _resolved(home: Path, key: str) -> set[str]:
     """Return the ids of a multi-host run's incidents that any of its agents recorded as resolved."""
     folders = [folder for folder, info in kept_runs(home) if info.key == key]
-    return {one.id for folder in folders for one in _of_all_hosts(folder) if one.status == "resolved"}
+    return {
+        incident.id
+        for folder in folders
+        for incident in _of_all_hosts(folder)
+        if incident.status == "resolved"
+    }
 
 
 def _close(
@@ -113,5 +121,5 @@ def _close(
                 notify(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(orphan) + b"\n" for orphan in left))
     except OSError:
-        return []  # an agent that can write the journal reports the incidents later
+        return []  # an agent that can write to the journal reports the incidents later
     return closed

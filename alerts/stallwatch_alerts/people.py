@@ -17,7 +17,10 @@ _KEPT_SECONDS = 30 * 86400.0
 
 @dataclass(frozen=True)
 class Silence:
-    """A period without notifications of matching incidents. "" matches everything; * and ? are wildcards."""
+    """A period without notifications of matching incidents. In patterns, * and ? are wildcards.
+
+    An empty pattern matches everything.
+    """
 
     starts_at: float
     ends_at: float
@@ -40,8 +43,8 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        A stall also matches by the first rule of its incident: the user silenced the stall, even if its
-        diagnosis has changed since. The end of a run is a separate incident.
+        A stall also matches by the first rule of its incident, because the user silenced the stall, not the
+        diagnosis, which may have changed since. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
@@ -55,7 +58,7 @@ class OperatorActions:
         migrate(engine)
 
     def silence(self, silence: Silence) -> int:
-        """Store the silence; return its number."""
+        """Store the silence; return the number of the new silence."""
         values = {name: getattr(silence, name) for name in SILENCES.c.keys() if name != "id"}  # noqa: SIM118
         with writing(self._engine) as connection:
             connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < silence.starts_at - _KEPT_SECONDS))
@@ -63,7 +66,7 @@ class OperatorActions:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End the silence with this number now; return False if there is none, or if it is over."""
+        """End the silence with this number now; return False if no such silence exists or if it is over."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0

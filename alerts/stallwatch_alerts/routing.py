@@ -1,8 +1,8 @@
 """Route incidents: choose the chats to notify, the time, and the chats for escalations.
 
-Routes are checked in order until one matches that does not set `go_on`. If no route matches, the chats of
-``[alerts] urls`` are notified. A mistake in a route must not suppress notifications: every incident that a
-broken route might match is sent to every chat.
+Routes are checked in order, up to the first matching route that does not set `go_on`. If no route matches,
+the chats of ``[alerts] urls`` are notified. A mistake in a route must not suppress notifications. Therefore,
+every incident that a broken route might match is sent to every chat.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class QuietHours(msgspec.Struct, frozen=True):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
             ends_on = begins.date() + timedelta(days=self.end <= self.begin)
             ends = datetime.combine(ends_on, self.end, self.zone)
-            # Times of one zone are compared by the clock, which shows an hour twice when summer time ends.
+            # Python compares times of the same time zone by their clock readings. An hour occurs twice when
+            # summer time ends, so the Unix times are compared, too.
             if begins <= here < ends and now < ends.timestamp():
                 return ends.timestamp()
         return 0.0
@@ -50,10 +51,12 @@ class Route(msgspec.Struct, frozen=True):
     rules: tuple[str, ...] = ()  #: rule ids; can contain the wildcards * and ?
     urls: tuple[str, ...] | None = None  #: chats instead of [alerts] urls; the URLs are secrets
     quiet: QuietHours | None = None
-    escalate_after: float = 0.0  #: seconds without an acknowledgement until the escalation; 0: never
+    #: seconds without an acknowledgement until the escalation; 0 disables escalations
+    escalate_after: float = 0.0
     escalate_urls: tuple[str, ...] = ()  #: chats for escalations; the URLs are secrets
     go_on: bool = False
-    broken: bool = False  #: True if a part is unreadable: the other conditions apply, every chat is notified
+    #: True if a part is unreadable; the other conditions apply, and every chat is notified
+    broken: bool = False
 
     def __repr__(self) -> str:
         return f"Route({', '.join((*self.runs, *self.severities, *self.families, *self.rules))})"

@@ -23,7 +23,7 @@ class AlertSettings:
     keep_days: int = 90  #: days after which resolved incidents and messages are deleted
     dashboard_url: str = ""  #: for links to the pages of runs and rules
     docs_url: str = ""  #: address of the documentation site, for links to rules if there is no dashboard
-    deadman_url: str = ""  #: pinged while monitoring works; a secret
+    deadman_url: str = ""  #: address of a dead-man's switch, which is pinged while monitoring works; a secret
     deadman_seconds: float = 60.0  #: interval of the pings
 
     @property
@@ -40,9 +40,10 @@ class RelaySettings:
     """Settings of ``stallwatch relay``: its address, its clients, its chats and its health checks."""
 
     host: str = "127.0.0.1"
-    port: int = 19401  #: 0 lets the system choose
+    port: int = 19401  #: the TCP port; 0 lets the system choose a port
     token: str = field(default="", repr=False)  #: if set, Alertmanager must send it as a bearer token
-    #: The relay counts as blind after this many seconds without StallwatchWatchdog.
+
+    #: The relay counts as blind after this many seconds without the alert StallwatchWatchdog.
     watchdog_seconds: float = 300.0
     alerts: AlertSettings = field(default_factory=AlertSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

@@ -1,4 +1,4 @@
-"""Send incidents to chats. Each URL has its own thread, so that an unreachable chat delays nothing else."""
+"""Send incidents to chats. Each URL has its own thread, so that an unreachable chat does not delay others."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _REMEMBERED = 10_000
 class ChatSink(DeliveryQueue):
     """A delivery queue for an agent.
 
-    It receives every change of an incident, and sends a message when the incident opens and when it is
-    resolved. Calls never block and never raise. A warning whose impact depends on the next steps is held for
-    `warning_seconds`.
+    The queue receives every change of an incident. It sends a message when the incident opens and when it is
+    resolved. Calls never block and never raise an exception. A warning whose impact depends on the next steps
+    is held for `warning_seconds`.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class ChatSink(DeliveryQueue):
         warning_seconds: float = 0.0,
         **delivery: Any,
     ) -> None:
-        """Create the sink; `delivery` holds the options of a `DeliveryQueue`."""
+        """Create the sink; `delivery` contains the options of a `DeliveryQueue`."""
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
-        # The parts of open incidents that were last sent, by incident id.
+        # The parts of open incidents that their last messages show, by incident id: see `_shape`.
         self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
         # Held warnings with the time at which holding began, by incident id.
@@ -54,9 +54,9 @@ class ChatSink(DeliveryQueue):
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """Send the warnings that have been held long enough.
+        """Send the warnings that have been held for `warning_seconds`.
 
-        The agent calls this whenever it checks its run.
+        The agent calls this method whenever it checks its run.
         """
         now = time.monotonic()
         for since, incident in list(self._held.values()):
@@ -152,7 +152,7 @@ class ChatSink(DeliveryQueue):
 def _shape(incident: Incident) -> tuple[object, ...]:
     """Return the parts of an incident whose change justifies an edit of its message.
 
-    Durations and counts are not among them.
+    These parts do not include durations and counts.
     """
     known = incident.stacks is not None
     return incident.rule, incident.severity, incident.rank, known, len(incident.history)

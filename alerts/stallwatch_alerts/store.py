@@ -48,7 +48,7 @@ class IncidentStore:
     def in_file(cls, home: Path, name: str) -> IncidentStore:
         """Open a database of this name in the state folder.
 
-        If the folder or the file is missing, create it with permissions for only the folder's users.
+        If the folder or the file is missing, create it with permissions only for the users of the folder.
         """
         make_home(home)
         make_file(home / name)
@@ -64,7 +64,10 @@ class IncidentStore:
     def list(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return the stored incidents, newest first; optionally only those of one run or status."""
+        """Return the stored incidents, newest first.
+
+        `run` and `status` restrict the result to the incidents of one run or status.
+        """
         query = select(INCIDENTS.c.payload).order_by(INCIDENTS.c.opened_at.desc(), INCIDENTS.c.id)
         if run is not None:
             query = query.where(INCIDENTS.c.run == run)
@@ -97,7 +100,7 @@ class IncidentStore:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the database, to access the other tables."""
+        """The engine of the database, which gives access to the other tables."""
         return self._engine
 
     def close(self) -> None:
@@ -136,7 +139,7 @@ def _readable(payloads: Iterable[Any]) -> list[Incident]:
 
 
 def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
-    """Return the changes between two states of an incident that its history records."""
+    """Return the changes between two states of an incident, as the incident's history records them."""
     if before is None or before.opened_at != incident.opened_at:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
 
 
-_CAPACITY = 20_000  # maximum changes queued while the database is down; the run folder also has them
+# Maximum number of changes queued while the database is down; the run folder also contains the changes.
+_CAPACITY = 20_000
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
@@ -64,7 +65,7 @@ class StoreSink:
         self._worker.put(msgspec.structs.replace(incident))
 
     def note_notified(self, channel: str, keys: Sequence[str]) -> None:
-        """Queue a record that this chat was notified, so that no relay notifies it again.
+        """Queue a record that the chat was notified, so that no relay notifies the chat again.
 
         `channel` is the fingerprint of the chat.
         """

@@ -19,9 +19,9 @@ class _End:
 class Worker(Generic[Item]):
     """Passes items to `handle` one after another, in the order of arrival.
 
-    `handle` also receives an event. ``close`` sets it when its timeout expires; the handler should then
-    return soon. ``failed`` counts the handler's exceptions. ``dropped`` counts items that did not fit into
-    the queue or that ``close`` abandoned. The thread calls `begin` before the first item.
+    `handle` also receives an event. ``close`` sets the event when the timeout expires. The handler should
+    then return soon. ``failed`` counts the handler's exceptions. ``dropped`` counts items that did not fit
+    into the queue or that ``close`` abandoned. The thread calls `begin` before the first item.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items; return whether the queue was finished within `timeout` seconds."""
+        """Accept no more items; return whether all queued items were handled within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()
             try:
                 self._queue.put(_End(), timeout=max(0.0, timeout))
             except queue.Full:
-                pass  # the event below ends the thread
+                pass  # setting `_give_up` ends the thread
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._give_up.set()
         self._thread.join(0.2)

@@ -1,4 +1,6 @@
-"""`stallwatch check`: check configuration, script and versions of a run before it starts. Pure functions.
+"""`stallwatch check`: check configuration, script and versions of a run before the run starts.
+
+The package consists of pure functions.
 
 * `check_run`: runs all checks of one run
 * `diagnostic`: the result of a check; `report` prints it for people and programs

@@ -65,7 +65,8 @@ def _holds(config: DsConfig, path: str, test: Any) -> bool:
         ((name, limit),) = test.items()
         return not config.has(*path.split(".")) if name == "missing" else _TESTS[name](value, limit)
     return any(
-        type(value) is type(one) and value == one for one in (test if isinstance(test, list) else [test])
+        type(value) is type(expected) and value == expected
+        for expected in (test if isinstance(test, list) else [test])
     )
 
 

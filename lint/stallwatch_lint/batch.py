@@ -1,8 +1,9 @@
 """Check that the batch sizes of a configuration are consistent.
 
 DeepSpeed requires ``train_batch_size == train_micro_batch_size_per_gpu * gradient_accumulation_steps *
-world_size``; if only two of the sizes are set, it computes the third by integer division, and then checks the
-product (0.9.0 to 0.19.8, ``runtime/config.py``, ``_set_batch_related_parameters`` and ``_batch_assertion``).
+world_size``. If only two of the three sizes are set, DeepSpeed computes the third size by integer division.
+It then checks the product (0.9.0 to 0.19.8, ``runtime/config.py``, ``_set_batch_related_parameters`` and
+``_batch_assertion``).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ SIZES = (_TOTAL, _MICRO, _STEPS)
 
 
 def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Check whether the three batch sizes fit together, and fit the run's number of ranks.
+    """Check that the three batch sizes are consistent with each other and with the run's number of ranks.
 
     Yield a diagnostic if a size is not positive, if no number of ranks makes the sizes consistent, or if the
-    sizes require a different number of ranks. Yield nothing if ranks share a batch (tensor or sequence
-    parallelism) or if elasticity or the autotuner chooses the sizes.
+    sizes require a different number of ranks than the run has. Yield nothing if ranks share a batch (tensor
+    or sequence parallelism) or if elasticity or the autotuner chooses the sizes.
     """
     world = run.world_size
     for key in SIZES:
@@ -63,7 +64,8 @@ def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 def ranks_wanted(config: DsConfig) -> int | None:
     """Return the number of ranks for which the configured batch sizes are consistent.
 
-    Return ``None`` if a size is missing, if ranks share batches, or if no number of ranks fits.
+    Return ``None`` if a size is missing, if ranks share batches, or if no number of ranks makes the sizes
+    consistent.
     """
     total, micro, steps = (_whole(config, key) for key in SIZES)
     if not total or not micro or not steps or _shares_batches(config) or total % (micro * steps):

@@ -74,7 +74,7 @@ def check_run(
     versions_source: str | None = None,
     signatures: Signatures | None = None,
 ) -> list[Diagnostic]:
-    """Return the diagnostics of a run before it starts, the most severe first.
+    """Return the diagnostics of a run before the run starts, the most severe first.
 
     Args:
       config: the DeepSpeed configuration; ``None`` if the run has none.
@@ -88,7 +88,9 @@ def check_run(
     run = Run(config, scripts, versions or {}, ranks, signatures)
     found = list(check_versions(run, versions_source))
     if config is not None:
-        found += [one for check in _CONFIG_CHECKS for one in check(config, run)]
+        found += [diagnostic for check in _CONFIG_CHECKS for diagnostic in check(config, run)]
         run = replace(run, config=config.with_valid_stage)
-    found += [one for script in scripts for check in _SCRIPT_CHECKS for one in check(script, run)]
+    found += [
+        diagnostic for script in scripts for check in _SCRIPT_CHECKS for diagnostic in check(script, run)
+    ]
     return ordered(found)

@@ -1,7 +1,7 @@
 """Find arguments that transformers and TRL reject, and ``compute_loss`` methods that a Trainer cannot call.
 
-The argument ``num_items_in_batch`` was found in the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
-``training_step``).
+In transformers 4.46.0 to 5.23.0, ``training_step`` (``trainer.py``) passes the argument
+``num_items_in_batch`` to ``compute_loss``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _STEPS = ("compute_loss", "training_step")
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find keyword arguments that the classes of transformers and TRL do not accept.
 
-    The arguments are compared with the source of the called classes or, if it cannot be read, with a table.
+    The arguments are compared with the source of the called classes. If the source cannot be read, the
+    arguments are compared with a table of changed arguments.
     """
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
@@ -36,28 +37,30 @@ def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
         if full is None or taken is None:
             yield from _not_in_table(script, call, run)
         else:
-            others = [one for one in script.calls if classes[id(one.node)] == full and one is not call]
+            others = [
+                other for other in script.calls if classes[id(other.node)] == full and other is not call
+            ]
             yield from _not_taken(script, call, full, taken, others, run)
 
 
 def _not_taken(
     script: Script, call: Call, full: str, taken: frozenset[str], others: list[Call], run: Run
 ) -> Iterator[Diagnostic]:
-    """Yield the keyword arguments of a call that the installed class does not accept.
+    """Yield diagnostics for the keyword arguments of a call that the installed class does not accept.
 
     Skip a call that may run only with another release of the package. This is the case if the call depends on
-    a test of the release or on an exception that another release raises, or if the script also has a call of
-    the same class (`others`) that the installed release accepts.
+    a check of the release or on an exception that another release raises. It is also the case if the script
+    has another call of the same class (in `others`) that the installed release accepts.
     """
-    unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
+    unknown = [keyword for keyword in call.node.keywords if keyword.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "by-version"
     if reached == "by-version":
         return
-    beside = {one.arg for other in others for one in other.node.keywords}
+    beside = {keyword.arg for other in others for keyword in other.node.keywords}
     package = full.partition(".")[0]
     for keyword in unknown:
         name = keyword.arg or ""
-        if {one.new for one in TRAINERS.changed if one.old == name and one.new} & beside:
+        if {change.new for change in TRAINERS.changed if change.old == name and change.new} & beside:
             continue  # the script passes both names, one of which is for older releases
         yield diagnostic(
             "trainer-argument-unknown",
@@ -112,10 +115,10 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     if transformers is None or transformers < Version("4.46.0") or _replaced(script):
         return
     losses = [
-        (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
+        (node, loss) for node in script.classes if (loss := _methods(node).get("compute_loss")) is not None
     ]
     if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
-        return  # the script defines both signatures, one of which is for older releases
+        return  # the script defines both signatures, and the other signature is for older releases
     for node, loss in losses:
         reached = conditions_of(script.tree).of(loss)
         if reached == "by-version" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
@@ -125,20 +128,20 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+    return {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
 
 
 def _takes(loss: ast.FunctionDef) -> bool:
-    named = {one.arg for one in [*loss.args.args, *loss.args.kwonlyargs]}
+    named = {argument.arg for argument in [*loss.args.args, *loss.args.kwonlyargs]}
     return loss.args.kwarg is not None or "num_items_in_batch" in named
 
 
 def _replaced(script: Script) -> bool:
     """Return whether the script may change the arguments that ``compute_loss`` receives.
 
-    It may if it defines or assigns ``training_step``, or assigns ``compute_loss``.
+    This is the case if the script defines or assigns ``training_step``, or assigns ``compute_loss``.
     """
-    if any("training_step" in _methods(one) for one in script.classes):
+    if any("training_step" in _methods(node) for node in script.classes):
         return True
     stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))
     return any(isinstance(node.ctx, ast.Store) and last_name(node) in _STEPS for node in stored)
@@ -147,26 +150,28 @@ def _replaced(script: Script) -> bool:
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
     """Return whether a class of the script is a subclass of a Trainer of transformers or TRL.
 
-    Return False if a base class before the Trainer is unknown, because that class can override the Trainer.
+    Return False if a base class before the Trainer is unknown, because the unknown class can override methods
+    of the Trainer.
     """
-    by_name = {one.name: one for one in script.classes}
+    by_name = {defined.name: defined for defined in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
         if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in by_name or by_name[name].bases:
-            return False  # a mixin from another file
+            return False  # the base is a mixin from another file
     return False
 
 
 def _origin(
     script: Script, name: str, seen: frozenset[str] = frozenset(), *, inherited: bool = True
 ) -> str | None:
-    """Return the class of transformers or TRL to which a name refers, such as ``trl.SFTTrainer``.
+    """Return the full name of the class of transformers or TRL to which a name refers, or None.
 
-    With `inherited`, a class of the file counts only if it inherits its ``__init__``.
+    An example is ``trl.SFTTrainer``. If `inherited` is true, a class that the file defines counts only if it
+    inherits its ``__init__``.
     """
-    named = [one for one in script.classes if one.name == name]
+    named = [node for node in script.classes if node.name == name]
     if named:
         defined = named[0]
         if len(named) > 1 or name in seen or (inherited and not _inherits(defined)) or not defined.bases:
@@ -180,7 +185,7 @@ def _origin(
 
 
 def _inherits(node: ast.ClassDef) -> bool:
-    """Return whether the first base class of a class creates its instances, from the same arguments."""
+    """Return whether a class inherits its constructor, with the same arguments, from its first base class."""
     return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 

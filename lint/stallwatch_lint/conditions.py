@@ -1,4 +1,4 @@
-"""Determine which lines of a script run in every run, and which depend on a condition."""
+"""Determine which lines of a script run in every run, and which lines depend on a condition."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal
 from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
-#: How often runs reach a node: ``always``; ``sometimes``, below a condition; ``by-version``, below a
-#: condition on the installed packages.
+#: How often runs reach a node. ``always``: in every run. ``sometimes``: depending on a condition.
+#: ``by-version``: depending on a condition about the installed packages.
 Reached = Literal["always", "sometimes", "by-version"]
 _VERSION_CHECK = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _INSTALLATION_ERRORS = {
@@ -19,7 +19,7 @@ _INSTALLATION_ERRORS = {
     "ImportError",
     "ModuleNotFoundError",
     "AttributeError",
-}  # exceptions that another release raises
+}  # exceptions that other releases of a package can cause
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
@@ -32,7 +32,8 @@ class Conditions:
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self._above = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
-        self._flags = {  # names such as NEW in NEW = version.parse(trl.__version__) >= …
+        # Variables with the result of a version check, such as `NEW = version.parse(trl.__version__) >= …`.
+        self._flags = {
             dotted(target)
             for node in nodes
             if isinstance(node, ast.Assign) and _VERSION_CHECK.search(ast.unparse(node.value))
@@ -62,7 +63,7 @@ class Conditions:
             node = above
 
     def _tested(self, test: ast.expr) -> Iterator[Reached]:
-        names = {dotted(one) for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))}
+        names = {dotted(node) for node in ast.walk(test) if isinstance(node, (ast.Name, ast.Attribute))}
         if "__name__" not in names:
             yield (
                 "by-version"
@@ -89,7 +90,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 
 def _checks_installation(handler: ast.ExceptHandler) -> bool:
     caught = ast.walk(handler.type) if handler.type is not None else ()
-    return any(isinstance(one, ast.Name) and one.id in _INSTALLATION_ERRORS for one in caught)
+    return any(isinstance(node, ast.Name) and node.id in _INSTALLATION_ERRORS for node in caught)
 
 
 def _catches(item: ast.withitem) -> bool:

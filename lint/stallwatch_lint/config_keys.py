@@ -24,7 +24,8 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-#: minimum similarity (difflib) of a misspelled key to a known key; ``train_micro_batch_size`` exceeds it
+#: Minimum similarity (difflib) of a misspelled key to a known key. ``train_micro_batch_size`` is similar
+#: enough.
 _ALIKE = 0.84
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
@@ -69,9 +70,9 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield diagnostics for keys that the installed DeepSpeed does not know.
 
-    If its version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a key that only
-    newer releases accept deserves a hint. A release newer than those that were read may accept keys that are
-    unknown here.
+    If the installed version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a key
+    that only some releases accept causes a hint. A release that is newer than the last known release may
+    accept keys that this check does not know.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -103,7 +104,7 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Yield top-level keys that DeepSpeed ignores: misspelled keys, and keys of ``zero_optimization``.
+    """Yield top-level keys that DeepSpeed ignores: misspelled keys and keys of ``zero_optimization``.
 
     DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
     ``_initialize_params``). Users keep notes and their own settings at the top level, so a key is reported
@@ -123,8 +124,8 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield values that DeepSpeed's models reject, and strings that DeepSpeed uses in calculations.
 
-    Fractions and nonexistent stages are reported by other checks (``facts/assertions.yaml``). Up to 0.17.0
-    ``fp16`` and ``bf16`` were read without validation.
+    Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed up to 0.17.0
+    read ``fp16`` and ``bf16`` without validation.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):
@@ -156,9 +157,11 @@ def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Find ``"stage": "3"`` in runs through accelerate: DeepSpeed reads 3, but the other libraries ignore it.
+    """Find ``"stage": "3"`` in runs that use accelerate.
 
-    accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 calls in
+    DeepSpeed reads this string as 3, but the other libraries do not recognize it.
+
+    Sources: accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 calls in
     ``integrations/deepspeed.py``) and ``accelerator.py`` (``get_state_dict``).
     """
     value = config.get(_ZERO, "stage")
@@ -169,7 +172,7 @@ def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Message | None:
-    """Return the message that suggests the nearest known key; ``None`` if no key is similar enough."""
+    """Return a message that suggests the most similar known key; ``None`` if no key is similar enough."""
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=cutoff)
     return message("lint.did-you-mean", near=near[0]) if near else None
 
@@ -177,8 +180,8 @@ def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Messag
 def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path, Any, Section]]:
     """Yield the entries of the objects that this release validates, each with its path, value and section.
 
-    Skip the value ``auto``, which DeepSpeed drops before validation (``runtime/config_utils.py``,
-    ``DeepSpeedConfigModel``).
+    Skip entries with the value ``auto``, which DeepSpeed removes before validation
+    (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).
     """
     for name, section in KNOWN.sections.items():
         if deepspeed is None or deepspeed >= Version(section.since):
@@ -191,14 +194,14 @@ def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path
 def _put_aside(key: str, name: str) -> bool:
     """Return whether a key looks like a disabled form of the name (``_optimizer``, ``optimizer_old``).
 
-    Users rename a key in this way to disable it, because JSON has no comments.
+    Because JSON has no comments, users rename a key in this way to disable it.
     """
     before, _, behind = key.partition(name) if name else ("x", "", "")
     return name in key and not (before + behind).isalnum()
 
 
 def _is_whole(value: Any) -> bool:
-    return whole(value) is not None or number(value) is not None  # fractions have their own assertion
+    return whole(value) is not None or number(value) is not None  # a separate assertion reports fractions
 
 
 def _is_number(value: Any) -> bool:

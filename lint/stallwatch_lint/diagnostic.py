@@ -1,6 +1,6 @@
 """Build the result of a check.
 
-Its severity and rule page are in `facts/checks.yaml`, and its texts in the locale.
+The severity and the rule page of a diagnostic are in `facts/checks.yaml`, and its texts are in the locale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import msgspec
 from stallwatch_lint.facts import facts
 from stallwatch_rules.messages import Message, message
 
-#: ``fails``: certain to fail; ``likely``: fails in the usual case; ``advice``: useful to know.
+#: ``fails``: the run is certain to fail; ``likely``: the run fails in the usual case; ``advice``: a useful
+#: fact.
 Severity = Literal["fails", "likely", "advice"]
 Place = tuple[str | None, int | None]  #: a file, and a line number in the file, counted from 1
 _ORDER: dict[Severity, int] = {"fails": 0, "likely": 1, "advice": 2}
@@ -68,6 +69,8 @@ def diagnostic(
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the diagnostics without duplicates, sorted by severity (most severe first), then by place."""
-    unique = {msgspec.json.encode(one): one for one in diagnostics}
-    return sorted(unique.values(), key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))
+    """Return the diagnostics without duplicates, sorted by severity (most severe first) and place."""
+    unique = {msgspec.json.encode(found): found for found in diagnostics}
+    return sorted(
+        unique.values(), key=lambda found: (_ORDER[found.severity], found.file or "", found.line or 0)
+    )

@@ -13,22 +13,23 @@ Path = tuple[str, ...]  #: the keys from the top, such as ``("zero_optimization"
 _LARGEST = 1e300
 _LAST_STAGE = 3  # ``ZeroStageEnum.max_stage`` of DeepSpeed 0.19.8, ``runtime/zero/config.py``
 _WHOLE_TEXT = lazy(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
-AUTO = "auto"  #: a value that transformers or accelerate replaces, but DeepSpeed does not
+AUTO = "auto"  #: a value that transformers or accelerate replaces; DeepSpeed itself does not replace it
 
 
 @dataclass(frozen=True)
 class DsConfig:
     """The values of one configuration file, with the line numbers of its keys.
 
-    ``lines`` maps keys to their line numbers, counted from 1. It lacks keys that are not from the file
-    itself. ``world_size`` is the number of ranks that the file specifies (accelerate's ``num_processes``).
+    ``lines`` maps keys to their line numbers, counted from 1. It does not contain keys that are not in the
+    file. ``world_size`` is the number of ranks that the file specifies (accelerate's ``num_processes``).
     """
 
     values: Mapping[str, Any]
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    accelerate: bool = False  #: True if built from accelerate's settings in the way accelerate does
+    #: True if built from accelerate's own settings in the same way as accelerate builds it
+    accelerate: bool = False
 
     def get(self, *path: str) -> Any:
         """Return the value at this path; ``None`` if it is missing."""
@@ -62,7 +63,7 @@ class DsConfig:
     def stage(self) -> int | None:
         """ZeRO stage of the configuration.
 
-        It is 0 if no stage is set, and ``None`` if the stage cannot be determined.
+        The stage is 0 if none is set, and ``None`` if it cannot be determined.
 
         A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
@@ -78,8 +79,8 @@ class DsConfig:
     def with_valid_stage(self) -> DsConfig:
         """The configuration with stage 3 in place of a stage above 3.
 
-        A stage above 3 has its own diagnostic. With this replacement, conflicts with ZeRO-3 are reported in
-        the same check, not only after the user has fixed the stage.
+        A separate diagnostic reports a stage above 3. Because of this replacement, conflicts with ZeRO-3 are
+        also reported immediately, not only after the user has fixed the stage.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self
@@ -111,7 +112,7 @@ def whole(value: Any) -> int | None:
 def has_auto(value: Any) -> bool:
     """Return whether any part of a value is ``auto``, which transformers or accelerate must replace."""
     if isinstance(value, Mapping):
-        return any(has_auto(one) for one in value.values())
+        return any(has_auto(element) for element in value.values())
     if isinstance(value, list):
-        return any(has_auto(one) for one in value)
+        return any(has_auto(element) for element in value)
     return bool(value == AUTO)

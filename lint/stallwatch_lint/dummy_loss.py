@@ -19,15 +19,15 @@ _PERSISTENT = 1e5  #: the default of ``stage3_param_persistence_threshold``
 
 
 def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
+    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or in a loop.
 
     Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
-    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: it is
-    assigned to a variable that is named for a loss, it is assigned to a variable on which ``backward`` is
-    called, or it is multiplied by zero, which has no other use. The same sum for a log line is also wrong
-    under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can be those of the running
-    module, which are present, so the severity is only "likely". As tested, DeepSpeed 0.15.3 and 0.19.8 fail
-    in the first backward pass.
+    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: the term
+    is assigned to a variable that is named for a loss, it is assigned to a variable on which ``backward`` is
+    called, or it is multiplied by zero, which has no other purpose. The same sum for a log line is also wrong
+    under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can belong to the running module
+    and are then present, so the severity is only "likely". According to tests, DeepSpeed 0.15.3 and 0.19.8
+    fail in the first backward pass.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -42,23 +42,23 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         pulled = [expression for node in nodes for expression in _pulled_expressions(node)]
         losses = {expression.id for expression in pulled if isinstance(expression, ast.Name)}
         seen: set[int] = set()
-        added = [one for node in nodes for one in _looped(node)]
+        added = [pair for node in nodes for pair in _looped(node)]
         looped = {id(statement) for name, statement in added if _is_loss(name, losses)}
         terms = {name for name, _ in added if not _is_loss(name, losses)}
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
         owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
         forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
-        # In a `forward`, `self.parameters()` belong to the running module, so they can be present.
+        # In a `forward`, `self.parameters()` belong to the running module, so the parameters can be present.
         of_running_module = forward and any(dotted(owner) == "self" for owner in owners)
         # Some parameters of a whole model are large enough to be partitioned.
-        whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
+        whole = any(last_name(owner) in ("model", "engine") or models.is_model(owner) for owner in owners)
         sure = not of_running_module and (whole or not persistent)
         for node in nodes:
             matched = (
                 id(node) in looped
                 or _adds_to_loss(node, terms, makers, losses)
                 or _zeroed(node, terms, makers)
-                or any(_sums_parameters(one, makers) for one in _pulled_expressions(node))
+                or any(_sums_parameters(expression, makers) for expression in _pulled_expressions(node))
             )
             line = getattr(node, "lineno", 1)
             if matched and line not in seen:
@@ -78,11 +78,15 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield functions that return a sum over ungathered parameters; a method is named ``self.name``."""
-    methods = {id(one) for node in script.classes for one in node.body}
+    """Yield functions that return a sum over ungathered parameters. The name of a method is ``self.name``."""
+    methods = {id(statement) for node in script.classes for statement in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
-        returned = [one.value for one in inner if isinstance(one, ast.Return) and one.value is not None]
+        returned = [
+            statement.value
+            for statement in inner
+            if isinstance(statement, ast.Return) and statement.value is not None
+        ]
         if any(map(_sums_parameters, returned)) and not any(map(_gathers, inner)):
             yield f"self.{function.name}" if id(function) in methods else function.name
 
@@ -109,7 +113,7 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the name of each sum that a loop over parameters builds up, and the statement that adds to it."""
+    """Yield the name of each sum that a loop over parameters builds, and the statement that adds to it."""
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -117,7 +121,7 @@ def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
             target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
             if target not in map(dotted, parts):
-                continue  # a new number for each parameter, not a sum
+                continue  # the variable has a new value for each parameter, and is not a sum
         else:
             continue
         if any(_reduces(part, loop) for part in parts):
@@ -136,7 +140,7 @@ def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses
     if _sums_parameters(node.value, makers):
         return True
     # `loss = loss + 0 * extra` counts, but `loss = model(extra).loss` is not arithmetic.
-    return any(isinstance(one, ast.Name) and one.id in terms for one in _arithmetic(node.value))
+    return any(isinstance(part, ast.Name) and part.id in terms for part in _arithmetic(node.value))
 
 
 def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
@@ -153,7 +157,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
     Such a sum is ``sum(p.sum() for p in x.parameters())``, or a call of one of the functions in `makers`.
     """
     for part in _arithmetic(expression):
-        while (  # for example, torch.stack([…]).sum()
+        while (  # skips reductions such as torch.stack([…]).sum()
             isinstance(part, ast.Call)
             and isinstance(part.func, ast.Attribute)
             and part.func.attr in CALLS.reductions

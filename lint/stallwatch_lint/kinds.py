@@ -1,4 +1,4 @@
-"""Find the names in a script that refer to a Trainer or an Accelerator, by constructor or by name."""
+"""Find the expressions in a script that refer to a Trainer or an Accelerator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from stallwatch_lint.script import Function, Script, dotted, last_name
 
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
 _LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer does not have ``save_model``
-_BARE = ("object", "ABC", "Protocol", "Module")  #: bases that do not make a class a trainer
-_ROUNDS = 3  #: number of passes over the script, for functions that use objects built by other functions
+
+#: base classes without a Trainer, so that a class with only these bases is not a Trainer
+_BARE = ("object", "ABC", "Protocol", "Module")
+#: number of passes over the script, because functions can use objects that other functions return
+_ROUNDS = 3
 
 
 class Kinds:
@@ -27,7 +30,8 @@ class Kinds:
         self.names = Names(script.tree)
         self._classes = {node.name: node for node in script.classes}
         self._functions = {node.name: node for node in script.functions}
-        self._made: dict[str, Kind] = {}  # kinds of the returned objects, by function of the file
+        # Kind of the object that each function of the file returns, by the function's name.
+        self._made: dict[str, Kind] = {}
         assigned = [
             node for node in script.nodes if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
         ]
@@ -58,7 +62,7 @@ class Kinds:
     def is_accelerator(self, node: ast.expr) -> bool:
         """Return whether the object is an Accelerator.
 
-        If the script does not show how the object is created, its name decides.
+        If the script does not show how the object is created, the name of the object determines the result.
         """
         return (self._known(node) or last_name(node).lower()) == "accelerator"
 
@@ -96,7 +100,7 @@ class Kinds:
                 self._made[function.name] = kind
 
     def _passes(self, call: ast.Call) -> None:
-        """Give the parameters of the script's own function the kinds of the arguments in this call."""
+        """Assign the kinds of the arguments in this call to the parameters of the called function."""
         function = self._functions[last_name(call.func)]
         taken = _parameters(function)
         if isinstance(call.func, ast.Attribute) and taken and taken[0].arg in ("self", "cls"):
@@ -119,7 +123,7 @@ class Kinds:
         return "accelerator" if last == "Accelerator" else ""
 
     def _of_defined(self, node: ast.ClassDef, depth: int = 0) -> Kind:
-        """Return the kind of a class that the script defines, according to its base classes."""
+        """Return the kind of a class that the script defines, as determined by its base classes."""
         kinds: list[Kind] = []
         for base in node.bases:
             inner = self._classes.get(dotted(base))
@@ -129,7 +133,7 @@ class Kinds:
                 kinds.append("other")
             elif inner is None:
                 kinds.append(self._of_class(base))
-        known = next((one for one in kinds if one not in ("other", "")), None)
+        known = next((kind for kind in kinds if kind not in ("other", "")), None)
         return known or ("other" if all(kinds) else "")
 
 

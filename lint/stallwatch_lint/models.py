@@ -18,7 +18,7 @@ from stallwatch_rules.text.lazy import lazy
 def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``deepspeed.initialize`` without a model, and ``auto`` values that no library replaces.
 
-    DeepSpeed asserts the model in ``deepspeed/__init__.py`` (0.9.0 to 0.19.8).
+    In ``deepspeed/__init__.py`` (0.9.0 to 0.19.8), DeepSpeed asserts that there is a model.
     """
     for call in script.initializations():
         model = call.argument("model", 1)
@@ -35,9 +35,9 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
-    ``save_model`` of the PPO trainers replaces the engine by the bare policy. Read in trl 0.11.4 to 0.16.1
-    (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py`` and ``rloo_trainer.py``);
-    reproduced with 0.11.4 and 0.12.2.
+    ``save_model`` of the PPO trainers replaces the engine by the bare policy. Sources: trl 0.11.4 to 0.16.1
+    (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py`` and ``rloo_trainer.py``). The
+    failures were reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -47,8 +47,8 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
         none = reference is None or is_constant(reference, None)
         adapts = peft is not None and not is_constant(peft, None)
         if run.fits("trl", "<0.13") and none and adapts and not call.open:
-            made = script.makers(peft)  # a constructed object is certainly not ``None``
-            sure = made and all(one.last.endswith("Config") for one in made)
+            made = script.makers(peft)  # an object that the script constructs is certainly not ``None``
+            sure = made and all(maker.last.endswith("Config") for maker in made)
             severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
     if run.stage == 3 and run.fits("trl", ">=0.11,<0.16"):
@@ -72,13 +72,13 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are trained in evaluation mode, because ``eval()`` is called but never ``train()``.
+    """Find models that are trained in evaluation mode: the script calls ``eval()`` but never ``train()``.
 
-    The call must come before a backward pass in the same function. The model must belong to an engine, and
-    the script must call the ``backward`` method of this engine, because reference models, teachers and reward
-    models correctly stay in evaluation mode. Up to 0.15.3, ZeRO-3 asserts in the backward pass that each
-    module is in training mode (``runtime/zero/parameter_offload.py``). Since 0.15.4 it does not check this,
-    and dropout stays off.
+    The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
+    engine, and the script must call the ``backward`` method of this engine, because reference models,
+    teachers and reward models correctly stay in evaluation mode. Up to DeepSpeed 0.15.3, ZeRO-3 asserts in
+    the backward pass that each module is in training mode (``runtime/zero/parameter_offload.py``). Since
+    0.15.4, DeepSpeed does not check the mode, and dropout stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}
@@ -105,16 +105,16 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
                 )
 
 
-#: Names of mixture-of-experts models and classes. Since 0.18.0 DeepSpeed treats the blocks of the first group
-#: as units (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE,
-#: Qwen3-MoE)
+#: Names of mixture-of-experts models and classes. Since 0.18.0, DeepSpeed treats the blocks of the first
+#: group as units (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral,
+#: Qwen2-MoE and Qwen3-MoE).
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}
 
 
 def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a hint if a script names a mixture-of-experts model whose experts ZeRO-3 does not group."""
+    """Yield a hint about a mixture-of-experts model whose blocks ZeRO-3 does not treat as units."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
     if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):

@@ -1,6 +1,6 @@
-"""Track what the names in a script refer to, until another value is assigned to them.
+"""Track what each name in a script refers to, until another value is assigned to the name.
 
-This is done line by line, and separately for each function.
+Names are tracked line by line, and separately for each function.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from stallwatch_lint.script import Function, bound_by, dotted, scopes
 
 _Place = tuple[int, str]  # the id of a scope or class, and a name
+
 # Nodes that bind names, in addition to assignments.
 _BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Binding = ast.expr | ast.alias | Function | ast.ClassDef
@@ -22,34 +23,35 @@ _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 class Names:
     """The meanings of the names in a script, and the lines at which each meaning begins and ends.
 
-    A later line replaces the meaning from an earlier line. Control flow is ignored, with one exception: an
-    assignment in one branch of an ``if`` does not affect the other branch. A parameter has a meaning only if
-    a caller assigns one. An attribute such as ``self.model`` has one meaning in its whole class.
+    A meaning from a later line replaces the meaning from an earlier line. Control flow is ignored, with one
+    exception: an assignment in one branch of an ``if`` does not affect the other branch. A parameter has a
+    meaning only if `give_parameter` assigns one. An attribute such as ``self.model`` has the same meaning in
+    its entire class.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
-        # name → the line at which a meaning starts, the meaning, and the node that assigns it
+        # by place: the line at which a meaning begins, the meaning, and the node that assigns the meaning
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
         for name, node in stored:
             end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Record what a name means after this statement; ignore a target that is not a name."""
+        """Record the meaning of a name after this statement; ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
         events = self._events[self._place(target, name)]
         first, last = by.lineno, by.end_lineno or by.lineno
-        events[:] = [one for one in events if not first <= one[0] <= last]
+        events[:] = [event for event in events if not first <= event[0] <= last]
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
-        """Record what a parameter means, from the start of its function."""
+        """Record the meaning of a parameter from the start of its function."""
         events = self._events[(id(function), name)]
-        events[:] = [one for one in events if one[2] is not function]
+        events[:] = [event for event in events if event[2] is not function]
         events.append((function.lineno, meaning, function))
 
     def class_of(self, node: ast.expr) -> ast.ClassDef | None:
@@ -57,9 +59,9 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return what a name means where it is used; empty if unknown.
+        """Return the meaning of a name at the place of the node; empty if unknown.
 
-        If `among` is set, ignore all other meanings.
+        If `among` is not empty, meanings outside of `among` count as unknown.
         """
         name = dotted(node)
         if "?" in name:
@@ -69,7 +71,7 @@ class Names:
             for line, meaning, by in self._events.get(self._place(node, name), ())
             if line < node.lineno
         ]
-        for _, meaning, by in sorted(known, key=lambda one: one[0], reverse=True):
+        for _, meaning, by in sorted(known, key=lambda event: event[0], reverse=True):
             if meaning and self._apart(by, node):
                 continue
             if meaning:
@@ -94,7 +96,7 @@ class Names:
 
 
 class _Structure(NamedTuple):
-    """The scopes, classes and branches of a syntax tree, each found by the ``id`` of a node."""
+    """The scopes, classes and branches of a syntax tree, by the ``id`` of a node."""
 
     scope: dict[int, ast.AST]
     bound: dict[int, set[str]]  #: plain names bound in each scope
@@ -105,10 +107,12 @@ class _Structure(NamedTuple):
 
 @lru_cache(maxsize=4)
 def _structure(tree: ast.Module) -> _Structure:
-    """Return the structure of a tree; it is cached for all checks of one script."""
+    """Return the structure of a tree. The result is cached for all checks of one script."""
     found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
     outer: dict[int, set[str]] = defaultdict(set)
-    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
+    methods = {
+        id(statement) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for statement in node.body
+    }
     own_names = {
         id(inner)
         for node in ast.walk(tree)
@@ -135,7 +139,7 @@ def _structure(tree: ast.Module) -> _Structure:
                         found.bound[id(scope)].add(name)
     for scope_id, names in outer.items():
         found.bound[scope_id] -= names
-    for node in ast.walk(tree):  # Outer classes come first, so that the innermost class wins.
+    for node in ast.walk(tree):  # Outer classes come first, so that the innermost class overwrites them.
         if isinstance(node, ast.ClassDef):
             found.classes.update((id(inner), node) for inner in ast.walk(node))
         elif isinstance(node, ast.If):

@@ -1,6 +1,6 @@
-"""Recognize syntax of a newer Python in a script that this Python version cannot parse.
+"""Recognize syntax of a newer Python version in a script that this Python version cannot parse.
 
-The forms are from "What's New in Python" 3.11 (PEP 646, PEP 654, nested asynchronous comprehensions), 3.12
+The syntax is from "What's New in Python" 3.11 (PEP 646, PEP 654, nested asynchronous comprehensions), 3.12
 (PEP 695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).
 """
 
@@ -10,10 +10,12 @@ import re
 import sys
 
 _F_STRING = r"""\b(?:[fF][rR]?|[rR][fF])(?P<quote>["']).*\{"""
-_ASYNCHRONOUS = ""  # matches any line, because the parser reports the line where the comprehension begins
-_INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # the inside of brackets, with one nested level
-#: The release that added the form, a pattern that matches its line, and its name. Python 2's ``except E, e:``
-#: names a variable, by convention in lowercase.
+# Matches any line, because the parser reports only the line where the comprehension begins.
+_ASYNCHRONOUS = ""
+_INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # the content of brackets, with up to one nested level
+
+#: For each form of syntax: the release that added it, a pattern that matches its line, and its name. In
+#: Python 2's ``except E, e:``, the second name is a variable, which is in lowercase by convention.
 _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 11), re.compile(r"^\s*except\s*\*"), "except*"),
     ((3, 11), re.compile(rf"(?<=[\w\])])\[(?:{_INSIDE},)?\s*\*\s*[\w(]"), "x[*a]"),
@@ -26,7 +28,7 @@ _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 14), re.compile(r"""(?<!\w)(?:[tT][rR]?|[rR][tT])["']"""), 't"…"'),
     ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
 )
-#: Beginnings of the messages of parsers that are too old (3.10, 3.11), by form.
+#: Beginnings of the error messages of the parsers in 3.10 and 3.11, by form of syntax.
 _REASONS = {
     _F_STRING: ("f-string", "unterminated", "unexpected character after line"),
     _ASYNCHRONOUS: ("asynchronous comprehension outside of an asynchronous function",),
@@ -34,7 +36,7 @@ _REASONS = {
 
 
 class NewerPython(Exception):
-    """Error: the script uses syntax of a newer Python version, which the message names."""
+    """Raised if a script uses syntax of a newer Python version. The message names this version."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         this_version = ".".join(map(str, sys.version_info[:2]))
@@ -47,9 +49,9 @@ class NewerPython(Exception):
 def newer_syntax(
     text: str, line: int | None, reason: str, version: tuple[int, int] = sys.version_info[:2]
 ) -> tuple[str, str] | None:
-    """Return the form of syntax that Python `version` cannot parse, and the Python version that added it.
+    """Return the syntax that Python `version` cannot parse, and the Python version that added this syntax.
 
-    Return ``None`` if no such form explains the error. `reason` is the parser's error message.
+    Return ``None`` if no known syntax explains the error. `reason` is the parser's error message.
     """
     lines = text.splitlines()
     if line is None or not 0 < line <= len(lines):

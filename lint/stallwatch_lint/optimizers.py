@@ -1,8 +1,8 @@
-"""Check the configured optimizer and scheduler: their names, and the arguments of their constructors.
+"""Check the configured optimizer and scheduler: their names, and the arguments for their constructors.
 
-DeepSpeed builds them and passes ``params`` as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``,
-``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script itself passes an optimizer;
-the severity is therefore "likely" at most.
+If the script does not pass an optimizer, DeepSpeed constructs the optimizer and the scheduler with ``params``
+as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``, ``_configure_basic_optimizer`` and
+``_scheduler_from_config``). Because the script may pass an optimizer, the severity is at most "likely".
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Yield parameters that DeepSpeed's schedulers and Adam do not accept, and numbers in quotes."""
+    """Yield parameters that DeepSpeed's schedulers and Adam do not accept, and numbers that are in quotes."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")
     for part, name, known in (
@@ -87,12 +87,12 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
     """Return a fix that suggests the most similar known name, ignoring case; ``None`` if none is similar."""
-    written = {one.lower(): one for one in known}
+    written = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None
 
 
 def _text(value: Any) -> str | None:
-    """Return the first string in a value or a list, other than ``auto``; ``None`` if there is none."""
+    """Return the first string other than ``auto`` in a value or a list; ``None`` if it has no such string."""
     several = value if isinstance(value, list) else [value]
-    return next((one for one in several if isinstance(one, str) and one != AUTO), None)
+    return next((element for element in several if isinstance(element, str) and element != AUTO), None)

@@ -1,12 +1,13 @@
-"""Parse text into a configuration, or report the problem with the text and its line.
+"""Parse the text of a configuration, or report why and at which line the text cannot be read.
 
-DeepSpeed reads its file as Hjson (comments, trailing commas) and rejects duplicate keys (0.9.0 to 0.19.8,
-``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
-``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last value of a duplicate key.
+DeepSpeed reads its file as Hjson, which allows comments and trailing commas, and rejects duplicate keys
+(0.9.0 to 0.19.8, ``runtime/config.py``). transformers and accelerate first read the file as strict JSON
+(accelerate 1.15.0, ``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last value of a duplicate key.
 
-accelerate's own YAML is read as the DeepSpeed configuration that accelerate builds from it: accelerate turns
-an entry of ``deepspeed_config`` into an environment variable, and the variable into a value of the
-configuration (accelerate 1.15.0, ``DeepSpeedPlugin`` in ``utils/dataclasses.py``, and ``utils/launch.py``).
+accelerate's own YAML file is read as the DeepSpeed configuration that accelerate builds from the file.
+accelerate turns an entry of ``deepspeed_config`` into an environment variable, and the variable into a value
+of the configuration (accelerate 1.15.0, ``DeepSpeedPlugin`` in ``utils/dataclasses.py``, and
+``utils/launch.py``).
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from stallwatch_rules.text.foreign_json import MAX_DEPTH, require_bounded, witho
 from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: maximum number of keys with stored line numbers
-MAX_PLACED = 1 << 20  #: maximum length of a text with line numbers of keys; a longer text takes seconds
 
-#: Paths of DeepSpeed's keys, by accelerate's name.
+#: maximum length of a text whose keys get line numbers, because a longer text would take seconds
+MAX_PLACED = 1 << 20
+
+#: Paths of keys in DeepSpeed's configuration, by the corresponding name in accelerate's file.
 _TARGETS: Mapping[str, Path] = {
     "zero_stage": ("zero_optimization", "stage"),
     "gradient_accumulation_steps": ("gradient_accumulation_steps",),
@@ -95,7 +98,8 @@ def parse_json(text: str, file: str) -> Parsed:
 def strict(found: Diagnostic) -> Diagnostic:
     """Raise the severity of a diagnostic about Hjson to an error; return other diagnostics unchanged.
 
-    Use it for files that transformers or accelerate reads, because they accept only JSON.
+    This function is for files that transformers or accelerate reads, because these libraries accept only
+    JSON.
     """
     return replace(found, severity="fails") if found.check == "config-not-json" else found
 
@@ -117,7 +121,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
     settings = values.get("deepspeed_config")
     if not isinstance(settings, dict):
         if "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values:
-            # DeepSpeed's own keys, written as YAML.
+            # The file contains DeepSpeed's own keys, written as YAML.
             return Parsed(DsConfig(values, file, key_lines(text)), [])
         return Parsed(None, [])
     other = settings.get("deepspeed_config_file")
@@ -138,7 +142,7 @@ def key_lines(text: str) -> dict[Path, int]:
         return {}
     lines: dict[Path, int] = {}
     nodes: list[tuple[Path, yaml.Node | None]] = [((), root)]
-    # The list grows during the loop; an alias can refer to an enclosing node.
+    # The list grows during the loop. Its size is limited, because an alias can refer to an enclosing node.
     for path, node in nodes:
         if isinstance(node, yaml.MappingNode) and len(path) < MAX_DEPTH:
             for key, value in node.value[: MAX_KEYS - len(nodes)]:
@@ -149,13 +153,14 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Read text that is not JSON as Hjson; return its values, and a diagnostic about the text."""
+    """Parse text that is not JSON as Hjson; return its values, and a diagnostic about the text."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
         values = without_surrogates(require_bounded(hjson.loads(text, object_pairs_hook=pairs)))
-    except (ValueError, ArithmeticError, LookupError, RecursionError):  # Hjson raises these on broken tokens
+    except (ValueError, ArithmeticError, LookupError, RecursionError):
+        # These are the exceptions that hjson raises for invalid tokens.
         values = None
     if not isinstance(values, dict) or not values:
         return None, diagnostic("config-unreadable", place, reason=reason, file=file)

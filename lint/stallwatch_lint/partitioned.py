@@ -1,9 +1,9 @@
 """Find the names of DeepSpeed models in a script, and the calls on them that all ranks must make.
 
-With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks, and so does
-``generate`` (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).
-``GatheredParameters`` and accelerate's ``get_state_dict`` (1.15.0) gather weights as well. At every stage,
-the engine's ``backward`` and ``step`` reduce gradients.
+With ZeRO-3, the forward pass of every module gathers the module's weights from all ranks. ``generate`` does
+the same (deepspeed 0.19.8, ``runtime/zero/parameter_offload.py``: a hook calls ``fetch_sub_module``).
+``GatheredParameters`` and accelerate's ``get_state_dict`` (1.15.0) also gather weights. At every stage, the
+engine's ``backward`` and ``step`` reduce gradients.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from stallwatch_lint.names import Names
 from stallwatch_lint.script import Call, Script, last_name, parts
 
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
-_ENGINE, _PREPARED = "engine", "prepared"  # results of deepspeed.initialize, and of accelerate's prepare
-_MODULE, _BARE = "module", "bare"  # the module of a model, and other objects after unwrap_model
+
+# Meanings of names: a result of deepspeed.initialize, and a result of accelerate's prepare.
+_ENGINE, _PREPARED = "engine", "prepared"
+_MODULE, _BARE = "module", "bare"  # meanings: a model's module, and another object after unwrap_model
 _MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED`` and ``_MODULE``
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
 _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine
@@ -40,7 +42,7 @@ class Models:
                 meaning, targets = _ENGINE, [several[:1] for several in targets]
             else:
                 meaning = self._assigned(value)
-            for target in (one for several in targets for one in several) if meaning else ():
+            for target in (element for several in targets for element in several) if meaning else ():
                 self._names.give(target, node, meaning)
         self._inside = {
             id(inner)
@@ -51,11 +53,11 @@ class Models:
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
-        """Return whether all ranks must make this call, because it waits for all of them."""
+        """Return whether all ranks must make this call, because the call waits for all ranks."""
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
-        if not zero3 or id(node) in self._inside:  # inside this context, the gathered weights are present
+        if not zero3 or id(node) in self._inside:  # inside such a context, the gathered weights are present
             return False
         if call.last == "GatheredParameters":
             return call.argument("enabled", 3) is None
@@ -78,7 +80,7 @@ class Models:
     def is_module(self, node: ast.expr) -> bool:
         """Return whether the node is certainly a plain module (such as ``engine.module``), not an engine.
 
-        This includes every part of an object that accelerate prepared.
+        This includes every part of an object that accelerate's ``prepare`` returned.
         """
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model"
@@ -96,7 +98,7 @@ class Models:
         return False
 
     def _assigned(self, value: ast.expr) -> str:
-        """Return what a name means after this value is assigned to it."""
+        """Return the meaning of a name after this value is assigned to it."""
         model, method = self.is_model(value), _last_of(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":

@@ -1,9 +1,9 @@
-"""Find calls that all ranks must make but that the script makes on one rank only, so that the rank hangs.
+"""Find calls that all ranks must make but that the script makes on one rank only, which then hangs.
 
-Tested with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): a ``barrier`` that only rank 0 calls ends
-in a timeout. So do ``save_checkpoint`` at every ZeRO stage, and ``save_16bit_model`` at stage 3, where it
-gathers the weights. The Trainer's ``save_model`` gathers them as well, through accelerate's
-``get_state_dict`` (read in transformers 5.23.0 and accelerate 1.15.0).
+According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank 0
+calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model`` does
+so at stage 3, where it gathers the weights. The Trainer's ``save_model`` also gathers them, through
+accelerate's ``get_state_dict`` (source of transformers 5.23.0 and accelerate 1.15.0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables of a script that hold a rank or compare it, such as ``main = dist.get_rank() == 0``."""
+    """The variables of a script that contain a rank or compare it, as in ``main = get_rank() == 0``."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -45,8 +45,8 @@ class FirstRank:
             inner = self.passes(test.operand)
             return None if inner is None else not inner
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            parts = [self.passes(one) for one in test.values]
-            return next((one for one in parts if one is not None), None)
+            parts = [self.passes(value) for value in test.values]
+            return next((part for part in parts if part is not None), None)
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and self._is_rank(test.left):
             return _compared(test.ops[0], test.comparators[0])
         named = test.func if isinstance(test, ast.Call) and not test.args and not test.keywords else test
@@ -59,8 +59,8 @@ class FirstRank:
         if isinstance(node, ast.Call):
             if dotted(node.func) == "int" and len(node.args) == 1:
                 return any(
-                    isinstance(one, ast.Constant) and one.value in ("RANK", "LOCAL_RANK")
-                    for one in ast.walk(node.args[0])
+                    isinstance(inner, ast.Constant) and inner.value in ("RANK", "LOCAL_RANK")
+                    for inner in ast.walk(node.args[0])
                 )
             return last_name(node.func) in CALLS.rank_calls and not node.args and not node.keywords
         return last_name(node) in CALLS.ranks or self._names.meaning(node) == _RANK
@@ -76,7 +76,7 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
     except (ValueError, TypeError, MemoryError, RecursionError):
         return None
     if isinstance(operator, (ast.In, ast.NotIn)):
-        if not isinstance(value, (tuple, list, set)) or any(one not in (-1, 0) for one in value):
+        if not isinstance(value, (tuple, list, set)) or any(number not in (-1, 0) for number in value):
             return None
         return isinstance(operator, ast.In)
     if value != 0 or isinstance(value, bool):
@@ -87,11 +87,11 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that all ranks must make, but that are below ``if rank == 0:``.
+    """Find calls that all ranks must make, but that only run under a condition such as ``if rank == 0:``.
 
-    Skip a call if the code for the other ranks makes the same call, because it is common to let the first
-    rank run before the others. Skip collectives of a process group, because other ranks do not take part in
-    them.
+    Skip a call if the code for the other ranks makes the same call, because scripts often let the first rank
+    run before the others. Skip collectives of a process group, because ranks outside of the group do not take
+    part in them.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
@@ -116,7 +116,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
-    """Yield the calls that run in this branch, but not those in functions that the branch only defines."""
+    """Yield the calls that run in this branch, but not the calls in functions that the branch defines."""
     inside: list[ast.AST] = list(body)
     while inside:
         node = inside.pop(0)
@@ -151,9 +151,9 @@ def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kind
 
 def _is_module(owner: str, call: Call) -> bool:
     """Return whether a function belongs to torch or DeepSpeed, given the full name of its module."""
-    if any(owner == one or owner.startswith(f"{one}.") for one in CALLS.modules):
+    if any(owner == module or owner.startswith(f"{module}.") for module in CALLS.modules):
         return True
-    return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
+    return all(name.rpartition(".")[2].lower() in CALLS.module_names for name in (owner, call.owner))
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
@@ -166,7 +166,7 @@ def _may_call_engine(script: Script, name: str) -> bool:
         functions[function.name].append(function)
     waiting, seen = [name], {name}
     while waiting:
-        for node in (inner for one in functions.get(waiting.pop(), ()) for inner in ast.walk(one)):
+        for node in (inner for function in functions.get(waiting.pop(), ()) for inner in ast.walk(function)):
             called = dotted(node.func) if isinstance(node, ast.Call) else ""
             owner, _, last = called.rpartition(".")
             if last in CALLS.saves_of_engine and owner not in ("", "self"):

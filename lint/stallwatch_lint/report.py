@@ -1,4 +1,4 @@
-"""Report the diagnostics of a check: on a terminal for people, as JSON for programs."""
+"""Report the diagnostics of a check: on a terminal for users, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "c
 def to_json(
     diagnostics: Sequence[Diagnostic], looked_at: Sequence[str], problems: Sequence[str], language: str
 ) -> str:
-    """Return a JSON object; ``ok`` is true if everything was read and nothing is certain to fail."""
+    """Return a JSON object.
+
+    Its value ``ok`` is true if everything was read and nothing is certain to fail.
+    """
     content = {
         "schema": SCHEMA,
         "ok": not problems and not any(diagnostic.severity == "fails" for diagnostic in diagnostics),
@@ -45,7 +48,7 @@ def print_check(
     *,
     covered: Covered = "all",
 ) -> None:
-    """Print the diagnostics, the most severe first; readable at 80 columns and without color.
+    """Print the diagnostics, the most severe first. The output is readable at 80 columns and without color.
 
     `covered` is the part of the run that was checked. If the run was not checked completely, a report without
     diagnostics does not mean that the run has no problems.
@@ -53,12 +56,16 @@ def print_check(
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
         rows += [_block(rendered(diagnostic, language), language), Text()]
-    counts = Counter(one.severity for one in diagnostics)
-    found = [f"{counts[one]} {say(f'lint.count-{one}', language)}" for one in _STYLES if counts[one]]
+    counts = Counter(diagnostic.severity for diagnostic in diagnostics)
+    found = [
+        f"{counts[severity]} {say(f'lint.count-{severity}', language)}"
+        for severity in _STYLES
+        if counts[severity]
+    ]
     style = _STYLES[diagnostics[0].severity] if found else "yellow" if covered == "part" else "green"
     summary = ", ".join(found) or say(f"lint.{_NOTHING[covered]}", language)
     rows.append(Text(summary, style=f"bold {style}"))
-    rows.append(Text(" · ".join(without_controls(one) for one in looked_at), style="dim"))
+    rows.append(Text(" · ".join(without_controls(source) for source in looked_at), style="dim"))
     console.print(Group(*rows), highlight=False, emoji=False)
 
 

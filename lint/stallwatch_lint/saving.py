@@ -1,13 +1,13 @@
 """Check that a script gathers weights that ZeRO-3 has partitioned before it saves them.
 
 Without the setting that gathers weights, no rank can save the complete model. Code that saves a model without
-DeepSpeed's engine writes empty weights. This applies to the model that ``deepspeed.initialize`` or
-accelerate's ``prepare`` takes or returns, and to the model of a Trainer after training.
+DeepSpeed's engine writes empty weights. This applies to a model that ``deepspeed.initialize`` or accelerate's
+``prepare`` takes or returns, and to the model of a Trainer after training.
 
 Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and ``state_dict`` do not gather
-weights; ``Trainer.save_model`` does, through the engine. accelerate 1.15.0 (``accelerator.py``,
+weights. ``Trainer.save_model`` gathers weights through the engine. accelerate 1.15.0 (``accelerator.py``,
 ``get_state_dict``) calls a method of the model that only DeepSpeed's engine has. The PPO trainers of TRL 0.11
-to 0.16 fail for the same reason: their ``save_model`` replaces the engine by another model.
+to 0.16 fail for the same reason, because their ``save_model`` replaces the engine by another model.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     error and writes a sharded checkpoint.
     """
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
-    if config.stage != 3 or gathers:  # an undetermined value counts as enabled
+    if config.stage != 3 or gathers:  # a value that cannot be determined counts as enabled
         return
-    places = [one for script in run.scripts for one in _places(script)]
+    places = [place for script in run.scripts for place in _places(script)]
     yield from places
     if not places:
         yield diagnostic("gather-on-save", config.at("zero_optimization", _GATHER))
@@ -72,8 +72,8 @@ _MODEL, _STATE = "model", "state"
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls that save a partitioned model without DeepSpeed's engine, which write empty weights.
 
-    Scripts that gather the weights are skipped. With PEFT, so is ``save_pretrained``, because it writes
-    adapters that may be too small to be partitioned.
+    Scripts that gather the weights are skipped. In scripts with PEFT, ``save_pretrained`` is also skipped,
+    because it writes adapters, which may be too small to be partitioned.
     """
     if run.stage != 3 or script.names & {"GatheredParameters"}:
         return
@@ -83,7 +83,7 @@ def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
     peft = "peft" in script.imports or bool(script.names & {"get_peft_model", "LoraConfig"})
     for call in script.called("state_dict", "save_pretrained"):
         if call.last == "state_dict" and id(call.node) not in saved:
-            continue  # the state dict is copied or compared, not saved
+            continue  # the script copies or compares the state dict, but does not save it
         if (
             call.open
             or call.argument("state_dict") is not None
@@ -114,9 +114,10 @@ class _BareModels:
         self._read()
 
     def by(self, node: ast.expr) -> str:
-        """Return what partitioned the model at this node: ``deepspeed``, ``accelerate`` or ``trainer``.
+        """Return the library or class that partitioned the model at this node.
 
-        Return an empty string if the node is not known to be a partitioned model.
+        The result is ``deepspeed``, ``accelerate`` or ``trainer``. It is an empty string if the node is not
+        known to be a partitioned model.
         """
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
@@ -134,7 +135,7 @@ class _BareModels:
         return meaning.removeprefix(_MODEL + " ") if meaning.startswith(_MODEL) else ""
 
     def states_in(self, node: ast.Call) -> Iterator[ast.Call]:
-        """Yield the ``state_dict()`` calls whose results are passed to a call in its arguments."""
+        """Yield the ``state_dict()`` calls whose results are arguments of the given call."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and (meaning := self._names.meaning(inner)).startswith(_STATE):
                 yield self._states[int(meaning.removeprefix(_STATE))]
@@ -142,8 +143,8 @@ class _BareModels:
     def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
         """Return whether the Trainer has trained its model before the script uses it at this node.
 
-        In a function without a ``train`` call, it is enough that the script trains anywhere, or that the
-        Trainer is ``self``.
+        In a function without a ``train`` call, return True if the script trains anywhere, or if the Trainer
+        is ``self``.
         """
         if scope in self._trained:
             return node.lineno > self._trained[scope]
@@ -155,15 +156,15 @@ class _BareModels:
         for scope, nodes in scopes(self._script.tree):
             if not any(id(node) in starts for node in nodes):
                 stored = (
-                    one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                    node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
                 )
-                self._others[id(scope)] = {one.id for one in stored}
+                self._others[id(scope)] = {name.id for name in stored}
             self._scope_of.update((id(node), id(scope)) for node in nodes)
             tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))]
             if any(_ZERO_CHECK.search(ast.unparse(test)) for test in tests):
                 self._tests_for_engine.add(id(scope))
             calls = [node for node in nodes if isinstance(node, (ast.Assign, ast.Call))]
-            for node in sorted(calls, key=lambda one: (one.lineno, isinstance(one, ast.Call))):
+            for node in sorted(calls, key=lambda call: (call.lineno, isinstance(call, ast.Call))):
                 if isinstance(node, ast.Assign):
                     self._assign(node, made)
                 elif isinstance(node.func, ast.Attribute) and node.func.attr == "train":
@@ -205,10 +206,10 @@ _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find code that saves a plain module where ZeRO-3 needs DeepSpeed's engine.
+    """Find code that saves a plain module although ZeRO-3 needs DeepSpeed's engine.
 
-    The code calls a method that only the engine has, passes the module to accelerate, or replaces a trainer's
-    engine by a module.
+    Such code calls a method that only the engine has, passes the module to accelerate, or replaces a
+    trainer's engine by a module.
     """
     if run.stage != 3:
         return

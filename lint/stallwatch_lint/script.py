@@ -1,4 +1,4 @@
-"""Represent a training script as a syntax tree: imports, calls, names. The script is never run."""
+"""Represent a training script by its syntax tree: imports, calls and names. The script is never run."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Call:
     @property
     def open(self) -> bool:
         """True if the call has ``*args`` or ``**kwargs``, which can contain arguments of any name."""
-        return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
-            one.arg is None for one in self.node.keywords
+        return any(isinstance(argument, ast.Starred) for argument in self.node.args) or any(
+            keyword.arg is None for keyword in self.node.keywords
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
@@ -142,7 +142,7 @@ class Script:
 
     @property
     def strict_json(self) -> bool:
-        """True if transformers or accelerate read the configuration first, as strict JSON."""
+        """True if transformers or accelerate reads the configuration before DeepSpeed, as strict JSON."""
         readers = {"Trainer", "TrainingArguments", "Accelerator"}
         theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
         return bool(theirs) and not any(self.initializations())
@@ -190,7 +190,7 @@ class Script:
         for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
-                for alias in node.names:  # the module within a package does not matter
+                for alias in node.names:  # only the top-level package of an imported module matters
                     source = f"{module.partition('.')[0]}.{alias.name}" if module or alias.asname else ""
                     imported[bound_by(alias)[0] or ""].add(source)
             elif not isinstance(node, (ast.alias, ast.ClassDef)):
@@ -200,19 +200,19 @@ class Script:
     def makers(self, value: ast.expr | None) -> list[Call]:
         """Return all calls that can create this object.
 
-        The object is an expression, or a variable to which the script assigns calls. Return an empty list if
-        the object may have another origin.
+        The object is given by an expression, or by a variable to which the script assigns the results of
+        calls. Return an empty list if the object may have another origin.
         """
         values = [value]
         if isinstance(value, ast.Name):
             name = value.id
             stored = [
-                one for one in self.of(ast.Name) if one.id == name and not isinstance(one.ctx, ast.Load)
+                node for node in self.of(ast.Name) if node.id == name and not isinstance(node.ctx, ast.Load)
             ]
-            values = [one.value for one in self.assignments if [*map(dotted, one.targets)] == [name]]
+            values = [node.value for node in self.assignments if [*map(dotted, node.targets)] == [name]]
             if len(stored) != len(values) or any(name in bound_by(node) for node in self.nodes):
                 return []
-        calls = [Call.of(one) for one in values if isinstance(one, ast.Call)]
+        calls = [Call.of(node) for node in values if isinstance(node, ast.Call)]
         return calls if len(calls) == len(values) else []
 
     def full(self, name: str) -> str:
@@ -231,7 +231,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
     """
     text = text.removeprefix("\ufeff")
     try:
-        with warnings.catch_warnings():  # ignores warnings about escapes in strings
+        with warnings.catch_warnings():  # without warnings about invalid escapes in strings
             warnings.simplefilter("ignore")
             tree = ast.parse(text, filename=file)
             compile(tree, file, "exec", dont_inherit=True)
@@ -264,12 +264,12 @@ def last_name(node: ast.expr) -> str:
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return the elements of a target such as ``a, b``; for any other target, the target alone."""
+    """Return the elements of a target such as ``a, b``; for other targets, a list with only the target."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
-    """Return the names that a node binds other than by an assignment, such as those of functions and imports.
+    """Return the names that a node binds without an assignment, such as those of functions and imports.
 
     ``*`` stands for any name, as after ``from module import *``.
     """
@@ -291,7 +291,7 @@ def bound_by(node: ast.AST) -> tuple[str | None, ...]:
 
 def is_own(script: Script, name: str) -> bool:
     """Return whether the script itself defines or assigns this name, or the first part of a dotted name."""
-    return name.partition(".")[0] in script.stored or any(one.name == name for one in script.classes)
+    return name.partition(".")[0] in script.stored or any(node.name == name for node in script.classes)
 
 
 def is_constant(node: ast.expr | None, value: object) -> bool:

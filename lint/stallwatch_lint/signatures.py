@@ -18,15 +18,15 @@ class Source(NamedTuple):
     package: bool  #: True for an ``__init__.py``, whose relative imports start at its own folder
 
 
-#: A function that returns the source of a module by its dotted name; ``None`` if there is none.
+#: A function that takes the dotted name of a module and returns its source, or ``None`` if it has none.
 Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Reader of the arguments that classes accept, from the source of the installed packages.
+    """Reads the arguments that classes accept from the source of the installed packages.
 
-    It follows a class from its import to its definition and to its base classes. The result is ``None`` if it
-    is uncertain, because of ``**kwargs``, a metaclass, decorators or an unknown base class.
+    The reader follows a class from its import to its definition and to its base classes. The result is
+    ``None`` if it is uncertain because of ``**kwargs``, a metaclass, a decorator or an unknown base class.
     """
 
     def __init__(self, read: Read) -> None:
@@ -67,7 +67,9 @@ class Signatures:
         if found is None or steps > MOST_STEPS:
             return None
         module, node = found
-        methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+        methods = {
+            statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)
+        }
         if node.keywords or methods.keys() & {"__new__", "__init_subclass__"}:
             return None
         if init := methods.get("__init__"):
@@ -96,7 +98,7 @@ class Signatures:
 
 
 def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterator[str]:
-    """Yield the full names that a module may import under this name, including below ``if TYPE_CHECKING``."""
+    """Yield the full names that a module may import under this name, including under ``if TYPE_CHECKING``."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -110,24 +112,26 @@ def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterat
 
 
 def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
-    taken = frozenset(one.arg for one in [*init.args.args, *init.args.kwonlyargs]) - {"self"}
+    taken = frozenset(argument.arg for argument in [*init.args.args, *init.args.kwonlyargs]) - {"self"}
     if init.args.kwarg is not None:
         return None
     for decorator in init.decorator_list:
         name = last_name(decorator.func) if isinstance(decorator, ast.Call) else ""
         if not name.lstrip("_").startswith("deprecate"):
             return None
-        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments accept old names.
+        # deprecate_kwarg of transformers and _deprecate_arguments of huggingface_hub accept old names.
         taken |= {
-            one.value
-            for one in ast.walk(decorator)
-            if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            node.value
+            for node in ast.walk(decorator)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
     return taken
 
 
 def _dataclass(node: ast.ClassDef) -> bool:
-    names = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+    names = (
+        decorator.func if isinstance(decorator, ast.Call) else decorator for decorator in node.decorator_list
+    )
     return any(last_name(name) == "dataclass" for name in names)
 
 

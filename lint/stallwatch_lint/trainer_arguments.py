@@ -1,15 +1,15 @@
 """Check training arguments that transformers and TRL reject, alone or with the DeepSpeed configuration.
 
-transformers 5.23.0: ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16;
+Sources in transformers 5.23.0. ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16.
 ``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and
-``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a ``ValueError`` if
-``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader`` raises a
-``ValueError`` at an evaluation without a dataset.
+``trainer_config_finalize`` raises an error when training begins. ``trainer.py``: ``__init__`` raises a
+``ValueError`` if ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``. ``get_eval_dataloader``
+raises a ``ValueError`` if an evaluation has no dataset.
 
-trl 1.16.0, ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``): the batch size is
-``generation_batch_size``, or by default ``per_device_train_batch_size * world_size * steps_per_generation``;
-these steps are ``gradient_accumulation_steps`` by default. ``num_generations`` must divide the batch size and
-be at least 2.
+Sources in trl 1.16.0: ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``). The batch size
+is ``generation_batch_size``, or by default ``per_device_train_batch_size * world_size *
+steps_per_generation``. By default, ``steps_per_generation`` is ``gradient_accumulation_steps``.
+``num_generations`` must divide the batch size, and must be at least 2.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find settings that differ from the DeepSpeed configuration, and calls that enable both fp16 and bf16.
 
     Only literal values are compared. A call that names another configuration file is skipped. A call that
-    does not name this file may still use it (``accelerate launch``), or its arguments may be changed later,
-    so a difference is only a likely problem.
+    names no file may still use this file (``accelerate launch``), but its arguments may also be changed
+    later. A difference in such a call is therefore only a likely problem.
     """
     if not script.imports & {"transformers", "trl"}:
         return
@@ -46,14 +46,16 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """Yield the calls that create training arguments, which are recognized by the names of their classes."""
+    """Yield the calls that create training arguments. The names of their classes identify these calls."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
     """Return whether the call creates the settings of a trainer (``SFTConfig``), and not those of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
-    return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
+    return call.last.endswith("TrainingArguments") or any(
+        call.argument(name) is not None for name in trainers
+    )
 
 
 def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnostic]:
@@ -84,7 +86,7 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the number or boolean that the node holds; ``None`` for any other node."""
+    """Return the number or boolean that the node represents; ``None`` for any other node."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -96,9 +98,9 @@ _INTERVALS = ("no", "steps", "epoch")
 
 
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``save_only_model`` with ``load_best_model_at_end``, which raises under DeepSpeed.
+    """Find ``save_only_model`` with ``load_best_model_at_end``, which raises an error under DeepSpeed.
 
-    Source: ``trainer.py`` of transformers 5.23.0, which raises the error since 4.38.
+    Source: ``trainer.py`` of transformers 5.23.0. The error has been raised since 4.38.
     """
     for call in _settings(script) if run.config is not None else ():
         if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:
@@ -106,18 +108,19 @@ def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Find ``load_best_model_at_end`` with strategies for evaluation and saving that do not match.
+    """Find ``load_best_model_at_end`` with inconsistent strategies for evaluation and saving.
 
-    transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be equal,
-    except for ``save_strategy="best"``, and ``save_steps`` a multiple of ``eval_steps``, which defaults to
-    ``logging_steps``. Only literals are compared, and defaults are known only for transformers' own classes.
+    Sources: transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``). The two strategies must
+    be equal, except for ``save_strategy="best"``. With the strategy ``steps``, ``save_steps`` must be a
+    multiple of ``eval_steps``, which defaults to ``logging_steps``. Only literals are compared. Defaults are
+    known only for transformers' own classes.
     """
     if not script.imports & {"transformers", "trl"}:
         return
     for call in _settings(script):
         if call.constant("load_best_model_at_end") is not True:
             continue
-        # 4.48.3 accepts both names, 4.57.6 only the new name.
+        # transformers 4.48.3 accepts both names, but 4.57.6 accepts only the new name.
         older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
         evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
         saves = _strategy(call, "save_strategy")
@@ -144,8 +147,8 @@ def _strategy(call: Call, name: str) -> str | None:
 def _steps(call: Call, name: str) -> int | None:
     """Return the number of steps in an argument of a call.
 
-    Return ``None`` if the number is unknown, or is a fraction of the total number of steps. ``eval_steps``
-    defaults to ``logging_steps``.
+    Return ``None`` if the number is unknown or is a fraction of the total number of steps. If ``eval_steps``
+    is not set, its value is that of ``logging_steps``.
     """
     if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
         name = "logging_steps"
@@ -170,7 +173,8 @@ _ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in the
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
     """Find a Trainer that evaluates without an evaluation dataset.
 
-    A call is checked only if the script shows all its arguments and creates its training arguments once.
+    A call is checked only if the script shows all arguments of the call and creates its training arguments
+    with a single call.
     """
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
@@ -199,7 +203,7 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 def sets_attribute(script: Script, *names: str) -> bool:
     """Return whether the script sets, or may set, an attribute with one of these names.
 
-    Examples are ``args.eval_strategy = "no"`` and any call of ``setattr``.
+    Examples of such code are ``args.eval_strategy = "no"`` and any call of ``setattr``.
     """
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
@@ -213,10 +217,10 @@ _OTHERS = ("generation_batch_size", "steps_per_generation")
 
 
 def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find values of ``num_generations`` that are 1 or do not divide the batch size.
+    """Find calls in which ``num_generations`` is 1 or does not divide the batch size.
 
-    Only calls whose sizes are all numbers are checked. The severity is "fails" only for releases of TRL that
-    are known to calculate the batch size in this way.
+    A call is checked only if all its sizes are numbers. The severity is "fails" only for releases of TRL that
+    are known to calculate the batch size in the way that the module's docstring describes.
     """
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return

@@ -30,12 +30,13 @@ _PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # a line of
 class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Packages that fail together in these version ranges; `facts/versions.yaml` explains the fields."""
 
-    ranges: dict[str, str]  #: canonical package name → version specifier; all must hold
+    #: version specifiers by canonical package name; the installed versions must satisfy all of them
+    ranges: dict[str, str]
     severity: Severity
     fails: str
     why: str
     rule: str  #: page of the rule about the failure that the conflict causes
-    source: str  #: package, versions and files in which the fact was read
+    source: str  #: package, versions and files that show the conflict
     wanted: str = ""
     used: frozenset[str] = frozenset()
     stages: frozenset[int] = frozenset()
@@ -54,7 +55,7 @@ def version_conflicts() -> tuple[VersionConflict, ...]:
 
 
 def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
-    """Return the known conflicts between these versions, which are mapped from canonical package names."""
+    """Return the known conflicts among these versions, which are given by canonical package name."""
     return [
         entry
         for entry in version_conflicts()
@@ -63,7 +64,7 @@ def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
 
 
 def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
-    """Yield conflicts between installed versions that affect this run.
+    """Yield the conflicts between installed versions that affect this run.
 
     `source` is the file that contains the versions.
     """
@@ -107,10 +108,10 @@ def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
 
 
 def parse_versions(text: str) -> dict[str, str]:
-    """Return the pinned versions in the output of ``pip freeze``, ``pip list``, or in ``requirements.txt``.
+    """Return the pinned versions in ``requirements.txt`` or in the output of ``pip freeze`` or ``pip list``.
 
-    A requirement counts only if it pins one version (``==``): a range does not determine the installed
-    version.
+    A requirement counts only if it pins one version (``==``), because a range does not determine the
+    installed version.
     """
     versions: dict[str, str] = {}
     for raw in text.splitlines():
@@ -121,8 +122,10 @@ def parse_versions(text: str) -> dict[str, str]:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            continue  # an option, a comment or a URL
-        pinned = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
+            continue  # the line is an option, a comment or a URL
+        pinned = [
+            specifier.version for specifier in requirement.specifier if specifier.operator in ("==", "===")
+        ]
         if pinned and "*" not in pinned[0]:
             versions[canonicalize_name(requirement.name)] = pinned[0]
     return versions

@@ -25,7 +25,7 @@ _DINGTALK = lazy(r"https://oapi\.dingtalk\.com/robot/send\?(?P<query>.+)", re.IG
 
 
 def apprise_url(url: str) -> str:
-    """Return the URL in the form that Apprise reads; return it unchanged if Apprise recognizes it."""
+    """Return the Apprise URL for a chat address, or the address itself if Apprise recognizes it."""
     url = url.strip()
     found = _FEISHU.fullmatch(url)
     if found is not None:
@@ -50,7 +50,8 @@ def no_channel(url: str, log_lines: Sequence[str]) -> ChannelError:
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return ChannelError(f"there is no channel {scheme!r}{hint}", code="url")
-    # Apprise also logs that it could not load the URL. These lines contain pieces of the URL.
+    # Omit the lines in which Apprise reports that it could not load the URL, because they contain parts of
+    # it.
     reasons = [line for line in log_lines if not line.startswith(("Could not load", "Unparseable"))]
     reason = "; ".join(dict.fromkeys(reasons)) or "not a URL that Apprise understands"
     return ChannelError(reason, code="url")
@@ -61,5 +62,5 @@ def apprise_schemes() -> list[str]:
     """Return the URL schemes of the installed version of Apprise."""
     from apprise.manager_plugins import NotificationManager
 
-    manager: Any = NotificationManager  # NotificationManager has no types
+    manager: Any = NotificationManager  # NotificationManager has no type annotations
     return sorted(manager().schemas())

@@ -36,7 +36,7 @@ _PRIORITIES = {
     "success": NtfyPriority.NORMAL,
 }
 _NTFY_BYTES = 4096  # docs.ntfy.sh, "Limitations": a longer message becomes an attachment
-_NTFY_REST = 300  # bytes for the topic, the tags and the names of all fields
+_NTFY_REST = 300  # bytes reserved for the topic, the tags and the field names of the JSON message
 _LONGEST_REASON = 500
 _MOST_PLACES = 500  # maximum number of open incidents whose messages a channel remembers
 
@@ -50,7 +50,7 @@ class AppriseChannel:
         add_schemes(apprise_schemes())
         self.name = mask_url(url)
         self._url = url
-        # No image mask: clients would load images from another server.
+        # The image mask is empty. Otherwise, chat clients would load images from another server.
         asset = apprise.AppriseAsset(
             app_id="Stallwatch", app_desc="Stallwatch", image_url_mask="", async_mode=False
         )
@@ -87,7 +87,8 @@ class AppriseChannel:
                 self._notify(notice)
         except ChannelError as error:
             failure = error
-        except Exception as error:  # a library's error: its message or exception chain can contain the URL
+        except Exception as error:
+            # The message or the exception chain of a library's error can contain the URL.
             failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)
@@ -163,13 +164,15 @@ class AppriseChannel:
     def _words(self, notice: Notice) -> tuple[str, str, apprise.NotifyFormat]:
         title, text = headline(notice), notice.message.text
         if isinstance(self._plugin, NotifyJSON):
-            # These are the `:key=value` fields of a json:// URL; values from the user's URL take precedence.
+            # The facts are sent like the `:key=value` fields of a json:// URL. Fields in the user's URL take
+            # precedence.
             self._plugin.payload_extras = {**notice.facts, "text": text, **self._own_fields}
             return notice.message.title, text, apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyNtfy):
             if not self._own_priority:
                 self._plugin.priority = _PRIORITIES[notice.level]
-            # Apprise sends longer text as an attachment. It measures the text as JSON with non-ASCII escapes.
+            # Apprise sends a longer text as an attachment. It counts the characters of the text in JSON, with
+            # escapes for non-ASCII characters.
             room = self._plugin.ntfy_json_upstream_size_limit - len(json.dumps(title)) - _NTFY_REST
             return title, _for_ntfy(text, room), apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyEmail):

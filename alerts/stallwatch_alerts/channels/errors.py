@@ -46,22 +46,22 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (r"Failed to parse|InvalidURL|Port out of range", "the host or the port is invalid", "address"),
 )
-#: Answers of TLS servers to a plain HTTP request: nginx, Go's net/http, Apache.
+#: Error messages that TLS servers (nginx, Go's net/http, Apache) return for a plain HTTP request.
 WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,
 )
-# Matches reply codes of a mail server (RFC 5321, section 4.2; RFC 4954, section 6).
+# Matches the reply codes of a mail server (RFC 5321, section 4.2; RFC 4954, section 6).
 _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 
 
 class ChannelError(Exception):
     """A failed delivery.
 
-    The message contains no secret of the URL, and no other exception may be chained to it. Exceptions of HTTP
-    libraries contain the URL, so a traceback must not print them. `chat` is a section of ``advice.json``.
-    `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns". `retry_after` is
-    the number of seconds that the chat requests Stallwatch to wait.
+    The message contains no secret of the URL. No other exception may be chained to this exception: exceptions
+    of HTTP libraries contain the URL, so a traceback must not print them. `chat` is a section of
+    ``advice.json``. `code` is the chat's own error code, an HTTP error such as "http-404", or a failure below
+    HTTP, such as "dns". `retry_after` is the wait in seconds that the chat requests.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ChannelError(Exception):
 
 
 def known_failure(output: str) -> ChannelError | None:
-    """Return the failure that a library's error text reports; ``None`` if the text is unknown."""
+    """Return the failure that a library's error text reports; ``None`` if no pattern matches the text."""
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
         shown = f" ({why[:80]})" if why else ""
@@ -88,14 +88,17 @@ def known_failure(output: str) -> ChannelError | None:
 
 
 def smtp_code(output: str) -> str:
-    """Return the code for a mail server's refusal, such as ``smtp-535``; ``smtp`` without a number."""
+    """Return the code for a mail server's refusal, such as ``smtp-535``.
+
+    Return ``smtp`` if the output contains no reply code.
+    """
     reply = _SMTP_REPLY.search(output)
     return "smtp" if reply is None else f"smtp-{reply[1]}"
 
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return the names of advice texts by chat and error code; ``any`` holds the codes of all chats."""
+    """Return the names of advice texts by chat and error code. The section ``any`` applies to all chats."""
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])
 

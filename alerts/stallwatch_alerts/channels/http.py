@@ -16,7 +16,8 @@ from stallwatch_alerts.channels.errors import ChannelError, known_failure
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
-_MOST_BYTES = 65_536  # maximum size to read: chats echo the message, and error pages of proxies are useless
+# Maximum bytes to read: chats echo the message, and long error pages of proxies are useless.
+_MOST_BYTES = 65_536
 _LONGEST = 30.0  # maximum seconds to read a response: the timeout of ``requests`` restarts with every byte
 
 
@@ -41,7 +42,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """True if the HTTP status is a success; some chats also report errors with status 200."""
+        """True if the HTTP status means success. Some chats also report errors with status 200."""
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
@@ -61,10 +62,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Line:
-    """The connection options that an Apprise URL can hold."""
+    """The connection options that an Apprise URL can contain."""
 
     verify: bool = True  #: ``?verify=no``: accept any certificate
-    timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to respond
+    timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``), to respond (``?rto=``)
     redirects: bool = False
 
 
@@ -93,7 +94,8 @@ def _post(request: Request, line: Line) -> Answer:
     ) as response:
         end = time.monotonic() + _LONGEST
         content = bytearray()
-        for piece in response.iter_content(1):  # byte by byte: a slow response must not block the sender
+        # Read byte by byte, so that a slow response cannot block the sender beyond the time limit.
+        for piece in response.iter_content(1):
             content += piece
             if len(content) >= _MOST_BYTES or time.monotonic() > end:
                 break
@@ -114,7 +116,7 @@ def _failure(error: Exception, line: Line) -> ChannelError:
 def retry_after(answer: Answer) -> float | None:
     """Return the longest wait in seconds that a server requests; `None` if it does not request a wait.
 
-    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3). The body of a 429 may also hold
+    ``Retry-After`` contains seconds or a date (RFC 9110, section 10.2.3). The body of a 429 may also contain
     seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). Feishu's gateway sends a
     custom header with a 429, or in older interfaces with a 400 (open.feishu.cn, "Rate limits").
     """
@@ -131,7 +133,7 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the seconds to wait until the time in a header; `date` is the response's header ``Date``."""
+    """Return the wait in seconds that a header's value requests; `date` is the response's header ``Date``."""
     with contextlib.suppress(ValueError):
         return _seconds(float(value))
     until, now = _moment(value), _moment(date)

@@ -29,7 +29,7 @@ class DeliveryCapture:
     answers: list[Answer] = field(default_factory=list, repr=False)
 
 
-# A context variable, because Apprise may send from its own thread, which inherits the context.
+# This is a context variable, because Apprise may send from its own thread, which inherits the context.
 _capturing: ContextVar[DeliveryCapture | None] = ContextVar("stallwatch_capturing", default=None)
 
 
@@ -57,7 +57,7 @@ def silence_libraries() -> None:
 class _CaptureFilter(logging.Filter):
     """A log filter that captures Apprise's warnings, and exceptions that Apprise logs only at DEBUG.
 
-    A handler could not prevent other handlers from receiving the messages, but a filter can.
+    A log handler could not prevent other handlers from receiving the messages, but a filter can.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -35,7 +35,8 @@ def new_claim() -> str:
 def holder_is_gone(claim: str) -> bool:
     """Return whether the process that made the claim has ended.
 
-    Return False for a process in another container or on another host, because it cannot be observed.
+    Return False for a process in another container or on another host, because this process cannot observe
+    it.
     """
     if len(claim) != 4 * _PART or not _here() or not claim.startswith(_here()):
         return False
@@ -56,12 +57,13 @@ def _here() -> str:
 
 
 LOOKED_AT = 500
-# A message that was refused this many times is sent alone, because the chat may reject this very message. If
-# the chat accepted other messages meanwhile, the refused message delays only news about its own incident.
-# Otherwise, other messages are tried only right after it, because the oldest comes first after an outage.
+# A message that was refused this many times is sent alone, because the chat may refuse its content. If the
+# chat accepted other messages meanwhile, the refused message delays only messages about its own incident.
+# Otherwise, another message is tried only right after an attempt to send the refused message, so that the
+# oldest message is sent first after an outage.
 IN_ORDER = 5
 _RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt to send another message
-_ONE_BY_ONE = 3  # up to this many messages are sent separately
+_ONE_BY_ONE = 3  # up to this many waiting messages are sent separately
 
 
 @dataclass(frozen=True)

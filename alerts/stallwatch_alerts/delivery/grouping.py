@@ -1,8 +1,9 @@
 """Join several messages into one message, which shows the worst notice in full.
 
-For the other notices, the message shows titles, and it counts all notices. A chat that accepts 20 messages a
-minute, or was down for an hour, receives a burst as one message instead of many messages over hours. Joining
-also limits the size of the database: if thousands of messages wait for one chat, the oldest are joined.
+The message lists the titles of the other notices, and shows the number of all notices. A chat that accepts 20
+messages a minute, or was down for an hour, receives a burst as one message instead of many messages over
+hours. Joining also limits the size of the database: if thousands of messages wait for one chat, the oldest
+are joined.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def group_of(notice: Notice) -> Group:
 
 
 def merged(groups: Sequence[Group]) -> Group:
-    """Join several groups into one. Their order affects only which titles are shown."""
+    """Join several groups into one. The order of the groups affects only which titles are shown."""
     by_harm = sorted(groups, key=lambda group: _harm(group.worst))
     titles = [group.worst.message.title for group in by_harm[1:]]
     for group in by_harm:
@@ -128,7 +129,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports that a problem is over. A crash of the run does not count."""
+    """Return whether the notice reports the end of a problem. The end of a run by a crash does not count."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 

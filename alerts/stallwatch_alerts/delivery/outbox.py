@@ -1,10 +1,10 @@
 """Store the messages to send in a database, and record the notifications that each chat received.
 
-Once a message is stored, its delivery does not depend on the process that stored it. Several processes can
-send from the same outbox: a process claims messages for the duration of one attempt. A claim expires if the
-process does not return it, and immediately if that process is known to have ended.
+After a message is stored, its delivery does not depend on the process that stored it. Several processes can
+send from the same outbox: a process claims messages for the duration of one attempt. If the process does not
+release a claim, the claim expires. It becomes void immediately if that process is known to have ended.
 
-All time arguments are steady times (``stallwatch_exporter.steady``); the database holds wall-clock times.
+All time arguments are steady times (``stallwatch_exporter.steady``). The database contains wall-clock times.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ class Batch:
 
     claim: str
     messages: tuple[Claimed, ...]
-    attempts: int  #: failed attempts to send the first message
+    attempts: int  #: number of failed attempts to send the first message
     created_at: float  #: steady time at which the oldest message was stored
-    expired: int = 0  #: discarded messages not yet reported to the chat
-    escalates: str = ""  #: the incident's id if the message is an escalation
+    expired: int = 0  #: number of discarded messages not yet reported to the chat
+    escalates: str = ""  #: the incident's id if the message is an escalation, otherwise empty
 
     @property
     def ids(self) -> list[int]:
-        """The ids of all messages."""
+        """The ids of all messages in the batch."""
         return [message.id for message in self.messages]
 
     @property
     def groups(self) -> list[Group]:
-        """The groups of all messages."""
+        """The groups of all messages in the batch."""
         return [message.group for message in self.messages]
 
     @property
     def keys(self) -> list[str]:
-        """The keys of all messages."""
+        """The keys of all messages in the batch."""
         return [key for message in self.messages for key in message.keys]
 
 
 class _Refusal(NamedTuple):
     """The result of a failed attempt to send a message."""
 
-    attempts: int  #: failed attempts so far
+    attempts: int  #: number of failed attempts so far
     again_at: float  #: steady time of the next attempt
 
 
@@ -89,12 +89,15 @@ class Delivery:
     sent_at: float | None
     reason: str
     channel: str = ""  #: the chat's fingerprint
-    not_before: float = 0.0  #: the earliest time to send, after quiet hours or an escalation's wait
+
+    #: the earliest time to send: the end of quiet hours, or of the wait before an escalation
+    not_before: float = 0.0
     escalation: bool = False
 
 
 CLAIM_SECONDS = 60.0
-CLOCKS_APART = 300.0  #: assumed maximum seconds between the clocks of two hosts; older claims are void
+#: assumed maximum difference in seconds between the clocks of two hosts; older claims are void
+CLOCKS_APART = 300.0
 _TITLES = 300
 _TRIED_LATELY = 10.0
 
@@ -105,10 +108,12 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = SteadyTimes()
-        # Results that could not be stored, by message id: refusals, or the final values.
+        # Results that could not be stored, by message id: refusals, and the final values of finished
+        # messages.
         self._refusals: dict[int, _Refusal] = {}
         self._finished: dict[int, dict[str, Any]] = {}
-        self._unrecorded: dict[str, list[float]] = {}  # steady times of further requests, by chat
+        # Steady times of requests that could not be stored, by chat.
+        self._unrecorded: dict[str, list[float]] = {}
         migrate(engine)
 
     def put(
@@ -116,8 +121,8 @@ class Outbox:
     ) -> list[Draft]:
         """Store the messages that `make` returns, and record their notifications, in a single transaction.
 
-        Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
-        notified a chat of one of the incidents in the meantime; the caller must then call ``put`` again.
+        Also withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another process
+        notified a chat of one of the incidents in the meantime. The caller must then call ``put`` again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
@@ -136,9 +141,9 @@ class Outbox:
         return drafts
 
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """Claim and return the chat's next due messages; ``None`` if there are none.
+        """Claim and return the next due messages of the chat; ``None`` if no message is due.
 
-        A few messages are claimed one at a time; many are claimed together, to be sent as one message.
+        A few messages are claimed one at a time. Many messages are claimed together and sent as one message.
         Nothing is claimed during a pause that the chat requested, or if the chat has received as many
         messages as its `limits` allow.
         """
@@ -157,10 +162,10 @@ class Outbox:
             return self._claimed(connection, due, expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """Claim messages as `claim` does.
+        """Claim messages as `claim` does, or read them if the database is not writable.
 
-        If the database is not writable, return the due messages without a claim. Another process can then
-        send the same messages, but sending them twice is better than waiting until the disk has free space.
+        Messages that were only read are returned without a claim. Another process can then send the same
+        messages, but sending them twice is better than waiting until the disk has free space.
         """
         try:
             self._store_finished()
@@ -182,9 +187,10 @@ class Outbox:
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float = 0.0, **finished: Any) -> Iterator[None]:
-        """Keep the result of the batch in memory if the block fails because the disk is not writable.
+        """Keep the result of the batch in memory if the ``with`` block cannot write to the database.
 
-        The result is a refusal with the time of the next attempt, or the values of `finished` messages.
+        The result is a refusal with the time of the next attempt, or the values to store for `finished`
+        messages.
         """
         try:
             yield
@@ -228,7 +234,7 @@ class Outbox:
     ) -> None:
         """Record that the chat refused the batch, and that the next attempt is at `again_at`.
 
-        With `pause`, send no other message to the chat before that time.
+        If `pause` is true, send no other message to the chat before that time.
         """
         wait, at = again_at - now, self._moments.store(now)
         with self._noted_here(batch, again_at), writing(self._engine) as connection:
@@ -246,13 +252,13 @@ class Outbox:
         return count
 
     def withdraw(self, batch: Batch, reason: str) -> None:
-        """Withdraw the batch, whose messages are no longer needed."""
+        """Withdraw the batch because its messages are no longer needed."""
         values: dict[str, Any] = {"state": "withdrawn", "reason": reason}
         with self._noted_here(batch, **values), writing(self._engine) as connection:
             self._finish(connection, batch, **values)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw all messages that wait for this chat and are not being sent; return their number."""
+        """Withdraw this chat's waiting messages that no process is sending; return their number."""
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -265,8 +271,8 @@ class Outbox:
     def waiting(self, channels: Iterable[str] | None = None, before: float | None = None) -> int:
         """Return the number of waiting messages.
 
-        `channels` restricts the count to the messages for some chats, and `before` to messages whose delivery
-        is not deferred beyond that time.
+        `channels` restricts the count to the messages for these chats. `before` restricts the count to
+        messages whose delivery is not deferred beyond that time.
         """
         count = select(func.count()).select_from(MESSAGES).where(MESSAGES.c.state == "waiting")
         if channels is not None:
@@ -279,7 +285,8 @@ class Outbox:
     def incidents_waiting(self, channel: str | None = None, now: float | None = None) -> set[str]:
         """Return the ids of the incidents with undelivered messages.
 
-        If a chat and a time are given, consider only messages to this chat that are due at that time.
+        If a chat and a time are given, consider only messages to this chat that are no longer deferred at
+        that time.
         """
         query = select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting", MESSAGES.c.about != "")
         if channel is not None and now is not None:
@@ -292,7 +299,7 @@ class Outbox:
             return set(connection.scalars(query))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
-        """Return the keys among `keys` for which the chat has been notified or a message is stored."""
+        """Return those of the `keys` for which the chat has been notified or a message is stored."""
         with self._engine.connect() as connection:
             return _notified(connection, channel, keys)
 
@@ -302,7 +309,7 @@ class Outbox:
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether another process already notified the chat for all of the planned `keys`."""
+        """Return whether another process already notified the chat for all `keys` of planned messages."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 
@@ -331,7 +338,10 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """Return the state of the stored messages, newest first; optionally only of one run or state."""
+        """Return the state of the stored messages, newest first.
+
+        The result can be restricted to one run or state.
+        """
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)
@@ -341,7 +351,7 @@ class Outbox:
             return [_delivery(row) for row in connection.execute(query)]
 
     def prune(self, now: float, keep_days: float) -> int:
-        """Delete old rows of this database by ``retention.prune``; return the number of deleted rows."""
+        """Delete old rows of this database with ``retention.prune``; return the number of deleted rows."""
         return prune(self._engine, steady.wall(now), keep_days)
 
     def _anything(self, connection: Connection, channel: str) -> bool:
@@ -351,12 +361,12 @@ class Outbox:
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
         """Return the messages that can be sent now.
 
-        Quiet hours end at a wall-clock time; the wait of an escalation is a duration on the steady clock.
+        Quiet hours end at a wall-clock time. The wait of an escalation is a duration on the steady clock.
         """
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
         query = select(MESSAGES).where(mine).order_by(later, MESSAGES.c.id).limit(LOOKED_AT)
-        # The rows stay locked until they are claimed. Another process waits, and then sees the claims.
+        # The rows stay locked until they are claimed. Other processes wait, and then see the claims.
         rows = connection.execute(query.with_for_update()).all()
         return [
             row
@@ -377,13 +387,14 @@ class Outbox:
         refusals: Mapping[int, _Refusal],
         now: float,
     ) -> Sequence[Any]:
-        """Return the messages to send now; `refusals` holds the results of attempts that `rows` lack."""
+        """Return the messages to send now; `refusals` contains results that are missing in `rows`."""
         gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
         refused = any(row.attempts >= IN_ORDER for row in rows)
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            if (known := refusals.get(row.id)) is not None:  # its claim may still be stored
+            # The claim of an earlier attempt may still be stored.
+            if (known := refusals.get(row.id)) is not None:
                 is_due = known.again_at <= now
                 looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)
         return rows[chosen(looked, now)]
@@ -414,7 +425,7 @@ class Outbox:
             .values(claimed_until=steady.wall(now) + CLAIM_SECONDS, claim=claim)
         )
         for number in ids:
-            self._refusals.pop(number, None)  # the next result is stored
+            self._refusals.pop(number, None)  # the result of this attempt will be stored
         return self._batch(claim, rows, expired, now)
 
     def _batch(self, claim: str, rows: Sequence[Any], expired: int, now: float) -> Batch:
@@ -431,7 +442,7 @@ class Outbox:
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:
-        """Make refused messages of this chat due again, because the chat now accepts messages."""
+        """Make refused messages of this chat due again, because the chat just accepted a message."""
         refused = and_(MESSAGES.c.next_at > 0, MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY)
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
@@ -445,7 +456,7 @@ class Outbox:
 
 
 def _released(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values to store after an attempt, which also remove the claim."""
+    """Return the values to store after an attempt. These values also remove the claim."""
     return {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
 
 
@@ -486,7 +497,7 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
     }
 
 
-_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters, older versions 999
+_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters in a query; older versions accept only 999
 
 
 def _notified(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:

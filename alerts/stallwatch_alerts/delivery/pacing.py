@@ -17,7 +17,8 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-_MARGIN = 0.5  # seconds: the network can delay a message but not the next, so that both arrive together
+# Seconds: the network can delay one message but not the next message, so that both arrive together.
+_MARGIN = 0.5
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,13 @@ class Limit:
     seconds: float
 
 
-# Sources: DingTalk 20 a minute for each robot, then a block of ten minutes (open.dingtalk.com, "custom robot
-# access"); WeCom 20 a minute for each group robot (developer.work.weixin.qq.com, path 91770); Feishu and Lark
-# 100 a minute and 5 a second (open.feishu.cn, "custom bot guide"); Slack 1 a second (docs.slack.dev, "Rate
-# limits"); Telegram 1 a second for each chat and 20 a minute for each group (core.telegram.org/bots/faq);
-# Teams 4 a second (learn.microsoft.com, "Create an Incoming Webhook"); Discord 5 in two seconds and 30 a
-# minute for each webhook (its X-RateLimit headers); ntfy 1 in five seconds after the first 60 (docs.ntfy.sh,
-# "Limitations").
+# Documented limits, in messages. DingTalk: 20 a minute for each robot, then a block of ten minutes
+# (open.dingtalk.com, "custom robot access"). WeCom: 20 a minute for each group robot
+# (developer.work.weixin.qq.com, path 91770). Feishu and Lark: 100 a minute and 5 a second (open.feishu.cn,
+# "custom bot guide"). Slack: 1 a second (docs.slack.dev, "Rate limits"). Telegram: 1 a second for each chat
+# and 20 a minute for each group (core.telegram.org/bots/faq). Teams: 4 a second (learn.microsoft.com, "Create
+# an Incoming Webhook"). Discord: 5 in two seconds and 30 a minute for each webhook (its X-RateLimit headers).
+# ntfy: 1 in five seconds after the first 60 (docs.ntfy.sh, "Limitations").
 _MINUTE_20 = (Limit(20, 60.0),)
 _LIMITS: dict[str, tuple[Limit, ...]] = {
     "dingtalk": _MINUTE_20,
@@ -49,7 +50,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit; people do not read more messages than this
+    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit, and users cannot read more messages
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
@@ -71,11 +72,12 @@ def limits_of(url: str) -> tuple[Limit, ...]:
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Return whether `limits` allow one more message; `sent` holds the steady times of earlier messages."""
+    """Return whether `limits` allow another message; `sent` contains the steady times of earlier messages."""
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 
 GIVE_UP_AFTER = 86400.0  #: age in seconds at which a message is discarded
+
 # Minimum number of attempts: after a day without a sender, a message is old before its first attempt.
 _TRIES_AT_LEAST = 30
 LONGEST_PAUSE = 3600.0  #: maximum pause in seconds, even if the chat requested a longer pause
@@ -83,10 +85,11 @@ _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
-    """Return the seconds until the next attempt, which are at least `requested`.
+    """Return the wait in seconds before the next attempt, which is at least `requested`.
 
-    The wait doubles after each refusal, up to a minute. `chance` in 0..1 spreads the attempts of messages
-    that were refused together. It never makes the wait shorter than the time that the chat `requested`.
+    The wait doubles after each refusal, up to a minute. The number `chance` between 0 and 1 spreads the
+    attempts of messages that were refused together. It never makes the wait shorter than the time that the
+    chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -104,9 +107,10 @@ _REMEMBERED = 20_000
 class SteadyTimes:
     """Converts wall-clock times in the database to times on this process's steady clock.
 
-    A stored time is mapped to the steady time at which this process stored or first read it, or to an earlier
-    one. The steady time is never in the future. If the clock was set back after a time was stored, or if the
-    storing host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
+    Stored times are mapped to the steady time at which this process stored or first read them, or to an
+    earlier steady time. The steady time is never in the future. Therefore, if the clock was set back after a
+    time was stored, or if the storing host's clock is ahead, a message is delayed by at most twice its
+    intended wait.
     """
 
     def __init__(self) -> None:
@@ -138,9 +142,9 @@ def may_send(
     moments: SteadyTimes,
     unrecorded: Sequence[float] = (),
 ) -> bool:
-    """Return whether the chat accepts one more message now, considering the messages of all processes.
+    """Return whether the chat accepts one more message now. The messages of all processes count.
 
-    `unrecorded` are the steady times of further messages, which could not be recorded.
+    `unrecorded` contains the steady times of further messages, which could not be recorded.
     """
     row = _row(connection, channel)
     if row is not None:

@@ -21,9 +21,10 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import OperatorActions, Silence
 
-#: Takes a chat and keys, and returns the keys for which the chat was notified.
+#: Takes a chat and keys; returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
-Escalated = Callable[[str], set[str]]  #: returns the chats that received the escalation of an incident id
+#: takes an incident's id; returns the chats that received the escalation
+Escalated = Callable[[str], set[str]]
 _SILENCES_SECONDS = 10.0
 
 
@@ -33,7 +34,7 @@ class IncidentMessage:
 
     incident: Incident
     notice: Notice
-    family: str = ""  #: the family of the rule, from its page
+    family: str = ""  #: the family of the rule, from the rule's page
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Draft:
     notice: Notice
     keys: tuple[str, ...]
     about: str = ""  #: the incident's id
-    not_before: float = 0.0  #: the earliest time to send
+    not_before: float = 0.0  #: the earliest time to send; 0 if the message is not deferred
+
     #: True if the message is withdrawn once the incident is acknowledged or resolved.
     escalation: bool = False
 
@@ -77,7 +79,7 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident. Errors of the database are raised."""
+        """Return whether a user acknowledged the incident. Raise errors of the database."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
@@ -86,7 +88,7 @@ class Planner:
     ) -> list[Draft]:
         """Return the messages about these incident updates that must be stored.
 
-        The end of an incident is sent to each chat that was notified of its beginning.
+        The end of an incident is sent to each chat that was notified of the incident's beginning.
         """
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()
@@ -129,7 +131,7 @@ class Planner:
         key = notice.key
         if chat.escalation:
             notice = self._escalated(update, chat)
-            # An incident escalates once: its end does not repeat the escalation of its beginning.
+            # An incident escalates once. Its end has the same key, so it does not cause a second escalation.
             key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,
@@ -159,7 +161,7 @@ class Planner:
                 people = self._get_people()
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
-                pass  # If the database is down, use the last known silences. If no silence is known, send.
+                pass  # If the database is down, use the last known silences, if any.
         return any(silence.quiets(incident, now) for silence in self._silences)
 
     def _get_people(self) -> OperatorActions | None:

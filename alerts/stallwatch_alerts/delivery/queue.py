@@ -1,4 +1,4 @@
-"""Accept incident updates without waiting. Background threads store and deliver the messages about them."""
+"""Accept incident updates without waiting. Background threads store the messages and deliver them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.people import OperatorActions
 
-_CAPACITY = 5000  # maximum number of messages not yet on disk, about 20 MB
+_CAPACITY = 5000  # maximum number of messages that are not yet stored in a database, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 _SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, no free descriptor or thread
 _MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
-_TAKEN_OVER_SECONDS = 10.0  # time for another running agent to record its escalation
+_TAKEN_OVER_SECONDS = 10.0  # time for another agent to record the escalation that it took over
 
 
 class DeliveryQueue:
@@ -40,10 +40,10 @@ class DeliveryQueue:
     earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in this queue's
     spool.
 
-    `spool` opens the database that keeps messages until they arrive, and `people` opens the database of
-    silences and acknowledgements; another thread calls both. `report` receives unusable URLs and refused
-    messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled` returns whether a
-    relay has already sent a chat the message that the spool kept for later.
+    `spool` opens the database that keeps messages until they arrive. `people` opens the database of silences
+    and acknowledgements. A background thread calls both. `report` receives texts about unusable URLs and
+    refused messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled` returns
+    whether a relay already sent the chat the message that the spool kept for later.
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class DeliveryQueue:
         self._incident_messages: deque[IncidentMessage] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[IncidentMessage | str] = deque(maxlen=_AT_ONCE)
-        self._planned: set[str] = set()  # incidents whose escalation this agent has planned
-        self._in_hand: set[str] = set()  # incidents with messages that are being stored
+        self._planned: set[str] = set()  # ids of the incidents whose escalation this agent has planned
+        self._in_hand: set[str] = set()  # ids of the incidents whose messages are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
     def put(self, update: IncidentMessage) -> None:
-        """Accept a message about an incident. This never waits."""
+        """Accept a message about an incident. This method never waits."""
         if len(self._incident_messages) >= _CAPACITY:
             self._lost += 1
             return
@@ -88,20 +88,20 @@ class DeliveryQueue:
         self._worker.put(None)  # wakes the worker; one item is enough for all messages
 
     def amend(self, notice: Notice) -> None:
-        """Update the message of an open incident in chats that support edits. This never waits."""
+        """Update the message of an open incident in chats that support edits. This method never waits."""
         self._edits.append(notice)
         self._worker.put(None)
 
     def note(self, update: IncidentMessage) -> None:
         """Record that another agent sent this message, so that this agent does not send it again.
 
-        This agent still sends the incident's end and its escalations. This never waits.
+        This agent still sends the incident's end and its escalations. This method never waits.
         """
         self._notes.append(update)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Cancel this agent's escalation, because another agent has planned it. This never waits."""
+        """Cancel this agent's escalation, because another agent has planned it. This method never waits."""
         self._notes.append(incident)
         self._worker.put(None)
 
@@ -129,7 +129,7 @@ class DeliveryQueue:
 
     @property
     def sent(self) -> int:
-        """Number of messages delivered, over all URLs."""
+        """Number of messages delivered to all URLs in total."""
         return sum(sender.sent for sender in self._senders)
 
     @property
@@ -139,7 +139,7 @@ class DeliveryQueue:
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 
     def kept(self) -> int:
-        """Return the number of messages that wait on disk. Deferred messages do not count."""
+        """Return the number of messages that wait on disk. Messages deferred to a later time do not count."""
         return self._waiting(self._spool)
 
     def close(self, timeout: float) -> bool:
@@ -149,7 +149,7 @@ class DeliveryQueue:
         """
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
-        self._worker.put(None)  # retries messages that could not even be kept in memory
+        self._worker.put(None)  # to retry messages that could not even be kept in memory
         self._worker.close(timeout)
         self._lost += len(self._incident_messages)
         self._incident_messages.clear()
@@ -176,7 +176,7 @@ class DeliveryQueue:
             self._spool = spool
 
     def _senders_of(self, outbox: Outbox) -> list[Sender]:
-        from stallwatch_alerts.delivery.sender import Sender  # a slow import: it needs SQLAlchemy
+        from stallwatch_alerts.delivery.sender import Sender  # a slow import, because it needs SQLAlchemy
 
         return [
             Sender(
@@ -197,8 +197,9 @@ class DeliveryQueue:
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
         """Return whether messages may be sent from this outbox now.
 
-        The outbox in memory waits while the disk has messages about the same incidents. It does not wait if
-        the disk is unreadable or the run is about to end, because its messages would be lost.
+        The outbox in memory waits while the outbox on disk has messages about the same incidents. It does not
+        wait if the disk is unreadable or if the run is about to end, because the messages in memory would be
+        lost.
         """
         disk, now = self._spool, self._clock()
         if outbox is not self._memory or disk is None or time.monotonic() >= self._disk_first_until:
@@ -220,7 +221,7 @@ class DeliveryQueue:
             ]
             try:
                 self._store(some)
-            except _SHORTAGES:  # if memory is also exhausted, the next message or the end causes a retry
+            except _SHORTAGES:  # if memory is also exhausted, the next message or `close` causes a retry
                 self._incident_messages.extendleft(reversed(some))
                 break
             except Exception:  # one of the messages cannot be stored
@@ -253,7 +254,7 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def escalations(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the other agent's escalations for later, in case it can no longer send them."""
+            """Plan the other agent's escalations for later, in case that agent can no longer send them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([update], notified, escalated, at)
@@ -263,7 +264,7 @@ class DeliveryQueue:
             ]
 
         for draft in self._planner.drafts([update], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent a due draft
+            if not draft.escalation or draft.not_before - waited <= at:  # already sent by the other agent
                 outbox.note(draft.channel, draft.keys, at)
         self._put(outbox, escalations, now, [incident.id] if incident.is_settled else [])
 
@@ -282,11 +283,11 @@ class DeliveryQueue:
                 sender.wake()
 
     def _store(self, updates: Sequence[IncidentMessage]) -> None:
-        """Store the messages on disk, or in memory if that fails, but never in both places."""
+        """Store the messages on disk, or in memory if the disk is not writable, but never in both places."""
         try:
             if self._spool is None:
                 self._open()
-            # An update of an incident must not overtake the incident's beginning, which waits in memory.
+            # An update of an incident must not overtake the message about the incident's beginning in memory.
             before = set() if self._memory is None else self._memory.incidents_waiting()
             later = [update for update in updates if update.incident.id in before]
             others = [update for update in updates if update.incident.id not in before]
@@ -321,9 +322,10 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Return the notified keys of the outboxes on disk and in memory.
+                """Return the keys that were notified according to the outboxes on disk and in memory.
 
-                Both can contain keys of one incident, because the disk can fill up during the incident.
+                Both outboxes can contain keys of the same incident, because the disk can fill up during the
+                incident.
                 """
                 keys = list(keys)
                 known = set(notified(channel, keys))

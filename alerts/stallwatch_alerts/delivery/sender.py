@@ -27,21 +27,23 @@ def retry_after(error: Exception) -> float | None:
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-# Younger messages cannot come from another process, and reading another database takes time.
+# Another process cannot have sent a younger message, and a query to another database takes time.
 _LATE_SECONDS = 60.0
-_EDIT_SECONDS = 5.0  # minimum between two edits: most of the rate limit is reserved for new messages
+# Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
+_EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # longer than another process locks a database
-_LOOK_SECONDS = 1.0  # interval at which messages of other processes and due retries are found
+_STUCK_SECONDS = 10.0  # longer than another process locks the database
+_LOOK_SECONDS = 1.0  # interval at which the thread looks for messages of other processes and for due retries
 
 
 class Sender:
     """Delivers the messages of one chat from `outbox` until it is closed.
 
-    `report` receives failures without secrets. `count` receives ``sent``, ``failed`` or ``given-up`` for each
-    attempt. `delivered` receives the chat and the keys of the delivered messages. `acknowledged` returns
-    whether a user acknowledged an incident. `settled` returns whether another process already sent the chat a
-    deferred or refused message. `turn` returns whether messages to the chat can be sent now.
+    `report` receives texts about failures, without secrets. `count` receives ``sent``, ``failed`` or
+    ``given-up`` for each attempt. `delivered` receives the chat and the keys of the delivered messages.
+    `acknowledged` returns whether a user acknowledged an incident. `settled` returns whether another process
+    already sent the chat a deferred or refused message. `turn` returns whether messages to the chat can be
+    sent now.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Sender:
     ) -> None:
         self.name = mask_url(url)
         self.looked_at = clock()  #: time of the thread's last iteration
-        self.sent = 0  #: delivered messages, counting each message of a group
+        self.sent = 0  #: number of delivered messages; each message of a group counts
         self.given_up = 0
         self._url = url
         self.outbox = outbox
@@ -90,7 +92,7 @@ class Sender:
             self._thread.start()
 
     def wake(self) -> None:
-        """Read the outbox now instead of after the next interval."""
+        """Make the thread read the outbox now instead of after the next interval."""
         self._wake.set()
 
     def amend(self, notice: Notice) -> None:
@@ -104,7 +106,7 @@ class Sender:
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current attempt and stop the thread; the next start sends the remaining messages."""
+        """Finish the current attempt and stop the thread. The next process sends the remaining messages."""
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -112,7 +114,7 @@ class Sender:
 
     @property
     def alive(self) -> bool:
-        """True while the thread runs."""
+        """True while the sender's thread runs."""
         return self._thread.is_alive()
 
     def is_stuck(self, now: float) -> bool:
@@ -148,7 +150,7 @@ class Sender:
                     pass
                 self._edit()
                 self._troubled_at = None
-            except Exception as error:  # for example, a database that is temporarily down
+            except Exception as error:  # for example, because a database is temporarily down
                 if self._troubled_at is None:
                     self._warn(
                         f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
@@ -158,7 +160,10 @@ class Sender:
             self._wake.wait(_LOOK_SECONDS)
 
     def _edit(self) -> None:
-        """Send one scheduled edit. A refused edit is dropped, because the final message has its content."""
+        """Send one scheduled edit.
+
+        A refused edit is dropped, because the incident's last message has its content.
+        """
         channel = self._channel
         if channel is None or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return
@@ -174,7 +179,7 @@ class Sender:
             self._channel = self._connect(self._url)
         except Exception as error:  # messages stay stored until the user fixes the URL
             self._warn(f"{self.name} cannot be used: {error}")
-            self._refusing = True  # avoids one report per message
+            self._refusing = True  # avoids a report for every message
 
     def _try(self, batch: Batch, channel: str) -> None:
         try:
@@ -233,11 +238,12 @@ class Sender:
     def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
         """Return the messages of the batch that another process already sent.
 
-        Only deferred messages, and messages that have waited for a long time, are checked.
+        Only deferred messages and messages that have waited for a long time are checked.
         """
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # If a query fails, send the remaining messages without further queries, possibly a second time.
+        # If a query fails, send the remaining messages without further queries, although a chat may receive a
+        # message twice.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

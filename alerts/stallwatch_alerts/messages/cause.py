@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
     from stallwatch_rules.stacks.records import StallStacks
 
-# torchrun: SubprocessContext._poll ends all processes of its node after one failed (torch 2.13.0,
-# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); without the option,
-# KillOnBadExit of slurm.conf(5) decides.
+# Sources of these fixes. torchrun: after one process failed, SubprocessContext._poll ends all processes of
+# the node (torch 2.13.0, distributed/elastic/multiprocessing/api.py). srun: the option -K, --kill-on-bad-exit
+# in srun(1). Without the option, KillOnBadExit of slurm.conf(5) applies.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
 class Cause(msgspec.Struct, frozen=True):
     """The title, reason and fixes of an incident's cause."""
 
-    title: Text = ""  #: includes the rank and place of a stall; empty if the cause is unknown
+    title: Text = ""  #: includes the rank and the code position of a stall; empty if the cause is unknown
     why: Text = ""
     fixes: tuple[Text, ...] = ()
 
@@ -46,9 +46,9 @@ def primary_of(incident: Incident) -> Primary | None:
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the primary finding. The rule `page` supplies missing texts.
+    """Return the cause according to the primary finding. The rule's `page` supplies missing texts.
 
-    The fixes of a finding are for the installed versions of the packages.
+    The fixes of a primary finding apply to the installed versions of the packages.
     """
     primary = primary_of(incident)
     if primary is not None and page is not None:
@@ -76,13 +76,16 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 def is_located(stacks: StallStacks) -> bool:
     """Return whether the code position of every living rank is known.
 
-    Advice to look for the position is then unnecessary.
+    If all positions are known, advice to look for a position is unnecessary.
     """
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
 def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
-    """Remove fixes that repeat the ranks' code position and, if it is known, fixes that collect stacks."""
+    """Remove fixes that repeat the ranks' code position.
+
+    If all positions are known, also remove fixes that collect stacks.
+    """
     known = sentence(stacks)
     if known:
         shown = {language: render(known, language) for language in LANGUAGES}
@@ -91,7 +94,7 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
 
 
 def _first_advice(stacks: StallStacks) -> Text:
-    """Return where the blocking ranks are, and what to do there. Unknown facts are omitted."""
+    """Return a text about where the blocking ranks are and what to do. Unknown facts are omitted."""
     advice = remedy(stacks)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)
@@ -99,7 +102,7 @@ def _first_advice(stacks: StallStacks) -> Text:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix, with the rank's host if the fix collects stacks in a multi-host run."""
+    """Return the fix. If the fix collects stacks in a multi-host run, add the rank's host."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

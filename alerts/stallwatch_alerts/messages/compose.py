@@ -1,6 +1,6 @@
 """Compose the messages about incidents and alerts: choose and order the facts, and limit the length.
 
-Text from a log, a host or a user's command is neutralized; the text of a rule page is trusted.
+Text from a log, a host or a user's command is neutralized. The text of a rule page is trusted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if incident.unwatched:
         title = say(f"alerts.{_unwatched(incident)}", language, title=title)
     text = _text(incident, language, cause)
-    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # prefer one complete fix to two truncated
+    # One complete fix is better than two truncated fixes.
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
@@ -89,7 +90,7 @@ def render_alert(
 
 
 def listed(parts: Sequence[str], language: str) -> str:
-    """Return the parts as one text, separated by commas; Chinese has its own comma."""
+    """Return the parts as one text, separated by the comma of the language."""
     return say("alerts.listed", language, parts=list(parts))
 
 
@@ -104,12 +105,12 @@ def ending_line(ending: Ending, language: str) -> str:
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
     line = say("alerts.ended", language, ending=listed(facts, language))
-    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line shows the exit code
+    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line already shows the exit code
     return _lines(line, neutralise(in_words(detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translation of a value of this kind, such as a phase, or the value if there is none."""
+    """Return the translation of a value, such as a phase, or the value itself if it has no translation."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)
@@ -140,9 +141,9 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 
 
 def _advice(fix: Text, language: str) -> str:
-    """Return the advice on what to do about the ranks of a stall; empty for other fixes.
+    """Return the advice about the ranks of a stall in plain text; empty for other fixes.
 
-    Only the place in it can contain text of the run, such as the names of files.
+    The code position is neutralized, because only this part can contain text of the run, such as file names.
     """
     if not isinstance(fix, TextMessage) or not fix.id.startswith(("alerts.look-at", "alerts.stall-")):
         return ""
@@ -241,7 +242,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield say("alerts.also-seen", language, rules=listed(rules, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     lines = [in_words(line, language) for line in evidence]
-    # Four spaces make literal text in chats that interpret Markdown, and plain text in others.
+    # Chats that interpret Markdown show lines with four leading spaces as literal text. Other chats show them
+    # unchanged.
     last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
     if last and not known:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
@@ -267,7 +269,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
     elif incident.ending is None or incident.watch_ended:
         key = "alerts.is-over-watch-ended" if incident.watch_ended else _by_resolution("is-over", incident)
         over = message(key, duration=_stalled_for(incident))
-        if incident.kind != "ended" and incident.resolved_at is not None:  # an ending has no duration
+        if incident.kind != "ended" and incident.resolved_at is not None:  # the end of a run has no duration
             lasted = f"{_unwatched(incident)}-after" if incident.unwatched else "lasted"
             over += message(f"alerts.{lasted}", duration=_stalled_for(incident))
         yield in_words(over, language)
@@ -357,5 +359,5 @@ def _stalled_for(incident: Incident) -> float:
     end = incident.resolved_at if incident.resolved_at is not None else incident.updated_at
     stalled = incident.stalled_seconds or 0.0
     if stalled and incident.status == "open" and not incident.unwatched:
-        return stalled  # the incident may have begun earlier, with a warning
+        return stalled  # the incident may have opened earlier, as a warning
     return max(stalled, end - incident.opened_at)

@@ -50,7 +50,7 @@ Block = Prose | Code | Links
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Split a text into blocks. If the blocks are joined again, the result has the same content."""
+    """Split a text into blocks. Joining the blocks again gives a text with the same content."""
     found: list[Block] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
         for kind, lines in groupby(part.split("\n"), _kind):
@@ -92,8 +92,8 @@ def _labelled(line: str) -> tuple[str, str]:
 def bold_label(label: str, rest: str) -> str:
     """Return a line of prose in Markdown; `rest` is already escaped.
 
-    The space is required: between a full-width colon and a letter, CommonMark does not accept ``**`` as the
-    end of bold text.
+    The space is required, because CommonMark does not accept ``**`` as the end of bold text between a
+    full-width colon and a letter.
     """
     return f"**{label}** {rest.lstrip()}".rstrip() if label else rest
 

@@ -39,7 +39,7 @@ class Runbooks:
         return f"{self.docs_url.rstrip('/')}/{name.removesuffix('.md')}/#{anchor}" if self.docs_url else ""
 
 
-NOWHERE = Runbooks()  #: neither a dashboard nor a site is configured
+NOWHERE = Runbooks()  #: used if neither a dashboard nor a documentation site is configured
 
 
 def command_for(page: RulePage) -> str:
@@ -48,7 +48,10 @@ def command_for(page: RulePage) -> str:
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a text with one line per link, each with a label and an address or command; "" without links."""
+    """Return a text with one line per link, or "" without links.
+
+    Each line has a label and an address or a command.
+    """
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"
@@ -57,7 +60,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """Return the text with the links below it. If this is too long, only the text is truncated."""
+    """Return the text with the links below it. If the result is too long, only the text is truncated."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 
@@ -66,7 +69,7 @@ _BARE_LINK = lazy(r"\s*\(?https?://[^\s)]+\)?")
 _CODE = lazy(r"(`[^`]*`)")
 _EMPHASIS = lazy(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
 _SENTENCE_END = lazy(r"[.!?](?=\s)|[。！？]")
-_OPEN_END = (":", "：")  # a colon introduces a list or code that is left out
+_OPEN_END = (":", "：")  # a colon introduces a list or code, which `plain` omits
 
 
 def plain(markdown: str, limit: int) -> str:

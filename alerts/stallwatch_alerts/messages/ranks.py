@@ -13,13 +13,15 @@ from stallwatch_rules.stacks.records import Frame, StallStacks
 from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, suspects
 from stallwatch_rules.text.lazy import lazy
 
-_INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # shown frames: the innermost, and those of the user's own code
+# Maximum number of innermost frames, of frames of the user's code, and of characters per frame.
+_INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120
 _PATH_LIMIT = 200
 _MOST_COMMANDS = 2
 _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
 _COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
-_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` with specific advice
+# Values of ``StallStacks.why`` with specific advice for multi-host runs.
+_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
@@ -35,12 +37,15 @@ def answered(stacks: StallStacks, language: str) -> str:
 
 
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
-    """Return host names in short form, such as ``n1–n3, n7``, or only their number if this is too long."""
+    """Return host names in short form, such as ``n1–n3, n7``, or their number if the list is too long."""
     return neutralise(render(few_hosts(hosts), language))
 
 
 def remedy(stacks: StallStacks) -> Text:
-    """Return the advice for the blamed ranks, or else for all ranks; empty if their states differ."""
+    """Return the advice for the blamed ranks, or for all ranks if none are blamed.
+
+    The result is empty if the states of these ranks differ.
+    """
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")
     if stacks.hosts and stacks.why in _OF_HOSTS:
@@ -76,7 +81,7 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
 
 
 def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
-    """Return commands for the reader: to collect further stacks, and to read the stored stacks and diagnosis.
+    """Return commands that collect further stacks, or that show the stored stacks and the diagnosis.
 
     The run's `folder` contains the stored stacks.
     """
@@ -112,8 +117,8 @@ def _path(path: str) -> str:
 def _shown(frames: Sequence[str]) -> list[str]:
     """Return the innermost frames and the user's frames that call them, outermost frame first."""
     innermost = len(frames) - _INNERMOST
-    own = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
-    shown = sorted({*own[-_OWN:], *range(max(0, innermost), len(frames))})
+    of_user = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
+    shown = sorted({*of_user[-_OWN:], *range(max(0, innermost), len(frames))})
     lines: list[str] = []
     for before, at in zip([None, *shown], shown, strict=False):
         if before is not None and at > before + 1:

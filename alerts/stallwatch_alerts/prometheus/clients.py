@@ -55,7 +55,8 @@ class Server:
             request = urllib.request.Request(f"{self.url}{path}", data, {"User-Agent": "stallwatch"})
             if data is not None:
                 request.add_header("Content-Type", "application/json")
-            if self._allowed:  # servers to which this server redirects must not receive the credentials
+            # If the server redirects the request, the other server must not receive the credentials.
+            if self._allowed:
                 request.add_unredirected_header("Authorization", self._allowed)
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
                 return read_json(answer.read(_MOST_BYTES))
@@ -127,7 +128,8 @@ def _matchers(silence: Silence) -> list[dict[str, Any]]:
 
 
 def _matcher(name: str, pattern: str) -> dict[str, Any]:
-    # Alertmanager matches entire values by RE2's syntax, and ``fnmatch.translate`` writes Python's syntax.
+    # Alertmanager matches entire values with regular expressions in RE2's syntax. ``fnmatch.translate``
+    # writes Python's syntax.
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     expression = "".join(

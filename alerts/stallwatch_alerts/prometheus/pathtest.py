@@ -2,7 +2,7 @@
 
 The test serves one metric at the address of an agent on this host. Prometheus scrapes the metric, the rule
 ``StallwatchTest`` fires, Alertmanager routes the alert, and the relay notifies the chats. The test checks the
-links in this order; the first check that fails shows the broken link.
+links in this order. The first check that fails shows the broken link.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PathTest:
         self._pause = pause
 
     def links(self) -> Iterator[Link]:
-        """Test the links in order until one is broken, and yield each as soon as its state is known."""
+        """Test the links in order until one is broken, and yield each link as soon as its state is known."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
             ("Prometheus sends alerts to an Alertmanager", self._sends),
@@ -208,7 +208,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """Run the checks in order, and yield the result of each as a link; return whether all of them succeed."""
+    """Run the checks in order and yield each result as a link; return whether all checks succeed."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

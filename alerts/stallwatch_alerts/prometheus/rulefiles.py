@@ -1,7 +1,7 @@
 """Write the rule files for Prometheus: two handwritten files, and one with an alert for each rule page.
 
-An alert fires while the run's agent keeps an incident of the alert's rule open. Its texts come from the rule
-page, so that users who only use Alertmanager read the same title and fix as all other users.
+An alert fires while the run's agent keeps an incident of the alert's rule open. The alert's texts come from
+the rule page, so that users of Alertmanager read the same title and fix as users of Stallwatch's messages.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 _HERE = Path(__file__).resolve().parent
-# The folder of the handwritten files in an installation, and in a checkout.
+# The folder of the handwritten files: in an installation, and in a checkout.
 _PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"
 HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
-#: A placeholder in the handwritten files for an address, which depends on the user's configuration.
+#: Matches a placeholder for an address in the handwritten files. The address depends on the user's
+#: configuration.
 _RUNBOOK = re.compile(
     r"^(?P<indent> +)runbook: (?:stallwatch rules show (?P<rule>\S+)|(?P<guide>docs/\S+))$", re.MULTILINE
 )
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
-# An incident that opens as the run ends is scraped once. Its last value counts for five minutes, but not
-# after a restart of the run: otherwise the alert would keep firing, and a second incident of the same rule
-# would cause no notification. Other running hosts of the same job are not a restart.
+# An incident that opens when the run ends is scraped only once, so its last value counts for five minutes.
+# After a restart of the run, the last value does not count. Otherwise, the alert would keep firing, and a
+# second incident of the same rule would cause no notification. Other running hosts of the same job do not
+# count as a restart.
 _OPEN = (
     "max by (run, rule, severity) (stallwatch_incident_open{%s}"
     " or (last_over_time(stallwatch_incident_open{%s}[5m])"
@@ -87,7 +89,7 @@ def alert_name(rule: str) -> str:
 
 
 def _alerts(page: RulePage) -> bool:
-    """Return whether the rule can open incidents. Notices and harmless findings do not open any."""
+    """Return whether the rule can open incidents. Notices, harmless findings and retired rules cannot."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 

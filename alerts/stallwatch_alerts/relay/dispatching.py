@@ -1,8 +1,8 @@
 """Plan the relay's messages: their chats, times and texts. One message covers a group of incidents.
 
-An agent with a separate spool can also have stored messages for later (quiet hours, escalations), which the
-relay cannot read. The agent takes precedence: the relay's message waits a little longer, and is withdrawn if
-the agent notifies the chat first (see ``notice.planned_key``).
+If an agent has a separate spool, it may have stored messages for later (after quiet hours, or as escalations)
+that the relay cannot read. The agent takes precedence. The relay's message waits a little longer, and is
+withdrawn if the agent notifies the chat first (see ``notice.planned_key``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 AGENT_FIRST_SECONDS = 30.0
 _NO_RUN = "-"
 _TITLES = 10
-#: Annotations that name a runbook, with their allowed forms; our own rule files use the second.
+#: Annotations that name a runbook, with their allowed forms. Stallwatch's own rule files contain the second
+#: annotation.
 _RUNBOOKS = (
     ("runbook_url", re.compile(r"https?://\S+")),
     ("runbook", re.compile(r"stallwatch rules show [\w-]+|docs/[\w/.#-]+")),
@@ -70,7 +71,7 @@ class OutcomeCounts:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What happened to the alerts of an accepted notification."""
+    """The result of processing the alerts of an accepted notification."""
 
     tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent
@@ -88,7 +89,7 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
-        """Return the messages to store for these incident states, the worst first, and the outcome counts."""
+        """Return the messages to store for these incident states, worst first, and the outcome counts."""
         known = self._notified_or_planned(found, notified)
         by_key = {state.key: state for state in found}
         # Alertmanager repeats large groups, so only new incident states are rendered.
@@ -120,7 +121,7 @@ class Dispatcher:
     def _notified_or_planned(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
         """Return a function like `notified` that needs only one database query per chat.
 
-        It also counts a key as notified if a message for the key is planned.
+        A key also counts as notified if a message for it is planned.
         """
         stages = [key for state in found for key in (state.key, *opening_keys(state.subject))]
         plain = [*stages, *map(escalated_key, stages)]
@@ -161,7 +162,7 @@ class Dispatcher:
         return state.alert.name == TEST or RANKS.get(state.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group of incidents: the worst incident in full, and the other titles."""
+        """Return a message about a group of incidents: the worst one in full, and titles of the others."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text

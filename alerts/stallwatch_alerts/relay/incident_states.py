@@ -1,8 +1,8 @@
 """Join alerts with their incidents in the database.
 
 An alert identifies its incident by the label ``rule``, or by the label ``incident`` with the incident's kind.
-The alert that a host is gone belongs to the stall that found this host silent. All alerts of one incident
-form one `IncidentState`. Its key is also the key under which the agent records that it notified a chat.
+The alert that a host is gone belongs to the stall during which this host sent no stacks. All alerts of one
+incident form one `IncidentState`. The agent uses the same key for its record that it notified a chat.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ HOST_GONE = "StallwatchHostGone"
 _NEVER_SENT = "none"  # severity of alerts that only prove that alerting works, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
-_APART = 120.0  # maximum seconds between an incident and its alert: scrape, evaluation, clock differences
+# Maximum seconds between an incident and its alert, due to scraping, evaluation and clock differences.
+_APART = 120.0
 
-Lookup = Callable[[str], Sequence[Incident]]  #: returns the incidents of a run, newest first
+#: takes a run's name; returns the incidents of the run, newest first
+Lookup = Callable[[str], Sequence[Incident]]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class IncidentState:
     """The state that alerts report for one incident, or for an alert without an incident."""
 
     key: str  #: each chat gets one message per key
-    subject: Incident  #: compared with routes and silences: the incident, or a stand-in for an alert
+    subject: Incident  #: the incident, or a stand-in made from the alert; compared with routes and silences
     alert: Alert
     incident: Incident | None = None
 
@@ -47,7 +49,7 @@ class IncidentState:
 
     @property
     def unjoined(self) -> bool:
-        """True if the alert belongs to an incident that is not in the database (yet)."""
+        """True if the alert belongs to an incident that is not in the database yet."""
         claims = {"rule", "incident"} & self.alert.labels.keys()
         return self.incident is None and bool(claims) and self.alert.firing
 
@@ -63,7 +65,7 @@ class IncidentState:
 
 
 def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentState]:
-    """Return one state for each incident, and for each alert without an incident, the worst first.
+    """Return one state for each incident and for each alert without an incident, the worst state first.
 
     The watchdog alert is omitted.
     """
@@ -102,7 +104,7 @@ def _state(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentSta
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """Return an incident made from an alert that has no incident, so that it can be routed and counted."""
+    """Return an incident made from an alert without an incident, to route and count the alert."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,
@@ -117,16 +119,23 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """Return the newest incident that the alert is about, or the merged incident that includes it."""
+    """Return the newest incident that the alert is about.
+
+    If that incident was merged, return the merged incident.
+    """
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
-    merged = {alias for one in incidents for alias in one.aliases}
-    incidents = [one for one in incidents if one.id not in merged]
+    merged = {alias for incident in incidents for alias in incident.aliases}
+    incidents = [incident for incident in incidents if incident.id not in merged]
     if alert.name == HOST_GONE:
-        about = [one for one in incidents if one.stacks and alert.labels.get("host") in one.stacks.silent]
+        about = [
+            incident
+            for incident in incidents
+            if incident.stacks and alert.labels.get("host") in incident.stacks.silent
+        ]
     elif rule:
-        about = [one for one in incidents if one.concerns(rule=rule)]
+        about = [incident for incident in incidents if incident.concerns(rule=rule)]
     elif kind:
-        about = [one for one in incidents if one.concerns(kind=kind)]
+        about = [incident for incident in incidents if incident.concerns(kind=kind)]
     else:
         return None
     if alert.firing:

@@ -46,7 +46,7 @@ _MOST_WAITING = 32  # maximum number of requests that wait for an incident; furt
 class NotificationIntake:
     """Receives notifications and stores the messages about them.
 
-    Several threads can call it, and other relays can use the same database.
+    Several threads can use one instance, and other relays can use the same database.
     """
 
     def __init__(
@@ -68,14 +68,15 @@ class NotificationIntake:
     def receive(self, body: bytes) -> Receipt:
         """Store the messages about a notification, and return its receipt.
 
-        All messages are on disk when this returns. Raise `WebhookProblem` if the body is not a notification.
-        Any other exception means that nothing was stored, and that the sender should retry.
+        All messages are on disk when this method returns. Raise `WebhookProblem` if the body is not a
+        notification. Any other exception means that nothing was stored, and that the sender should retry.
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)
         tally = self._kept(found) if found else OutcomeCounts()
         watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
-        if watchdogs:  # a resolved watchdog: its Prometheus is silent, but another may still send
+        # The watchdog of one Prometheus can resolve while that of another Prometheus still fires.
+        if watchdogs:
             self.watchdog_at = self._clock() if any(watchdogs) else None
         doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
         return Receipt(tally, doubts, notification.problems)
@@ -83,9 +84,9 @@ class NotificationIntake:
     def _joined(self, alerts: Sequence[Alert]) -> list[IncidentState]:
         """Return the states of the incidents that the alerts are about.
 
-        If an incident is not in the database yet, wait for it briefly. The agent writes a new alert's
-        incident in parallel. If agent and relay do not share a database, the incident never arrives, and the
-        wait costs a few seconds once per alert.
+        If an incident is not in the database yet, wait briefly, because the agent stores a new alert's
+        incident at about the same time. If agent and relay do not share a database, the incident never
+        arrives. The wait then costs a few seconds once per alert.
         """
         found = incident_states(alerts, self._incidents)
         if not any(self._is_early(state) for state in found) or not self._waiting.acquire(blocking=False):
@@ -229,12 +230,12 @@ class Relay:
             self._pruned_at = now
 
             def prune() -> None:
-                # If the database is down, an attempt on the next day is early enough.
+                # If the database is down, the next attempt follows a day later, which is early enough.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 
-            # Run in parallel, after the notification is stored: pruning can lock the database for a long
-            # time.
+            # Pruning runs in a separate thread, after the notification is stored, because pruning can lock
+            # the database for a long time.
             self._pruning = threading.Thread(target=prune, name="stallwatch-prune", daemon=True)
             self._pruning.start()
 

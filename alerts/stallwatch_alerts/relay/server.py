@@ -1,13 +1,13 @@
 """Serve the relay's HTTP API: Alertmanager posts to it, Prometheus and load balancers read from it.
 
-* ``POST /alertmanager``: a notification. 200: it is stored on disk. 400: the body reports what was not
-  stored. 5xx: the client must retry.
-* ``GET /-/healthy``: 200, or 503 with the reason.
-* ``GET /metrics``: the relay's own metrics.
-* ``GET /api/messages?run=NAME``: the delivery state of the run's messages, as JSON.
+* ``POST /alertmanager``: receives a notification. Status 200: the notification is stored on disk. Status 400:
+  the response names what was not stored. Status 5xx: the client must retry.
+* ``GET /-/healthy``: returns status 200 if the relay works, or 503 with the reason why it does not.
+* ``GET /metrics``: returns the relay's own metrics.
+* ``GET /api/messages?run=NAME``: returns the delivery state of the run's messages, as JSON.
 
-All paths except ``/-/healthy`` require credentials. If only ``[relay] token`` is set, ``/metrics`` is also
-open.
+All paths except ``/-/healthy`` require credentials. If only ``[relay] token`` is set, ``/metrics`` requires
+none either.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class RelayMetrics:
-    """The relay's own metrics, in a registry of their own."""
+    """The relay's own metrics, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -83,7 +83,7 @@ class RelayMetrics:
 class RelayServer(ServerThread):
     """An HTTP server that runs until closed.
 
-    `receive` takes a request's body, `healthy` returns the relay's problem ("" for none).
+    `receive` takes a request's body. `healthy` returns the relay's problem, or "" if the relay works.
     """
 
     def __init__(
@@ -118,7 +118,10 @@ class RelayServer(ServerThread):
         return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
-        """Store a notification and return the response. If storing fails, Alertmanager retries."""
+        """Store a notification and return the response.
+
+        If storing fails, the response makes Alertmanager retry.
+        """
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
@@ -166,7 +169,10 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Parse the request's head. Refuse an ambiguous length, which a proxy could read differently."""
+        """Parse the request's head.
+
+        Refuse an ambiguous content length, which a proxy could interpret differently.
+        """
         if not super().parse_request():
             return False
         if not self.has_one_end():
@@ -195,7 +201,7 @@ class _Handler(BoundedHandler):
     def do_GET(self) -> None:
         self.arrived()
         if self.headers.get("Content-Length", "0") != "0":
-            self.close_connection = True  # the request's body is not read
+            self.close_connection = True  # because the server does not read the request's body
         parts = urlsplit(self.path)
         if (refusal := self.relay.refusal(parts.path, self.headers)) is not None:
             self._refuse(*refusal)
@@ -207,7 +213,7 @@ class _Handler(BoundedHandler):
         self._answer(answer)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # the request's body was not read
+        self.close_connection = True  # because the server did not read the request's body
         self._answer(_text(status, why))
 
     def _answer(self, answer: Answer) -> None:

@@ -64,11 +64,11 @@ class Notification:
     """The readable alerts of one group, which Alertmanager sent in one request."""
 
     alerts: tuple[Alert, ...]
-    problems: tuple[str, ...] = ()  #: the errors in the group's unreadable alerts
+    problems: tuple[str, ...] = ()  #: the errors in the unreadable alerts of the group
 
 
 def read_notification(body: bytes) -> Notification:
-    """Return the notification in a request's body; raise `WebhookProblem` with the reason if there is none.
+    """Return the notification in a request's body; raise `WebhookProblem` if the body is unreadable.
 
     An unreadable alert does not affect the other alerts.
     """

@@ -1,10 +1,10 @@
 """Merge the reports of a run's agents through PostgreSQL instead of through a coordinator.
 
-Each agent writes its reports to a row of its own. One of the agents merges all rows. The merging agent holds
-an advisory lock, which belongs to its connection, and updates a heartbeat twice a second. If the heartbeat
+Each agent writes its reports to its own row. One of the agents merges all rows. The merging agent holds an
+advisory lock, which belongs to its connection, and updates a heartbeat twice a second. If the heartbeat
 stops, another agent ends that connection and takes the lock. Therefore, two agents never merge at the same
-time, even after failures of hosts, processes or the network. The age of the heartbeat is measured by the
-server's clock.
+time, even after failures of hosts, processes or the network. The server's clock measures the age of the
+heartbeat.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, R
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-if TYPE_CHECKING:  # the import of SQLAlchemy takes a second, so it runs in the thread only
+if TYPE_CHECKING:  # importing SQLAlchemy takes a second, so only the background thread imports it
     from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row
 
 _AT_ONCE = 32  # maximum number of reports in memory; each report can have up to `MOST_BYTES` bytes
 _SLACK = 1.0  # seconds from the start of this agent to its first post
-_BEATS = 3  # `retry` intervals from an agent's last post to its next attempt to merge
-# Seconds from a post to the first check for its acknowledgement; the interval then doubles.
+_BEATS = 3  # number of `retry` intervals from an agent's last post to its next attempt to merge
+
+# Seconds from a post to the first check for its acknowledgement. The interval then doubles.
 _FIRST_LOOK = 0.02
 
 
@@ -42,13 +43,16 @@ class Timing:
     """Durations for posting and merging reports, in seconds."""
 
     answer: float = 4.0  #: longest duration of a post
-    statement: float = 2.0  #: without a response in this time, the connection is closed
+
+    #: longest wait for the response to a statement; after that, the connection is closed
+    statement: float = 2.0
     acknowledgement: float = 1.0  #: longest wait of a post for the merging agent to accept the report
     reconnect: float = 0.5  #: between two attempts to connect while a post waits
     gather: float = 0.1  #: reports posted within this time are merged together
     beat: float = 0.5  #: between two heartbeats of the merging agent
     step: float = 1.0  #: between two checks for lost agents by the merging agent
     absent: float = 1.5  #: without a heartbeat for this long, other agents try to take the lock
+
     #: Without a heartbeat for this long, other agents end the connection that holds the lock.
     frozen: float = 4.0
     retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
@@ -78,12 +82,12 @@ def is_cluster_engine(url: str) -> bool:
 
 
 class PostgresBacking:
-    """Sends reports through PostgreSQL.
+    """Exchanges reports through PostgreSQL.
 
-    While this agent is the merging agent, it passes all reports to `merges`. A separate thread does both
-    tasks. It calls `merges` only if the server has just confirmed, over the connection that holds the lock,
-    that the lock is still held. `agent` is this agent's id in its reports. `notice` receives one line for
-    each new problem.
+    While this agent is the merging agent, it passes all reports to `merges`. A separate thread sends this
+    agent's reports and calls `merges`. The thread calls `merges` only if the server has just confirmed, over
+    the connection that holds the lock, that the lock is still held. `agent` is this agent's id in its
+    reports. `notice` receives one line for each new problem.
     """
 
     def __init__(
@@ -203,8 +207,9 @@ class PostgresBacking:
         if rows.try_to_merge():
             self._merging, self._merged_at, self._step_at = True, 0.0, now
             self._acknowledged.clear()
-            # Reports list the messages that their hosts sent, even if a host is gone. Reports posted before
-            # this agent started belong to an earlier run with the same name.
+            # The reports of all agents are read, because they list the messages that each host sent, even if
+            # the host is gone. Reports posted before this agent started belong to an earlier run with the
+            # same name.
             rows.expect(rows.posted(time.monotonic() - self._began + _SLACK))
         elif rows.disconnect_merger(self._timing.frozen):
             self._compete_at = now + self._timing.gather
@@ -223,7 +228,7 @@ class PostgresBacking:
                     self._acknowledged |= answered.acknowledged
                     reply = answered
             self._check(rows.still_merges())
-        if reply is not None:  # one reply for all agents
+        if reply is not None:  # one reply contains the acknowledgements for all agents
             reply = msgspec.structs.replace(reply, acknowledged=self._acknowledged)
             self._check(rows.publish(msgspec.json.encode(reply)))
         if now >= self._step_at:
@@ -241,12 +246,12 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the reply to the last post, which the merging agent may not have read yet."""
+        """Read the reply to the last post. The merging agent may not have read the post yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
             self._compete_at = min(self._compete_at, now)
-        else:  # `_look` checks the lock while this agent posts
+        else:  # while this agent posts, each check of the reply also checks the heartbeat
             self._compete_at = now + _BEATS * self._timing.retry
         reply = self._reply(answer)
         taken = reply is not None and reply.acknowledged.get(posted.report.agent, -1) >= posted.report.number
@@ -318,7 +323,7 @@ class PostgresBacking:
         if rows is None:
             return
         if merging and self._closed:
-            # After a failure, other agents detect the missing heartbeat later.
+            # If this fails, other agents detect the missing heartbeat later.
             with contextlib.suppress(Exception):
                 rows.resign()
         rows.disconnect()
@@ -329,7 +334,7 @@ class PostgresBacking:
     def _fail(self, error: Exception, works: bool) -> None:
         """Report a connection problem, but only once while it lasts.
 
-        If the connection worked before, retry first.
+        If the connection worked before, the first failure is not reported, because a retry follows.
         """
         reason = error_line(error, self._url) or type(error).__name__
         if isinstance(error, ImportError):
@@ -345,7 +350,7 @@ class PostgresBacking:
     def _skip(self, agent: str, reason: str) -> None:
         """Report why an agent's report is left out, once per agent.
 
-        An empty `agent` stands for the merged report of all hosts.
+        An empty `agent` means the merged report of all hosts.
         """
         if agent not in self._skipped:
             self._skipped.add(agent)

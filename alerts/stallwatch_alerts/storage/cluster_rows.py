@@ -18,13 +18,13 @@ from stallwatch_alerts.storage.engine import is_migrated, migrate, open_engine
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
 _CONNECT_SECONDS = 2  # the shortest timeout that libpq accepts
-_OPENING_SECONDS = 10.0  # maximum for SQLAlchemy's queries on a new connection
-_MIGRATING_SECONDS = 60.0  # maximum for the migration: another agent may be migrating
+_OPENING_SECONDS = 10.0  # maximum seconds for the queries that SQLAlchemy makes on a new connection
+_MIGRATING_SECONDS = 60.0  # maximum seconds for the migration, because another agent may be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
 # With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers before
-# version 12 have no `tcp_user_timeout`. Reports lost in a crash of the server are posted again within a
-# heartbeat.
+# version 12 have no `tcp_user_timeout`. `synchronous_commit` can be off, because reports that are lost in a
+# crash of the server are posted again within a heartbeat.
 _SETTINGS = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -66,8 +66,8 @@ _MINE = "key = :key AND merger = :agent AND session = pg_backend_pid()"
 _BEAT = text(f"UPDATE cluster_runs SET merged_at = {_NOW} WHERE {_MINE}")
 _PUBLISH = text(f"UPDATE cluster_runs SET merged_at = {_NOW}, reply = :reply WHERE {_MINE}")
 _RESIGN = text(f"UPDATE cluster_runs SET merged_at = 0 WHERE {_MINE}")
-# The lock is a session-level lock, identified by the upper and the lower half of its number (PostgreSQL's
-# manual, 54.12, pg_locks).
+# The lock is a session-level lock. pg_locks identifies it by the upper and the lower half of its number
+# (PostgreSQL's manual, 54.12, pg_locks).
 _DISCONNECT = text(
     "SELECT count(pg_terminate_backend(locks.pid)) FROM cluster_runs AS runs"
     " JOIN pg_locks AS locks ON locks.pid = runs.session AND locks.locktype = 'advisory' AND locks.granted"
@@ -206,7 +206,8 @@ class ClusterRows:
         try:
             return bool(self._execute(_DISCONNECT, key=self._key, lock=self._lock, seconds=seconds).scalar())
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # the server will detect a lost host
+            # No permission to end the session; the server itself will detect a lost host.
+            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:
                 return False
             raise
 
@@ -219,7 +220,7 @@ class ClusterRows:
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
-        """Record the reason why the report of an agent is not merged, which that agent then reads."""
+        """Record why the report of an agent is not merged. The agent then reads the reason."""
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:
@@ -227,7 +228,7 @@ class ClusterRows:
         self._execute(_RESIGN, key=self._key, agent=self._agent)
 
     def posted(self, seconds: float) -> list[str]:
-        """Return the agents that posted reports in the last `seconds`."""
+        """Return the agents that posted reports in the last `seconds` seconds."""
         return list(self._execute(_POSTED, key=self._key, seconds=seconds).scalars())
 
     def check(self) -> None:
@@ -243,7 +244,7 @@ class ClusterRows:
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted reports since the last call. The server's notifications name them."""
+        """Return the agents that posted reports since the last call, as notified by the server."""
         found = list(self._news)
         self._news.clear()
         return found

@@ -18,9 +18,9 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 HEAD = "0003"  #: the newest migration
-_LOCK = 0x57A11  # arbitrary number that identifies our advisory lock in PostgreSQL
+_LOCK = 0x57A11  # arbitrary number that identifies Stallwatch's advisory lock in PostgreSQL
 _PATIENCE_SECONDS = 5
-_NEW_FILE_SECONDS = 30.0  # seconds in which another process may create the same file
+_NEW_FILE_SECONDS = 30.0  # maximum seconds to wait while other processes create the same file
 _AGAIN_SECONDS = 0.02
 _MAKING = threading.Lock()
 _MIGRATING = threading.Lock()
@@ -29,7 +29,7 @@ _MIGRATING = threading.Lock()
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
     """Return an engine for a SQLAlchemy URL, without connecting.
 
-    `connect` holds options of PostgreSQL's driver.
+    `connect` contains options of PostgreSQL's driver.
     """
     address = make_url(url)
     if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
@@ -49,8 +49,8 @@ def memory_engine() -> Engine:
 
 
 def _made(address: URL, **given: Any) -> Engine:
-    # Payloads are plain data; msgspec turns NaN into null, which every database accepts in JSON. Error
-    # messages must not show the contents of an incident.
+    # Payloads are plain data. msgspec converts NaN to null, which every database accepts in JSON. The
+    # parameters are hidden, because error messages must not show the contents of an incident.
     engine = create_engine(
         address,
         json_serializer=lambda value: msgspec.json.encode(value).decode(),
@@ -66,11 +66,11 @@ def _made(address: URL, **given: Any) -> Engine:
 def make_file(path: Path) -> None:
     """Create the file of a SQLite database if it is missing.
 
-    Its permissions follow those of its folder: 0600 in a folder of 0700. SQLite creates the files beside it
-    (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``, findCreateFileMode). If the
-    file cannot be created, opening the database reports the reason.
+    The file has the read and write permissions of its folder: 0600 in a folder with mode 0700. SQLite creates
+    the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite, ``src/os_unix.c``,
+    findCreateFileMode). If the file cannot be created, the reason is reported when the database is opened.
 
-    An existing file is never opened here. Closing it would drop the locks of all connections that this
+    This function never opens an existing file. Closing it would drop the locks of all connections that this
     process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason, a new file is
     closed before any other thread connects.
     """
@@ -110,7 +110,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 def _for_several_processes(connection: Any, _record: object) -> None:
-    # BEGIN is issued explicitly: the driver begins transactions late, and commits around schema changes.
+    # BEGIN is issued explicitly, because the driver begins transactions late and commits around schema
+    # changes.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
@@ -123,7 +124,7 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     """Switch to write-ahead logging, so that readers do not wait for writers.
 
     If several connections open a new file simultaneously, SQLite refuses some of them immediately, regardless
-    of `busy_timeout`: two connections that read the file cannot wait for each other to unlock it.
+    of `busy_timeout`, because two connections that read the file cannot wait for each other to unlock it.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:
@@ -171,6 +172,6 @@ def _upgrade(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
     config.attributes["connection"] = connection
-    # Alembic keeps state in its modules, so simultaneous migrations break each other.
+    # Alembic keeps state in its modules, so simultaneous migrations would break each other.
     with _MIGRATING:
         command.upgrade(config, HEAD)

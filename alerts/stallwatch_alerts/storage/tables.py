@@ -30,7 +30,7 @@ HISTORY = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("incident", String(400), nullable=False),
     Column("at", Float, nullable=False),
-    Column("what", String(20), nullable=False),  # open, resolved, worse, better, acknowledged, note
+    Column("what", String(20), nullable=False),  # such as open, worse, acknowledged or note
     Column("who", String(100), nullable=False),
     Column("text", String(1000), nullable=False),
     Index("history_by_incident", "incident", "id"),
@@ -41,7 +41,8 @@ ACKNOWLEDGEMENTS = Table(
     "acknowledgements",
     METADATA,
     Column("incident", String(400), primary_key=True),
-    Column("opened_at", Float, primary_key=True),  # the ids of a deleted run can recur if its name is reused
+    # After a run is deleted, a new run with the same name can have the same incident ids.
+    Column("opened_at", Float, primary_key=True),
     Column("at", Float, nullable=False),
     Column("who", String(100), nullable=False),
 )
@@ -60,7 +61,7 @@ SILENCES = Table(
     Column("comment", String(1000), nullable=False),
 )
 
-#: Messages accepted for a chat, which are also the log of deliveries.
+#: Messages to chats. The table is also the log of deliveries.
 MESSAGES = Table(
     "messages",
     METADATA,
@@ -70,7 +71,7 @@ MESSAGES = Table(
     Column("run", String(200), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("notice", JSON, nullable=False),
-    Column("state", String(12), nullable=False, default="waiting"),  # waiting, sent, given-up, withdrawn
+    Column("state", String(12), nullable=False, default="waiting"),  # or sent, given-up, withdrawn
     Column("attempts", Integer, nullable=False, default=0),
     Column("next_at", Float, nullable=False, default=0.0),
     Column("claimed_until", Float, nullable=False, default=0.0),
@@ -80,17 +81,20 @@ MESSAGES = Table(
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("tried_at", Float, nullable=False, server_default="0"),
     Column("claim", String(32), nullable=False, server_default=""),  # the claim of the sending process
-    Column("about", String(400), nullable=False, server_default=""),  # the incident's id
+    # The incident's id. It is empty in messages that a relay sends immediately.
+    Column("about", String(400), nullable=False, server_default=""),
     # 1 means that the message is sent only if the incident is not acknowledged.
     Column("escalation", Integer, nullable=False, server_default="0"),
-    Column("group", JSON),  # set if the message joins several notices: see ``grouping``
-    Column("keys", JSON),  # the notification keys that the message covers, for another database
+    # Set if the message joins several notices: see ``grouping``.
+    Column("group", JSON),
+    # The notification keys that the message covers, to record its delivery in another database.
+    Column("keys", JSON),
     Index("messages_by_channel", "channel", "state", "id"),
     Index("messages_by_run", "run", "id"),
     Index("messages_by_incident", "about", "state"),
 )
 
-#: The notifications that a chat received, from the agent itself or through a message above.
+#: The notifications that each chat received, or that a message in the table above covers.
 NOTIFIED = Table(
     "told",  # the table's name in release 0.1
     METADATA,
@@ -99,7 +103,7 @@ NOTIFIED = Table(
     Column("at", Float, nullable=False),
 )
 
-#: Pauses of each chat, and discarded messages not yet reported to it.
+#: Pauses of each chat, and the number of discarded messages not yet reported to the chat.
 CHANNELS = Table(
     "channels",
     METADATA,
@@ -109,7 +113,7 @@ CHANNELS = Table(
     Column("expired", Integer, nullable=False, default=0),  # discarded messages not yet reported to the chat
 )
 
-#: Times of requests to a chat, for its rate limit, kept for some minutes.
+#: Times of requests to each chat, for the chat's rate limits. The rows are kept for some minutes.
 SENDS = Table(
     "sends",
     METADATA,
@@ -119,7 +123,8 @@ SENDS = Table(
     Index("sends_by_channel", "channel", "at"),
 )
 
-#: The newest report of each agent of a multi-host run: see ``cluster``. Times are the server's.
+#: The newest report of each agent of a multi-host run: see ``cluster``. Times are those of the server's
+#: clock.
 CLUSTER_REPORTS = Table(
     "cluster_reports",
     METADATA,
@@ -131,7 +136,7 @@ CLUSTER_REPORTS = Table(
     Column("version", Integer, nullable=False),  # format version of `report`
     Column("updated_at", Float, nullable=False),
     Column("report", LargeBinary, nullable=False),  # binary JSON, independent of the database's encoding
-    Column("refused", String(1000), nullable=False, server_default=""),  # why the report was not merged
+    Column("refused", String(1000), nullable=False, server_default=""),  # reason why it was not merged
     Index("cluster_reports_by_key", "key", "updated_at"),
 )
 
@@ -140,7 +145,8 @@ CLUSTER_RUNS = Table(
     "cluster_runs",
     METADATA,
     Column("key", String(64), primary_key=True),
-    Column("merger", String(200), nullable=False),  # the merging agent's id
+    # The id of the merging agent.
+    Column("merger", String(200), nullable=False),
     # The server process of the merging agent, which holds the lock.
     Column("session", Integer, nullable=False),
     Column("merged_at", Float, nullable=False),  # updated about once a second; 0: the merging agent left

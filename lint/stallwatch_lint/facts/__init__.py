@@ -1,4 +1,4 @@
-"""Load facts about other software from data files, which name their sources."""
+"""Load facts about other software from data files. Each file names the sources of its facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def facts(name: str, type: type[T]) -> T:
 
 
 class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names that training scripts call and read, from `calls.yaml`."""
+    """Names that training scripts call or read, from `calls.yaml`."""
 
     ranks: frozenset[str]
     rank_calls: frozenset[str]

@@ -12,7 +12,7 @@ from stallwatch_alerts.channels.http import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, address, blocks_of, bold_label, fitted
 from stallwatch_alerts.notice import SIGNS, Notice
 
-Place = Mapping[str, Any]  #: the location of a message, as its chat needs it for an edit or a reply
+Place = Mapping[str, Any]  #: ids that locate a message in its chat; edits and replies need them
 
 Written = TypeVar("Written")
 
@@ -23,7 +23,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """The interface of a chat: it writes the requests for a notice, and interprets the chat's responses.
+    """Interface to a chat: writes the requests for a notice, and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.
@@ -31,7 +31,9 @@ class Chat:
 
     name: str  #: the chat's section of ``advice.json``
     title: str  #: the chat's name in error messages
-    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait by error code, if the response has none
+
+    #: seconds to wait after an error, by error code; used if the response does not request a wait
+    pauses: ClassVar[Mapping[str, float]] = {}
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return one request for each target of the URL."""
@@ -46,7 +48,7 @@ class Chat:
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request for each place, which replaces the message there with the notice."""
+        """Return one request for each message in `places`. A request replaces the message with the notice."""
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
@@ -75,7 +77,7 @@ class CodedChat(Chat):
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message from the body, whatever the HTTP status; `None` on success."""
+        """Return the error code and message from the body for any HTTP status; `None` on success."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:
@@ -116,7 +118,7 @@ def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
 def fit(
     notice: Notice, limit: int, write: Callable[[Sequence[Block]], Written], size: Callable[[Written], int]
 ) -> Written:
-    """Return the notice as `write` writes it, shortened until the `size` of the result is at most `limit`."""
+    """Return the output of `write` for the notice, shortened until its `size` is at most `limit`."""
     return write(fitted(blocks_of(notice.message.text), limit, lambda blocks: size(write(blocks))))
 
 

@@ -1,15 +1,18 @@
 r"""Send notices to custom robots of DingTalk.
 
-Documented at open.dingtalk.com, "Custom robot access" (document/robots/custom-robot-access) and "Security
-settings" (customize-robot-security-settings). The URL is signed with the HMAC-SHA256 of
-``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds and must be less than an hour
-off. A message has at most 20,000 bytes. After 20 messages in a minute, a robot is blocked for ten minutes.
-DingTalk reports errors as ``errcode`` in a response with status 200: 310000 (signature, keyword or address),
-130101 (too many messages), 300001 and 400xxx (token).
+The documentation at open.dingtalk.com says:
 
-Apprise 2.2.0 treats every 200 as a success, and encodes the signature twice (``quote`` in
-``get_signature``, again in ``requests``). The text of a Markdown message must also mention the people whom
-the message notifies; Apprise does not add these mentions.
+* "Custom robot access" (document/robots/custom-robot-access): A message has at most 20,000 bytes. After 20
+  messages in a minute, a robot is blocked for ten minutes. Errors are reported as ``errcode`` in a response
+  with status 200: 310000 (signature, keyword or address), 130101 (too many messages), 300001 and 400xxx
+  (token).
+* "Security settings" (customize-robot-security-settings): The URL is signed with the HMAC-SHA256 of
+  ``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds, and must differ from the
+  current time by less than an hour.
+
+Apprise 2.2.0 treats every response with status 200 as a success, and encodes the signature twice (with
+``quote`` in ``get_signature``, and again in ``requests``). To notify people, the text of a Markdown message
+must also mention them. Apprise does not add these mentions.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 19_500
-# An underscore within a word is not markup: option names stay unchanged.
+# An underscore within a word is not markup, so option names stay unchanged.
 _MARKS = lazy(r"([\\*~`<|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
 _SETTINGS = {"sign": "sign", "timestamp": "sign", "keywords?": "keyword", "ip": "ip"}
 
@@ -55,7 +58,7 @@ class DingTalk(CodedChat):
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
         """Return the error code and message.
 
-        The code 310000 is replaced by the security setting that the message names.
+        For the code 310000, return the security setting that the message names instead of the code.
         """
         refusal = super().refusal(answer)
         if refusal is not None and refusal[0] == "310000":

@@ -1,12 +1,16 @@
 """Send notices to Discord webhooks.
 
-Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true``,
-Discord reports no error if it does not save a message; with ``wait=true``, it returns the message), "Edit
-Webhook Message" (a PATCH), "Message resource", "Embed limits" (256 characters in the title, 4096 in the
-description, 6000 in total), "Allowed mentions", and "Rate limits" (429 with ``Retry-After``, and with
-``retry_after`` in seconds in the body).
+The documentation at discord.com/developers/docs ("Webhook resource" and "Message resource") says:
 
-Apprise sends without ``wait=true`` and without ``allowed_mentions``, and after a 429 it resends immediately.
+* "Execute Webhook": With ``wait=true``, Discord returns the message. Without it, Discord reports no error if
+  it does not save the message.
+* "Edit Webhook Message": A PATCH request edits a message.
+* "Embed limits": The title has at most 256 characters, the description 4096, and the entire embed 6000.
+* "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
+* "Rate limits": The response has status 429 and the header ``Retry-After``. Its body contains ``retry_after``
+  in seconds.
+
+Apprise sends without ``wait=true`` and without ``allowed_mentions``, and it resends immediately after a 429.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
-# The limits are in UTF-16 units, which is an upper bound for any way in which Discord may count.
+# The limits are applied to UTF-16 units, because Discord may count these units or characters. A text never
+# has more characters than UTF-16 units.
 _TITLE, _DESCRIPTION = 256, 4096
 _COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}
 _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")

@@ -1,13 +1,15 @@
 r"""Send notices to custom bots of Feishu and of Lark, which is Feishu outside of China.
 
-Documented at open.feishu.cn, "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot). A request has at
-most 20 KB. Its body contains the signature: the HMAC-SHA256 of an empty message, keyed by
-``timestamp\nsecret``. Feishu reports errors as ``code`` in a response with status 200: 9499 (bad request),
-11232 (too many messages), 19021 (signature), 19022 (address), 19024 (keyword). "Rich text (Markdown)
-component" lists the entities that escape the markup of a card.
+The documentation at open.feishu.cn says:
 
-Apprise treats every 200 as a success, cannot sign requests (Stallwatch adds the parameter ``?secret=``), and
-sends text without a card.
+* "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): A request has at most 20 KB. Its body contains
+  the signature, which is the HMAC-SHA256 of an empty message, keyed by ``timestamp\nsecret``. Errors are
+  reported as ``code`` in a response with status 200: 9499 (bad request), 11232 (too many messages), 19021
+  (signature), 19022 (address), 19024 (keyword).
+* "Rich text (Markdown) component": HTML entities escape the markup of a card.
+
+Apprise treats every response with status 200 as a success, and sends text without a card. It cannot sign
+requests, so Stallwatch supports the additional URL parameter ``?secret=``.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Feishu(CodedChat):
     name = "feishu"
     code_keys = ("code", "StatusCode")
     message_key = "msg"
-    # The rate limit is per minute; Feishu does not document how long it refuses messages after that.
+    # The rate limit is per minute. Feishu does not document how long it refuses messages after the limit is
+    # exceeded.
     pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
     def __init__(self, plugin: Any, secret: str) -> None:
@@ -56,7 +59,10 @@ class Feishu(CodedChat):
 
 
 def signature(secret: str, now: int) -> dict[str, str]:
-    """Return the fields ``timestamp`` (seconds, less than an hour off) and ``sign`` of the request's body."""
+    """Return the fields ``timestamp`` (in seconds) and ``sign`` of the request's body.
+
+    The timestamp must differ from the current time by less than an hour.
+    """
     digest = hmac.new(f"{now}\n{secret}".encode(), digestmod=hashlib.sha256).digest()
     return {"timestamp": str(now), "sign": base64.b64encode(digest).decode()}
 
@@ -77,8 +83,8 @@ def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
 
 def _element(block: Block) -> dict[str, Any]:
     if isinstance(block, Code):
-        # Escapes do not work in a fence, and older clients do not support fences, so look-alikes replace
-        # characters that could end a fence or start a tag or a link.
+        # Fenced code blocks do not support escapes, and older clients do not support fences. Therefore,
+        # look-alikes replace characters that could end a fence or start a tag or a link.
         code = "\n".join(block.lines).translate(_LOOK_ALIKES).replace("](", "] (")
         return {"tag": "markdown", "content": f"```\n{code}\n```"}
     if isinstance(block, Links):

@@ -1,11 +1,17 @@
-"""Send notices to incoming webhooks of Slack, or through bots by ``chat.postMessage``.
+"""Send notices through incoming webhooks of Slack, or through bots with ``chat.postMessage``.
 
-A bot edits its messages by ``chat.update``. Its replies appear both in the thread and in the channel.
-Documented at docs.slack.dev: "Sending messages using incoming webhooks" (the response is ``ok``, or an error
-code as text with status 400, 403, 404 or 410), "chat.postMessage" (errors as ``"ok": false`` with status 200,
-``channel`` and ``ts`` of the posted message, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate
-limits" (429 with ``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message
-text" (``&``, ``<`` and ``>`` are escaped in ``text``).
+A bot edits its messages with ``chat.update``. Its replies appear both in the thread and in the channel.
+
+The documentation at docs.slack.dev says:
+
+* "Sending messages using incoming webhooks": The response is ``ok``, or an error code as text with status
+  400, 403, 404 or 410.
+* "chat.postMessage" and "chat.update": An error is reported as ``"ok": false`` with status 200. The response
+  contains the ``channel`` and the ``ts`` of the posted message. ``thread_ts`` and ``reply_broadcast`` turn a
+  message into a reply.
+* "Rate limits": The response has status 429 and the header ``Retry-After``.
+* "Blocks", with "Header" and "Rich text": A header has at most 150 characters.
+* "Formatting message text": ``&``, ``<`` and ``>`` are escaped in ``text``.
 
 Slack interprets no markup, mentions or links in rich text. Apprise sends mrkdwn, in which the ``_`` and ``*``
 of a log line cannot be escaped.
@@ -55,7 +61,7 @@ class Slack(Chat):
         targets = []
         for channel in plugin.channels:
             target = {}
-            if channel is not None:  # a webhook without a channel sends to its own channel
+            if channel is not None:  # a webhook whose URL names no channel sends to its own channel
                 found = CHANNEL_RE.match(channel)
                 if found is None:
                     return None
@@ -91,8 +97,8 @@ class Slack(Chat):
         found = []
         for target, place in zip(self._targets, places, strict=True):
             thread = target if "thread_ts" in target else {"thread_ts": place["ts"], "reply_broadcast": True}
-            own = {**body, **thread, "channel": place["channel"]}
-            found.append(Request(self._url, own, headers=self._headers))
+            reply = {**body, **thread, "channel": place["channel"]}
+            found.append(Request(self._url, reply, headers=self._headers))
         return found
 
     def _body(self, notice: Notice) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Send notices to Microsoft Teams through a Power Automate workflow.
 
-Documented at learn.microsoft.com: "Create incoming webhooks with Workflows for Microsoft Teams" and "Create
-and send messages" of incoming webhooks (a card in ``attachments`` of at most 28 KB; status 429 for more than
-four requests a second), "Trigger a workflow with a request" (status 202; errors as ``error.code``); and at
-adaptivecards.io: "RichTextBlock" and "TextRun".
+The documentation at learn.microsoft.com says:
 
-Teams shows text runs literally, but interprets Markdown in text blocks. Apprise sends text blocks.
+* "Create incoming webhooks with Workflows for Microsoft Teams" and "Create and send messages" of incoming
+  webhooks: A message contains a card of at most 28 KB in ``attachments``. Status 429 means that there were
+  more than four requests in a second.
+* "Trigger a workflow with a request": The response has status 202. An error is reported as ``error.code``.
+
+The documentation at adaptivecards.io describes "RichTextBlock" and "TextRun". Teams shows text runs
+literally, but interprets Markdown in text blocks. Apprise sends text blocks.
 """
 
 from __future__ import annotations

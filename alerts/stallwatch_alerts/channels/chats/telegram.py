@@ -1,9 +1,14 @@
 """Send notices through Telegram bots.
 
-Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters, counted in UTF-16 after
-entities are parsed), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&`` are
-escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``, ``description``,
-``retry_after``, ``migrate_to_chat_id``).
+The documentation at core.telegram.org/bots/api says:
+
+* "sendMessage" and "editMessageText": A message has 1 to 4096 characters, counted in UTF-16 units after
+  entities are parsed.
+* "ReplyParameters": A reply can be sent as a plain message if the original message was deleted.
+* "HTML style": Only ``<``, ``>`` and ``&`` are escaped.
+* "LinkPreviewOptions": Link previews can be disabled.
+* "Making requests" and "ResponseParameters": An error is reported by ``error_code`` and ``description``, with
+  ``retry_after`` or ``migrate_to_chat_id``.
 
 Words that contain a dot are sent as code. Otherwise, Telegram turns words such as ``train.py`` into links,
 because .py is a country's top-level domain.
@@ -23,7 +28,8 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 4096
-# A match starts only at the beginning of a word. Otherwise the time is quadratic in the length of a word.
+# A match starts only at the beginning of a word. Otherwise, the search time would be quadratic in the length
+# of a word.
 _DOTTED = lazy(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
 _TAG = lazy(r"<[^>]*>")
 
@@ -45,10 +51,14 @@ class Telegram(Chat):
         body = self._body(notice)
         found = []
         for chat, topic in self._targets:
-            own = {**body, "chat_id": chat, "disable_notification": self._silent or notice.level == "info"}
+            payload = {
+                **body,
+                "chat_id": chat,
+                "disable_notification": self._silent or notice.level == "info",
+            }
             if topic:
-                own["message_thread_id"] = topic
-            found.append(Request(self._url, own))
+                payload["message_thread_id"] = topic
+            found.append(Request(self._url, payload))
         return found
 
     def place(self, answer: Answer) -> Place | None:
@@ -64,7 +74,10 @@ class Telegram(Chat):
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply for each posted message. If it was deleted, Telegram sends a plain message."""
+        """Return one reply for each posted message.
+
+        If the posted message was deleted, Telegram sends a plain message instead of a reply.
+        """
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}

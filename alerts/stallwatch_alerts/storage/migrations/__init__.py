@@ -1,1 +1,1 @@
-"""Alembic's folder: ``versions/`` holds one file per schema change. See ``storage.engine.migrate``."""
+"""Alembic's folder: ``versions/`` contains one file per schema change. See ``storage.engine.migrate``."""

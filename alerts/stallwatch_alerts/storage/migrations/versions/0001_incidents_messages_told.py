@@ -1,4 +1,7 @@
-"""Create the tables of incidents, messages and notifications; some databases have them without a version."""
+"""Create the tables of incidents, messages and notifications.
+
+Some databases already contain these tables, but no migration version.
+"""
 
 from __future__ import annotations
 

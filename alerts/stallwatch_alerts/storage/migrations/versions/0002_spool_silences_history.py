@@ -1,4 +1,4 @@
-"""Add groups, pauses and rate limits of chats; silences, acknowledgements, and the incidents' history."""
+"""Add message groups, pauses and rate limits of chats, silences, acknowledgements, and incident histories."""
 
 from __future__ import annotations
 
