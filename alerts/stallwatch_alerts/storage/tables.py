@@ -47,7 +47,7 @@ ACKNOWLEDGEMENTS = Table(
     Column("who", String(100), nullable=False),
 )
 
-#: Periods without notifications. "" and "*" match everything.
+#: Periods without notifications. "" matches everything, and "*" matches every run and rule.
 SILENCES = Table(
     "silences",
     METADATA,
