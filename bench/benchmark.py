@@ -129,7 +129,7 @@ class Scored:
 def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
     """Yield the lines of a Markdown table with one row per tool."""
     heads = ["tool", "root cause right", "wrong", "none", "rank right"]
-    heads += ["hang detected", "place of hang right", "wrong alarms"]
+    heads += ["hang detected", "place of hang right", "false alarms"]
     yield f"| {' | '.join(heads)} |"
     yield "|---" * len(heads) + "|"
     for tool, scored in scores.items():

@@ -106,7 +106,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
         "| share of failed runs without a labeled cause that are reported as failures "
         f"| {share(whole).measured} |"
     )
-    lines.append(f"| share of benign cases with a wrong alarm | {quiet.measured} |")
+    lines.append(f"| share of benign cases with a false alarm | {quiet.measured} |")
     lines.append(f"| share of healthy logs that are reported as failures | {alarms.measured} |")
     lines += ["", *reliability(claims(outcomes))]
     lines += ["", "| family | precision | recall |", "|---|---|---|"]

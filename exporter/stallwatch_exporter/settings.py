@@ -90,7 +90,7 @@ def is_own_folder(folder: Path) -> bool:
 
 
 def why_not_own(folder: Path) -> str:
-    """Return the reason why another account could write or replace this folder, and the remedy, or ""."""
+    """Return why another account can write to this folder or replace it, with a remedy; "" if none can."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Find loss terms that sum over a model's parameters, which fail under ZeRO-3.
+"""Find loss terms that are sums over a model's parameters. Such terms fail under ZeRO-3.
 
 ZeRO-3 partitions the parameters, so they are empty while their module does not run.
 """

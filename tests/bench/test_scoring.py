@@ -58,7 +58,7 @@ def test_rule_judged_by_progress_must_be_found_without_another_blame() -> None:
 
 def test_precision_counts_claims_and_recall_counts_cases_of_a_family() -> None:
     scores = {item.family: item for item in by_family([OOM, WRONG, MISSED, ALARM, QUIET], FAMILIES)}
-    assert scores["memory"].precision == Share(1, 2)  # its own case and the wrong alarm
+    assert scores["memory"].precision == Share(1, 2)  # its own case and the false alarm
     assert scores["memory"].recall == Share(1, 3)
     assert scores["collectives"].precision == Share(0, 1)
     assert scores["collectives"].recall == Share(0, 0)

@@ -106,7 +106,7 @@ def test_early_finish_shows_its_step() -> None:
         for state, step in (("finished", 60), ("finished", 99), ("finished", 100), ("failed", 60))
     ]
     # Steps may count from 0, so 99 is the last one of 100.
-    assert states == ["✔ finished (60 %)", "✔ finished", "✔ finished", "✖ failed"]
+    assert states == ["✔ finished (60%)", "✔ finished", "✔ finished", "✖ failed"]
 
 
 def test_loss_curve_is_scaled_to_percent() -> None:

@@ -287,7 +287,7 @@ class DeliveryQueue:
         try:
             if self._spool is None:
                 self._open()
-            # An update of an incident must not overtake the message about the incident's beginning in memory.
+            # An update must not overtake the first message of its incident while this message is in memory.
             before = set() if self._memory is None else self._memory.incidents_waiting()
             later = [update for update in updates if update.incident.id in before]
             others = [update for update in updates if update.incident.id not in before]

@@ -55,7 +55,7 @@ class Drawing:
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as base64 bytes, which plotly.js can read since 2.28 (plotly.py 5.24 contains 2.35)."""
+    """Encode an array as base64 bytes. plotly.js reads them from 2.28 on; plotly.py 5.24 contains 2.35."""
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):

@@ -1,4 +1,4 @@
-"""Build two Grafana boards, for all runs and for one run.
+"""Build two Grafana boards: one for all runs, and one for a single run.
 
 The uids of the boards never change, so links to the boards stay valid. `panels.json` describes the panels.
 The boards are built with grafana-foundation-sdk for the schema of Grafana 11.4, which later versions can also

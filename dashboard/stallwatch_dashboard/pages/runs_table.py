@@ -58,7 +58,7 @@ def _seconds_lost(value: float, language: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return f"{share * 100:.0f}%"
 
 
 @dataclass(frozen=True)

@@ -340,9 +340,9 @@ class Coordinator:
             self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
     def _note_progress(self, now: float) -> None:
-        """Record since when at least one host has made progress, or has ended its part of the run.
+        """Record the start of the period in which at least one host makes progress or has ended its part.
 
-        The time starts again after a pause of a minute, because the pause may have been a hang.
+        A new period starts after a pause of a minute, because the pause may have been a hang.
         """
         continues = any(
             agent.report.ending is not None

@@ -183,7 +183,7 @@ class Member:
         self._show()
 
     def follow(self, former: Member) -> None:
-        """Replace the member that represented this agent until its ranks identified the run."""
+        """Take over from the member that represented this agent before the ranks identified the run."""
         former._closing = True
         former._wake.set()
         with former._lock, self._lock:

@@ -160,7 +160,10 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return a task and the chain of tasks that it awaits; of parallel tasks, the first unfinished task."""
+    """Return a task and the chain of tasks that it awaits.
+
+    If a task awaits several tasks at once, the chain continues with the first unfinished task.
+    """
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)

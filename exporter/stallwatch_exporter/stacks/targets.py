@@ -137,7 +137,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     stacks: StallStacks
     answers: list[RankAnswer]
-    advances: bool  #: true if a counter grew between two snapshots; in this case, no rank is odd
+    advances: bool  #: True if a counter grew between two snapshots, so no rank holds up the run
 
 
 def look(target: Target) -> Seen:

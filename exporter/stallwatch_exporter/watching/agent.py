@@ -301,7 +301,7 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Return the seconds until the next tick is required because of earlier input, or infinity."""
+        """Return the seconds until the next tick is due; infinity if earlier input requires no tick."""
         if self.response.evidence.under_way:  # process the result of the snapshot immediately
             return 0.0
         now = self._clock()

@@ -123,7 +123,7 @@ def as_quick(rates: Sequence[float]) -> bool:
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index from which on the paces stay clearly above the former pace ``usual``.
+    """Return the first index from which all later paces are clearly above the former pace ``usual``.
 
     The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _LARGER = lazy(r"(\w+) > (\w+)")
-# an unknown result of one of these conditions does not move the fix to the end
+# Fixes whose condition cannot be decided come last, except fixes with one of these conditions.
 _ANYWHERE = ("version", "rank unknown")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 _AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)

@@ -56,7 +56,7 @@ _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def with_zeroed_digits(text: str) -> str:
-    """Replace all digits in the text by zeros. The replacement is ten times as fast in bytes."""
+    """Replace all digits in the text with zeros. This is ten times as fast for bytes as for a string."""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
