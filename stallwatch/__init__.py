@@ -65,9 +65,9 @@ def diagnose(
 ) -> Diagnosis:
     """Return the diagnosis of a run from its logs, as ``stallwatch diagnose`` does.
 
-    `paths` are files, folders, globs or archives. ``Diagnosis.notes`` lists unreadable files; all other files
-    are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` are the logs of a
-    healthy run: lines that do not occur in them are reported as new. `packs` are the names of opt-in rule
+    `paths` are files, folders, globs, or archives. ``Diagnosis.notes`` lists unreadable files; all other
+    files are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` are the logs of
+    a healthy run: lines that do not occur in them are reported as new. `packs` are the names of opt-in rule
     packs, as for ``--rules-pack``.
 
     If the file names show that the files belong to several jobs (``slurm-1001.out``, ``slurm-1002.out``), the
@@ -109,7 +109,7 @@ def diagnose(
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
     """Return the numbers in logs as a table, as ``stallwatch samples`` does.
 
-    `paths` are files, folders, globs or archives. A warning names unreadable files; the table contains the
+    `paths` are files, folders, globs, or archives. A warning names unreadable files; the table contains the
     samples of all other files. ``docs/samples.md`` explains the columns.
     """
     from stallwatch_exporter.sampling.files import frame_of

@@ -1,4 +1,4 @@
-"""Make log text safe for chats: remove mentions, links and characters that change the layout.
+"""Make log text safe for chats: remove mentions, links, and characters that change the layout.
 
 A log line can contain any text. For example, ``<!channel>`` in a line must not notify an entire company.
 """
@@ -16,7 +16,7 @@ from stallwatch_rules.text.redact import redact
 # look-alikes.
 _LOOK_ALIKES = str.maketrans(
     {
-        "<": "‹",  # used in <!channel>, <at id=all> and HTML
+        "<": "‹",  # used in <!channel>, <at id=all>, and HTML
         ">": "›",
         "`": "'",
         "*": "∗",
@@ -31,7 +31,7 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """Return one line of at most `limit` characters without secrets, mentions, markup and links.
+    """Return one line of at most `limit` characters without secrets, mentions, markup, and links.
 
     Question marks replace lone surrogates, which cannot be encoded in a request.
     """

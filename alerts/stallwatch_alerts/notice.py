@@ -24,7 +24,7 @@ _LEVELS: dict[str, Level] = {"critical": "failure", "warning": "warning"}
 
 @dataclass(frozen=True)
 class Notice:
-    """A notification to send: a message with its level, facts and delivery key."""
+    """A notification to send: a message with its level, facts, and delivery key."""
 
     message: Message
     level: Level

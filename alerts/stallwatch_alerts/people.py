@@ -1,4 +1,4 @@
-"""Store user input about incidents: acknowledgements, silences and notes."""
+"""Store user input about incidents: acknowledgements, silences, and notes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Silence:
 
 
 class OperatorActions:
-    """Stores silences, acknowledgements and notes in one database."""
+    """Stores silences, acknowledgements, and notes in one database."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Define the settings of the alerts. The command line reads them from files, the environment and flags."""
+"""Define the settings of the alerts. The command line reads them from files, the environment, and flags."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """Settings of ``stallwatch relay``: its address, its clients, its chats and its health checks."""
+    """Settings of ``stallwatch relay``: its address, its clients, its chats, and its health checks."""
 
     host: str = "127.0.0.1"
     port: int = 19401  #: the TCP port; 0 lets the system choose a port

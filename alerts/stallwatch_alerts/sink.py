@@ -122,7 +122,7 @@ class ChatSink(DeliveryQueue):
         return super().close(timeout)
 
     def _changes_message(self, incident: Incident) -> bool:
-        """Return whether an open incident changed its cause, history or stacks since its last message."""
+        """Return whether an open incident changed its cause, history, or stacks since its last message."""
         if incident.status != "open" or incident.id not in self._shown:
             return False
         before, self._shown[incident.id] = self._shown[incident.id], _shape(incident)

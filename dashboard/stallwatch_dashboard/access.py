@@ -27,7 +27,7 @@ class Login:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     cookie_secret: str = field(default="", repr=False)  #: key that signs the cookie; if empty, a new key
-    viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
+    viewers: tuple[str, ...] = ()  #: such as ``ann@example.org``, ``@example.org``, ``group:ml``, or ``*``
     #: Entries like those of `viewers`; operators need not be listed as viewers.
     operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups

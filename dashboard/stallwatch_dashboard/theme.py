@@ -26,7 +26,7 @@ class Look:
     text: str
     page: str  #: background of the page
     box: str  #: background of code and controls
-    line: str  #: color of axes, grid and borders
+    line: str  #: color of axes, grid, and borders
     red: str = VERMILLION  #: color of problems
 
     @property

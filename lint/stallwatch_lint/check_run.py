@@ -1,4 +1,4 @@
-"""Run all checks of one run on its configuration, scripts and versions, and return the diagnostics."""
+"""Run all checks of one run on its configuration, scripts, and versions, and return the diagnostics."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Messag
 
 
 def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path, Any, Section]]:
-    """Yield the entries of the objects that this release validates, each with its path, value and section.
+    """Yield the entries of the objects that this release validates, each with its path, value, and section.
 
     Skip entries with the value ``auto``, which DeepSpeed removes before validation
     (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).

@@ -36,8 +36,8 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
 
     Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
     ``save_model`` of the PPO trainers replaces the engine by the bare policy. Sources: trl 0.11.4 to 0.16.1
-    (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py`` and ``rloo_trainer.py``). The
-    failures were reproduced with 0.11.4 and 0.12.2.
+    (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and ``rloo_trainer.py``).
+    The failures were reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -76,7 +76,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
 
     The ``eval()`` call must come before a backward pass in the same function. The model must belong to an
     engine, and the script must call the ``backward`` method of this engine, because reference models,
-    teachers and reward models correctly stay in evaluation mode. Up to DeepSpeed 0.15.3, ZeRO-3 asserts in
+    teachers, and reward models correctly stay in evaluation mode. Up to DeepSpeed 0.15.3, ZeRO-3 asserts in
     the backward pass that each module is in training mode (``runtime/zero/parameter_offload.py``). Since
     0.15.4, DeepSpeed does not check the mode, and dropout stays off.
     """
@@ -107,7 +107,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 #: Names of mixture-of-experts models and classes. Since 0.18.0, DeepSpeed treats the blocks of the first
 #: group as units (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral,
-#: Qwen2-MoE and Qwen3-MoE).
+#: Qwen2-MoE, and Qwen3-MoE).
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}

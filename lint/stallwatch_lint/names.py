@@ -96,7 +96,7 @@ class Names:
 
 
 class _Structure(NamedTuple):
-    """The scopes, classes and branches of a syntax tree, by the ``id`` of a node."""
+    """The scopes, classes, and branches of a syntax tree, by the ``id`` of a node."""
 
     scope: dict[int, ast.AST]
     bound: dict[int, set[str]]  #: plain names bound in each scope

@@ -21,7 +21,7 @@ _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
 # Meanings of names: a result of deepspeed.initialize, and a result of accelerate's prepare.
 _ENGINE, _PREPARED = "engine", "prepared"
 _MODULE, _BARE = "module", "bare"  # meanings: a model's module, and another object after unwrap_model
-_MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED`` and ``_MODULE``
+_MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED``, and ``_MODULE``
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
 _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine
 
@@ -70,7 +70,7 @@ class Models:
         return self.is_model(node.func)
 
     def is_model(self, node: ast.expr) -> bool:
-        """Return whether the node is a DeepSpeed model: a name, ``engine.module`` or ``unwrap_model(…)``."""
+        """Return whether the node is a DeepSpeed model: a name, ``engine.module``, or ``unwrap_model(…)``."""
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):

@@ -116,7 +116,7 @@ class _BareModels:
     def by(self, node: ast.expr) -> str:
         """Return the library or class that partitioned the model at this node.
 
-        The result is ``deepspeed``, ``accelerate`` or ``trainer``. It is an empty string if the node is not
+        The result is ``deepspeed``, ``accelerate``, or ``trainer``. It is an empty string if the node is not
         known to be a partitioned model.
         """
         scope, name = self._scope_of.get(id(node), 0), dotted(node)

@@ -1,4 +1,4 @@
-"""Represent a training script by its syntax tree: imports, calls and names. The script is never run."""
+"""Represent a training script by its syntax tree: imports, calls, and names. The script is never run."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def is_own(script: Script, name: str) -> bool:
 
 
 def is_constant(node: ast.expr | None, value: object) -> bool:
-    """Return whether the expression is the constant ``value``, which is ``True``, ``False`` or ``None``."""
+    """Return whether the expression is the constant ``value``, which is ``True``, ``False``, or ``None``."""
     return isinstance(node, ast.Constant) and node.value is value
 
 

@@ -26,7 +26,7 @@ class Signatures:
     """Reads the arguments that classes accept from the source of the installed packages.
 
     The reader follows a class from its import to its definition and to its base classes. The result is
-    ``None`` if it is uncertain because of ``**kwargs``, a metaclass, a decorator or an unknown base class.
+    ``None`` if it is uncertain because of ``**kwargs``, a metaclass, a decorator, or an unknown base class.
     """
 
     def __init__(self, read: Read) -> None:

@@ -246,7 +246,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Return the numbers of processes, samples per device and accumulation steps; ``None`` if unknown."""
+    """Return the numbers of processes, samples per device, and accumulation steps; ``None`` if unknown."""
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

@@ -36,7 +36,7 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fails: str
     why: str
     rule: str  #: page of the rule about the failure that the conflict causes
-    source: str  #: package, versions and files that show the conflict
+    source: str  #: package, versions, and files that show the conflict
     wanted: str = ""
     used: frozenset[str] = frozenset()
     stages: frozenset[int] = frozenset()
@@ -122,7 +122,7 @@ def parse_versions(text: str) -> dict[str, str]:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            continue  # the line is an option, a comment or a URL
+            continue  # the line is an option, a comment, or a URL
         pinned = [
             specifier.version for specifier in requirement.specifier if specifier.operator in ("==", "===")
         ]

@@ -19,7 +19,7 @@ Kind = Literal["command", "python", "rule", "annotation", "default"]
 
 
 class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A changed name, its replacement and instructions for users.
+    """A changed name, its replacement, and instructions for users.
 
     A moved name can still work for one minor version.
     """

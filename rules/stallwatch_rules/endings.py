@@ -107,7 +107,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     @property
     def stopped(self) -> bool:
-        """True if a person, a scheduler or a time limit stopped the run from outside."""
+        """True if a person, a scheduler, or a time limit stopped the run from outside."""
         signaled = self.kind == "killed" and self.signal in _STOPPED_BY
         return signaled or self.kind in ("interrupted", "time-limit")
 
@@ -120,7 +120,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def ending_name(ending: Ending | None) -> Message:
-    """Return a short text about how a run ended, for the terminal, chat messages, pages and lists."""
+    """Return a short text about how a run ended, for the terminal, chat messages, pages, and lists."""
     if ending is None:
         return message("endings.unknown")
     if ending.stopped:
@@ -130,7 +130,7 @@ def ending_name(ending: Ending | None) -> Message:
 
 
 def interruption(ending: Ending | None) -> Message:
-    """Return a text about who or what stopped the run: a person, a scheduler or a time limit, if known."""
+    """Return a text about who or what stopped the run: a person, a scheduler, or a time limit, if known."""
     if ending is None or not ending.stopped:
         return message("endings.interrupted")
     if ending.kind == "time-limit":

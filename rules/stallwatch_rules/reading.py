@@ -56,7 +56,7 @@ _MAX_RANKS = 4096  # maximum number of ranks in one source; text with more ranks
 
 
 class Observed(msgspec.Struct):
-    """The matches of rules, the samples of metrics and the warnings found in one portion of lines."""
+    """The matches of rules, the samples of metrics, and the warnings found in one portion of lines."""
 
     matches: list[Match] = []
     samples: list[Sample] = []
@@ -130,7 +130,7 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
-        """Read more lines, and return the matches, samples and warnings that they contain.
+        """Read more lines, and return the matches, samples, and warnings that they contain.
 
         The lines of each source and rank must be in order. ``asides`` contains the numbers of lines that were
         skipped between these lines, in the same order.
@@ -287,7 +287,7 @@ class RunReading:
     ) -> Diagnosis:
         """Diagnose the lines read so far.
 
-        ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled`` and
+        ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled``, and
         ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
         ``ended_at`` is the time at which the run ended, by the clock of its lines. ``memory`` and ``left``
         (ranks that ended before the other ranks) are for a run that has not ended; for other runs, ``ending``

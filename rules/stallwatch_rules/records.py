@@ -1,4 +1,4 @@
-"""The records that all parts of Stallwatch exchange: lines, samples, matches and the diagnosis.
+"""The records that all parts of Stallwatch exchange: lines, samples, matches, and the diagnosis.
 
 The records are plain data. Text for people is a message (`messages`), which reports translate. Times
 are Unix seconds (float) unless a field says ISO 8601; sizes are bytes; durations are seconds. The diagnosis
@@ -17,7 +17,7 @@ from stallwatch_rules.stacks.records import StackGroup
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
 #: docs/verdict.md explains each verdict. Version 0.1, and schema 1 of the JSON report, have no "interrupted",
-#: "finished", "unfinished" and "no-evidence".
+#: "finished", "unfinished", and "no-evidence".
 Verdict = Literal[
     "failed",
     "stalled",
@@ -44,7 +44,7 @@ SCHEMA = 2  #: version of these records; reports are also written in schema 1
 class Line(msgspec.Struct, frozen=True):
     """One line of a log. Prefixes such as timestamps and ranks are removed from its text."""
 
-    text: str  #: text without rank prefix, ANSI codes, container prefix and line end
+    text: str  #: text without rank prefix, ANSI codes, container prefix, and line end
     source: str  #: display name of the file or pipe
     number: int  #: 1-based number of the line in its source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
@@ -189,7 +189,7 @@ class Progress(msgspec.Struct):
 
 
 class FindingChange(msgspec.Struct):
-    """A finding that an assessor added (empty before), removed (empty after) or changed."""
+    """A finding that an assessor added (empty before), removed (empty after), or changed."""
 
     rule: str
     harm_before: Harm | None
@@ -221,7 +221,7 @@ class PassedOver(msgspec.Struct):
 class Contribution(msgspec.Struct):
     """The contribution of one assessor, or of the selection of the root cause, to the verdict."""
 
-    assessor: str  #: an assessor's name, ``matches`` (the rules that matched) or ``root-cause`` (the choice)
+    assessor: str  #: an assessor's name, ``matches`` (the rules that matched), or ``root-cause`` (the choice)
     changes: list[FindingChange]
     noted: list[Noted] = []
     passed_over: list[PassedOver] = []
@@ -230,7 +230,7 @@ class Contribution(msgspec.Struct):
 class Series(msgspec.Struct):
     """The values of one metric over a run's steps, thinned for a chart."""
 
-    name: str  #: "loss", "grad_norm", "learning_rate", "loss_scale" or "step_seconds"
+    name: str  #: "loss", "grad_norm", "learning_rate", "loss_scale", or "step_seconds"
     rank: int | None
     steps: list[float]
     values: list[float | None]  #: one value per step; ``None`` if NaN or infinite
@@ -268,7 +268,7 @@ class Start(msgspec.Struct):
 
 
 class Diagnosis(msgspec.Struct):
-    """The findings in causal order, the primary cause, its fix, the evidence and the unknown exceptions."""
+    """The findings in causal order, the primary cause, its fix, the evidence, and the unknown exceptions."""
 
     verdict: Verdict
     primary: Primary | None = None

@@ -1,6 +1,6 @@
 """Detect the starts of a program in a log that contains several starts.
 
-Appended runs, sweeps and retries in one file have no common format, but each start begins with the same
+Appended runs, sweeps, and retries in one file have no common format, but each start begins with the same
 lines: a banner, the arguments, warnings during imports. Therefore, the lines before the first step, called
 the *head* of a source, are learned. If several of these lines recur in order, or a mark of a start appears (a
 shell prompt, a launcher's header, a usage text), a start may begin. The start is confirmed if the previous

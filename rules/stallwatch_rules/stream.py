@@ -327,7 +327,7 @@ class StreamReading:
 
     @property
     def mark(self) -> LinePosition:
-        """The current position in the stream, in lines, steps and answered requests."""
+        """The current position in the stream, in lines, steps, and answered requests."""
         main = self.timelines.main
         advances, step = (main.advances, main.last_step) if main is not None else (0, None)
         return LinePosition(self.index - 1, advances, step, self.plain, self.answers)

@@ -44,7 +44,7 @@ _FIRST_TRY_SECONDS = 20.0
 
 @click.group(cls=Group)
 def alerts() -> None:
-    """Test the configured chats; list, acknowledge and silence incidents; list messages."""
+    """Test the configured chats; list, acknowledge, and silence incidents; list messages."""
 
 
 for _command in (list_incidents, ack, note, silence):

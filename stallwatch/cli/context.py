@@ -43,7 +43,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Convert an option's value such as ``90``, ``30s``, ``5m`` or ``2h`` to seconds."""
+    """Convert an option's value such as ``90``, ``30s``, ``5m``, or ``2h`` to seconds."""
     if value is None:
         return None
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
@@ -285,7 +285,7 @@ def plain_table(*columns: str) -> Table:
 
 
 def one_line(text: str) -> str:
-    """Return the text without terminal control characters, tabs and line breaks."""
+    """Return the text without terminal control characters, tabs, and line breaks."""
     return printable(" ".join(re.split(r"[\t\r\n]+", text)))
 
 

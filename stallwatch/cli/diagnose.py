@@ -72,7 +72,7 @@ class _Diagnose(click.Command):
     is_flag=True,
     help="Exit with 3 if the log does not show how the run ended, and with 1 if the system stopped the run.",
 )
-@click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
+@click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause, and the first fix.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the report as Markdown.")
 @click.option(
     "-o",

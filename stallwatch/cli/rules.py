@@ -40,7 +40,7 @@ _STATUS = ("stable", "incubating", "retired")
 
 @click.group(cls=Group)
 def rules() -> None:
-    """List, show, check, test, draft and export rules.
+    """List, show, check, test, draft, and export rules.
 
     \b
     stallwatch rules list
@@ -265,7 +265,9 @@ def _title(page: RulePage, language: str) -> str:
 
 @rules.command()
 @click.argument("rule", required=False, metavar="[ID]")
-@click.option("--from", "log", required=True, metavar="LOG", help="File, folder or archive with the failure.")
+@click.option(
+    "--from", "log", required=True, metavar="LOG", help="File, folder, or archive that contains the failure."
+)
 @click.option("--family", metavar="F", help="Family and folder of the page (default: the failing package).")
 @click.option(
     "--output",
@@ -283,7 +285,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     stallwatch rules new --from slurm-1234.out
     stallwatch rules new reward-server-silent --from logs/ --family rlhf-and-rollout
 
-    The draft contains the pattern, the samples and the source of the message; you write the explanation and
+    The draft contains the pattern, the samples, and the source of the message; you write the explanation and
     the fixes. An existing page is never overwritten.
 
     Exit code: 2 if the log cannot be read or has no unknown failure, or the page exists; otherwise 0.
@@ -337,7 +339,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     required=True,
     type=FOLDER,
     metavar="DIR",
-    help="Write recording.yml, alerting.yml and catalogue.yml into this folder.",
+    help="Write recording.yml, alerting.yml, and catalogue.yml into this folder.",
 )
 @rules_option
 @click.pass_obj

@@ -186,7 +186,7 @@ def tail(
     stallwatch tail 'logs/*.log'
     stallwatch tail --name sft-7b slurm-1234.out
 
-    GLOB is a file, a folder or a quoted pattern; files that appear later are also watched. From lines that
+    GLOB is a file, a folder, or a quoted pattern; files that appear later are also watched. From lines that
     are already in the files, Stallwatch learns the usual step durations; these lines do not open an incident.
     With the same --name, a later call continues where the previous call stopped.
     """

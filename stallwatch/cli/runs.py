@@ -1,4 +1,4 @@
-"""Implement ``stallwatch runs``, ``replay`` and ``demo``: list runs, and print recorded runs again."""
+"""Implement ``stallwatch runs``, ``replay``, and ``demo``: list runs, and print recorded runs again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = {"gone": "agent gone", "stale": "agent gone", "unwatched": "not watched
 def runs(app: App, run: str | None) -> None:
     """List the runs of this machine.
 
-    The list shows each run's state, start, duration, ending, metrics address and hosts, newest first. With
+    The list shows each run's state, start, duration, ending, metrics address, and hosts, newest first. With
     RUN, the list has one line for each host of that run, with the folder on that host. On a terminal, the
     output is a table. Otherwise, tabs separate the columns.
     """

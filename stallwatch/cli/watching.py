@@ -66,7 +66,7 @@ _LATER = "they leave with the next stallwatch run or relay, or with stallwatch a
 
 
 class Destinations:
-    """All destinations of a run's incidents: the terminal, the incident database and the chats."""
+    """All destinations of a run's incidents: the terminal, the incident database, and the chats."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:
         self._language: str = config["ui.language"]

@@ -1,4 +1,4 @@
-"""Define every key of the configuration: its type, its default and its limits.
+"""Define every key of the configuration: its type, its default, and its limits.
 
 ``docs/configuration.md`` describes what each key does.
 """

@@ -59,7 +59,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """A problem with the configuration, with its place, its reason and its fix."""
+    """A problem with the configuration, with its place, its reason, and its fix."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
@@ -77,7 +77,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and its source: ``default``, a file with its line, a variable or a flag."""
+    """A value and its source: ``default``, a file with its line, a variable, or a flag."""
 
     value: Any
     source: str

@@ -213,7 +213,7 @@ def revoke(path: Path) -> bool:
 
 
 def state_of(path: str, digest: str) -> str:
-    """Return the state of a trusted file: ``trusted``, ``changed`` or ``missing``."""
+    """Return the state of a trusted file: ``trusted``, ``changed``, or ``missing``."""
     try:
         with _opened(Path(path)) as file:
             content = file.read(_MOST_BYTES)

@@ -116,7 +116,7 @@ class TrainingRun:
     def phase(self, name: str) -> Iterator[None]:
         """Report that the code in the ``with`` block is a phase.
 
-        A phase is ``eval``, ``save``, ``rollout``, ``weight-sync`` or ``init``: ``with run.phase("eval"):``.
+        A phase is ``eval``, ``save``, ``rollout``, ``weight-sync``, or ``init``: ``with run.phase("eval"):``.
         """
         if str(name) not in self._phases:
             self._unknown("phase", [name], self._phases)
@@ -178,7 +178,7 @@ def hook(name: str | None = None) -> None:
 
 
 def watch(engine: Any) -> Any:
-    """Report the steps, losses and trace-cache invalidations of a DeepSpeed engine, and return the engine."""
+    """Report steps, losses, and trace-cache invalidations of a DeepSpeed engine, and return the engine."""
     global _watched
     with _training_goes_on("the engine is not watched"):
         current = probe()

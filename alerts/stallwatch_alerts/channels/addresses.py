@@ -1,6 +1,6 @@
 """Convert chat addresses that Apprise 2.2.0 does not recognize to Apprise URLs.
 
-Users copy these addresses from their chats. Addresses of Slack, Discord, Teams, WeCom and Lark need no
+Users copy these addresses from their chats. Addresses of Slack, Discord, Teams, WeCom, and Lark need no
 conversion.
 """
 

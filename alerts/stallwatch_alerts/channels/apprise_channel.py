@@ -36,7 +36,7 @@ _PRIORITIES = {
     "success": NtfyPriority.NORMAL,
 }
 _NTFY_BYTES = 4096  # docs.ntfy.sh, "Limitations": a longer message becomes an attachment
-_NTFY_REST = 300  # bytes reserved for the topic, the tags and the field names of the JSON message
+_NTFY_REST = 300  # bytes reserved for the topic, the tags, and the field names of the JSON message
 _LONGEST_REASON = 500
 _MOST_PLACES = 500  # maximum number of open incidents whose messages a channel remembers
 

@@ -34,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A chat's response to a request: status, headers and body."""
+    """A chat's response to a request: status, headers, and body."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -39,7 +39,7 @@ _LOOK_SECONDS = 1.0  # interval at which the thread looks for messages of other 
 class Sender:
     """Delivers the messages of one chat from `outbox` until it is closed.
 
-    `report` receives texts about failures, without secrets. `count` receives ``sent``, ``failed`` or
+    `report` receives texts about failures, without secrets. `count` receives ``sent``, ``failed``, or
     ``given-up`` for each attempt. `delivered` receives the chat and the keys of the delivered messages.
     `acknowledged` returns whether a user acknowledged an incident. `settled` returns whether another process
     already sent the chat a deferred or refused message. `turn` returns whether messages to the chat can be

@@ -29,7 +29,7 @@ _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The title, reason and fixes of an incident's cause."""
+    """The title, reason, and fixes of an incident's cause."""
 
     title: Text = ""  #: includes the rank and the code position of a stall; empty if the cause is unknown
     why: Text = ""

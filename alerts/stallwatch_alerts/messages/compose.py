@@ -1,6 +1,6 @@
 """Compose the messages about incidents and alerts: choose and order the facts, and limit the length.
 
-Text from a log, a host or a user's command is neutralized. The text of a rule page is trusted.
+Text from a log, a host, or a user's command is neutralized. The text of a rule page is trusted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients for the HTTP APIs of a user's Prometheus, Alertmanager and relay."""
+"""Clients for the HTTP APIs of a user's Prometheus, Alertmanager, and relay."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def alert_name(rule: str) -> str:
 
 
 def _alerts(page: RulePage) -> bool:
-    """Return whether the rule can open incidents. Notices, harmless findings and retired rules cannot."""
+    """Return whether the rule can open incidents. Notices, harmless findings, and retired rules cannot."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 

@@ -1,4 +1,4 @@
-"""Plan the relay's messages: their chats, times and texts. One message covers a group of incidents.
+"""Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
 
 If an agent has a separate spool, it may have stored messages for later (after quiet hours, or as escalations)
 that the relay cannot read. The agent takes precedence. The relay's message waits a little longer, and is

@@ -21,7 +21,7 @@ HOST_GONE = "StallwatchHostGone"
 _NEVER_SENT = "none"  # severity of alerts that only prove that alerting works, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
-# Maximum seconds between an incident and its alert, due to scraping, evaluation and clock differences.
+# Maximum seconds between an incident and its alert, due to scraping, evaluation, and clock differences.
 _APART = 120.0
 
 #: takes a run's name; returns the incidents of the run, newest first
@@ -44,7 +44,7 @@ class IncidentState:
 
     @property
     def severity(self) -> str:
-        """Severity: ``critical``, ``warning`` or ``info``, or ``none`` if the state is never sent."""
+        """Severity: ``critical``, ``warning``, or ``info``, or ``none`` if the state is never sent."""
         return self.subject.severity
 
     @property

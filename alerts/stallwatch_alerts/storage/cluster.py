@@ -3,7 +3,7 @@
 Each agent writes its reports to its own row. One of the agents merges all rows. The merging agent holds an
 advisory lock, which belongs to its connection, and updates a heartbeat twice a second. If the heartbeat
 stops, another agent ends that connection and takes the lock. Therefore, two agents never merge at the same
-time, even after failures of hosts, processes or the network. The server's clock measures the age of the
+time, even after failures of hosts, processes, or the network. The server's clock measures the age of the
 heartbeat.
 """
 

@@ -86,7 +86,7 @@ _REFUSE = text("UPDATE cluster_reports SET refused = :reason WHERE agent = :agen
 
 @dataclass(frozen=True)
 class Row:
-    """A stored report with its version, size and age."""
+    """A stored report with its version, size, and age."""
 
     agent: str
     number: int

@@ -92,7 +92,7 @@ def may_pass(error: BaseException) -> bool:
 def is_unwritable(error: BaseException) -> bool:
     """Return whether the error means that SQLite cannot write.
 
-    Possible reasons are a full, failing or read-only disk, or a process without free file descriptors.
+    Possible reasons are a full, failing, or read-only disk, or a process without free file descriptors.
     """
     reason = str(error.orig) if isinstance(error, DBAPIError) else ""
     return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))

@@ -30,7 +30,7 @@ HISTORY = Table(
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("incident", String(400), nullable=False),
     Column("at", Float, nullable=False),
-    Column("what", String(20), nullable=False),  # such as open, worse, acknowledged or note
+    Column("what", String(20), nullable=False),  # such as open, worse, acknowledged, or note
     Column("who", String(100), nullable=False),
     Column("text", String(1000), nullable=False),
     Index("history_by_incident", "incident", "id"),

@@ -28,7 +28,7 @@ def empty() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class RunFrames:
-    """The numbers of a run as frames with columns ``rank``, ``t`` and ``v``, ordered by rank and time.
+    """The numbers of a run as frames with columns ``rank``, ``t``, and ``v``, ordered by rank and time.
 
     Rows without a ``rank`` describe the entire run; ``t`` is in Unix seconds.
     """
@@ -40,7 +40,7 @@ class RunFrames:
     step_seconds: pd.DataFrame = field(default_factory=empty)  #: seconds per step, at the end of each step
     threshold: pd.DataFrame = field(default_factory=empty)  #: stall threshold in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
-    memory_kind: str = ""  #: "allocated", "reserved", "peak" or "host_rss"
+    memory_kind: str = ""  #: "allocated", "reserved", "peak", or "host_rss"
     invalidations: pd.DataFrame = field(default_factory=empty)  #: number of invalidations up to each time
     warnings: pd.DataFrame = field(default_factory=empty)  #: number of warnings up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
@@ -290,7 +290,7 @@ def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns ``rank``, ``t`` and ``v``, sorted by rank and time.
+    """Return the columns ``rank``, ``t``, and ``v``, sorted by rank and time.
 
     For values without a rank, keep only the rows of one agent.
     """

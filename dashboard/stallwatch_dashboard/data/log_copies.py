@@ -155,7 +155,7 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return a text with the time, ranks and text of each line. A mark shows the position of the time `at`.
+    """Return a text with the time, ranks, and text of each line. A mark shows the position of the time `at`.
 
     If there are too many lines, return the lines nearest to `at`.
     """

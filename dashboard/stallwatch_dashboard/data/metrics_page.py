@@ -64,7 +64,7 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
                     raise ScrapeError("source_too_many_numbers", most=MOST_READINGS)
     except ScrapeError:
         raise
-    except Exception as error:  # the parser raises ValueError, IndexError or KeyError on broken tokens
+    except Exception as error:  # the parser raises ValueError, IndexError, or KeyError on broken tokens
         raise ScrapeError("source_not_metrics", error=type(error).__name__) from error
     if agents:
         return [reading._replace(agent=agents.get(reading.run, "")) for reading in readings]
@@ -123,7 +123,7 @@ def fetch(
         raise ScrapeError("source_http_status", status=error.code) from error
     except ScrapeError:
         raise
-    # Refused, reset or slow connections, bad headers and bad addresses all mean that there is no page.
+    # Refused, reset, or slow connections, bad headers, and bad addresses all mean that there is no page.
     except Exception as error:
         reason = str(getattr(error, "reason", None) or type(error).__name__)
         raise ScrapeError("source_no_answer", reason=reason) from error

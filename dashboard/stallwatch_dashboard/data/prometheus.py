@@ -35,7 +35,7 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 
 
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
-    """Return the points as a frame, sorted by rank, labels and time; points without a rank are last.
+    """Return the points as a frame, sorted by rank, labels, and time; points without a rank are last.
 
     If a series has several points at the same time, only the last one is kept.
     """
@@ -66,7 +66,7 @@ def trends(
     sums: dict[str, dict[float, float]],
     counts: dict[str, dict[float, float]],
 ) -> dict[str, Numbers]:
-    """Return the trends of each run from the history of its losses, step durations and step counts."""
+    """Return the trends of each run from the history of its losses, step durations, and step counts."""
     found = {}
     for run in losses.keys() | sums.keys():
         counted = counts.get(run, {})

@@ -204,7 +204,8 @@ def _before(points: Points, end: float) -> Points:
 def _joined(points: Points | None, values: list[Any]) -> Points:
     """Return the known points, followed by the points of a query's result."""
     times = np.array([at for at, _ in values], "float64")
-    numbers = np.array([float(text) for _, text in values], "float64")  # texts such as "0.5", "NaN" or "+Inf"
+    # texts such as "0.5", "NaN", or "+Inf"
+    numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):
         return times, numbers
     return np.concatenate([points[0], times]), np.concatenate([points[1], numbers])

@@ -1,4 +1,4 @@
-"""Combine the runs, incidents and numbers for the pages, from this host's state folder or a Prometheus."""
+"""Combine the runs, incidents, and numbers for the pages, from this host's state folder or a Prometheus."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
-# Variables that torchrun, deepspeed, mpirun and srun set for the processes that they start.
+# Variables that torchrun, deepspeed, mpirun, and srun set for the processes that they start.
 _LAUNCHED = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}
 _LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
 

@@ -33,7 +33,7 @@ def family(command: int | None) -> list[psutil.Process]:
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
-    """Return the condition of the process: alive, stopped, blocked or ended."""
+    """Return the condition of the process: alive, stopped, blocked, or ended."""
     status = _read(proc / str(pid) / "status")
     if status is None:
         return "ended" if proc.is_dir() else "alive"

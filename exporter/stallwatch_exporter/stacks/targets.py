@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the run or process with this name, folder or id; without a name, the only run on this host."""
+    """Return the run or process with this name, folder, or id; without a name, the only run on this host."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:

@@ -1,1 +1,1 @@
-"""Follow growing files for ``stallwatch tail``, even if they are rotated, truncated or removed."""
+"""Follow growing files for ``stallwatch tail``, even if they are rotated, truncated, or removed."""

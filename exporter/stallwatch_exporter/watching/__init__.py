@@ -1,1 +1,1 @@
-"""Watch a run with an agent that reads log lines and produces metrics, findings, stalls and incidents."""
+"""Watch a run with an agent that reads log lines and produces metrics, findings, stalls, and incidents."""

@@ -126,7 +126,7 @@ def _set(incident: Incident, **facts: Any) -> set[str]:
 
 
 class IncidentManager:
-    """Manage the incidents of a run, one for each kind, rule and episode.
+    """Manage the incidents of a run, one for each kind, rule, and episode.
 
     `notify` receives a copy of an incident at every change. `past` contains the incidents of earlier agents
     of the run. This agent continues the episode numbers of these incidents, and takes over the incidents that

@@ -1,4 +1,4 @@
-"""Set up a run for ``run`` and ``tail``: its folder, agent, metrics endpoint and earlier output."""
+"""Set up a run for ``run`` and ``tail``: its folder, agent, metrics endpoint, and earlier output."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def open_agent(
     identity: RunIdentity | None = None,
     engine: Engine | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
-    """Create the folder, the agent and the metrics endpoint of a run.
+    """Create the folder, the agent, and the metrics endpoint of a run.
 
     Parts that cannot be created are reported and omitted. Old runs are removed in the background.
     """

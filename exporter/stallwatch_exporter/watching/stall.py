@@ -57,7 +57,7 @@ class StallWatch:
         self.last_sign = started  #: time of the last sign of progress
         self._stalled = False
         self._episode = 0
-        self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves and similar phases
+        self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves, and similar phases
         self._evaluated = False  # true if an evaluation is over and no step has followed
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
         self.sighted = False  #: true once stack snapshots gave a result

@@ -187,7 +187,7 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 
 
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether the launcher, a signal or a user ended a rank at or after the first timeout.
+    """Return whether the launcher, a signal, or a user ended a rank at or after the first timeout.
 
     Return True also if one of the times is unknown. If only one rank reported the timeout, lines without a
     rank are attributed to the other rank.

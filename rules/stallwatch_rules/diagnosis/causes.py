@@ -132,7 +132,7 @@ def confidence_among(
 
 
 def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
-    """Return whether the rivals came after `first`, as far as times, positions or steps show their order."""
+    """Return whether the rivals came after `first`, as far as times, positions, or steps show their order."""
     if not rivals:
         return "none"
     group = [first, *rivals]

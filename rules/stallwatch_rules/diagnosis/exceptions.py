@@ -226,7 +226,7 @@ class Exceptions(msgspec.Struct, frozen=True):
 
 
 def named(exception: UnknownException) -> str:
-    """Return an exception as one line of text, with its ranks, its place and its step."""
+    """Return an exception as one line of text, with its ranks, its place, and its step."""
     text = shown(f"{exception.exception or 'Traceback'}: {exception.message}".removesuffix(": "))
     places = [f"rank {fold_ranks(exception.ranks)}"] if exception.ranks else []
     places += [f"{exception.first.file}:{exception.first.line}"]

@@ -150,7 +150,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
 
 
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
-    """Return the note for a command that failed by itself: without a launcher, a signal or an exception."""
+    """Return the note for a command that failed by itself: without a launcher, a signal, or an exception."""
     ending = run.context.ending
     launched = any(stream.summary.codes or stream.summary.spawned for stream in run.streams.values())
     if ending is None or ending.kind != "failed" or launched or now.exceptions.any:
@@ -164,7 +164,7 @@ def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
 
 
 def _closing_message(run: Snapshot) -> Line | None:
-    """Return the last message of a run, if it is new, matches no rule and came after the last step.
+    """Return the last message of a run, if it is new, matches no rule, and came after the last step.
 
     An example is the message of ``sys.exit("no data left")``.
     """

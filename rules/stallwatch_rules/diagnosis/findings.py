@@ -145,7 +145,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0)
 
     def texts(self) -> Iterator[str]:
-        """Yield the stored lines of the matches: the examples, the first line and the last line."""
+        """Yield the stored lines of the matches: the examples, the first line, and the last line."""
         for hits in self.hits.values():
             yield from hits.exemplars
             yield hits.first.line.text
@@ -260,7 +260,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """Return the number of steps that the run took after a line of a stream.
 
     ``advances`` is the number of steps that the stream shows above the line. The order of lines in one stream
-    is certain, but their times are not: loggers of one process may print local time, UTC or no date.
+    is certain, but their times are not: loggers of one process may print local time, UTC, or no date.
     Therefore, if the line's time is earlier than that of a step above the line, only the order counts. After
     a restart of all workers, the run's steps count for every rank.
     """

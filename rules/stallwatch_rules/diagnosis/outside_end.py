@@ -1,7 +1,7 @@
 """Detect runs that were ended from outside after they had stalled silently.
 
 The cause of such a run's end is the stall, not the signal or scheduler that ended it. Only the log is used:
-the duration of the silence before a scheduler, a SIGTERM or a time limit ended the run is compared with the
+the duration of the silence before a scheduler, a SIGTERM, or a time limit ended the run is compared with the
 pace of the run.
 """
 

@@ -77,7 +77,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """Return a note with the number of restarts, and the place, ranks and reason of the last restart."""
+    """Return a note with the number of restarts, and the place, ranks, and reason of the last restart."""
     if not restarts:
         return ""
     last = restarts[-1]

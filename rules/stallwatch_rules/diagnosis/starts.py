@@ -11,7 +11,7 @@ from stallwatch_rules.text.display import iso
 
 
 def ended_in_trouble(diagnosis: Diagnosis) -> bool:
-    """Return whether the diagnosed part of a log failed, stalled or was interrupted."""
+    """Return whether the diagnosed part of a log failed, stalled, or was interrupted."""
     return diagnosis.in_trouble or diagnosis.verdict == "interrupted"
 
 

@@ -1,6 +1,6 @@
 """Remove matches about the end of other programs, and about other exceptions with the same text.
 
-A script that watches the GPUs, shows curves or serves a model alongside the training may end by a signal or
+A script that watches the GPUs, shows curves, or serves a model alongside the training may end by a signal or
 with an exit status at any time. The shell, container, or systemd unit that reports the end usually names the
 program.
 """
@@ -16,7 +16,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
 #: Lines that report the end of a program and name the program by its command (bash, zsh), target (make),
-#: container (Docker Compose) or unit (systemd).
+#: container (Docker Compose), or unit (systemd).
 _PROGRAM = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"

@@ -1,4 +1,4 @@
-"""Assess a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
+"""Assess a loss that jumps, diverges, or freezes, and gradients that are zero, by the printed numbers.
 
 Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
 loss may have any value. Single values of a noisy run are not significant: a value must differ clearly from

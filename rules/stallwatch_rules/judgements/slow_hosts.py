@@ -30,7 +30,7 @@ Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it on
 #: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
 POSITIVE = 0.8
 LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
-_WARM_UP = 2  # number of steps at the start, in which programs compile, allocate and record
+_WARM_UP = 2  # number of steps at the start, in which programs compile, allocate, and record
 FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up

@@ -47,7 +47,7 @@ def _cost(trace: Trace) -> Judgement | None:
 def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
-    The result depends only on the first match, the last match and their number, because the lines of most
+    The result depends only on the first match, the last match, and their number, because the lines of most
     matches may have been counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))

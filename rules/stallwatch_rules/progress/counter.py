@@ -1,4 +1,4 @@
-"""Follow one step counter of one stream of lines: its steps, restarts and durations."""
+"""Follow one step counter of one stream of lines: its steps, restarts, and durations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Counter:
     #: True if the counter counts steps; False if an increase shows only that the run is alive.
     counts_steps: bool
     attempt: int = 1
-    #: True if the counter counts epochs, episodes or games (used as steps if the log shows no finer unit).
+    #: True if the counter counts epochs, episodes, or games (used as steps if the log shows no finer unit).
     rounds: bool = False
     #: True if the counter belongs to an evaluation, such as a bar inside the training's bar.
     nested: bool = False
@@ -52,7 +52,7 @@ class Counter:
     _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
-    # Step, line time and trainer's clock at the last rise.
+    # Step, line time, and trainer's clock at the last rise.
     _since: tuple[int, float | None, float | None] | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Store the losses, gradient norms and other metrics of each stream, and derive the data series of charts.
+"""Store the losses, gradient norms, and other metrics of each stream, and derive the data series of charts.
 
 Memory use is bounded. All of the latest points are kept, but only some of the older points. These older
 points are evenly spaced, so a curve keeps its shape in a long run.

@@ -1,4 +1,4 @@
-"""Recognize lines that show the phase of a run (evaluation, saving, sampling, serving, end or restart)."""
+"""Recognize lines that show the phase of a run (evaluation, saving, sampling, serving, end, or restart)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BEGINS = re.compile(
 )
 
 # Lines that programs print at their end, such as "Training finished". A line that mentions an epoch, a step,
-# a file or an evaluation before such words is not accepted, unless the line reports the best or the final
+# a file, or an evaluation before such words is not accepted, unless the line reports the best or the final
 # result.
 _TRAINING = (
     r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"

@@ -3,7 +3,7 @@
 A wait is the time between two signs of life. Live watching and the diagnosis of a complete log both use
 `StallThresholds`, which derives a threshold in seconds from the waits. If all steps take about the same time,
 the threshold is three times the 99th percentile of the waits. If the durations vary (because of sequence
-lengths, samples or shared storage), a longer wait eventually occurs in a healthy run. Therefore, the tail of
+lengths, samples, or shared storage), a longer wait eventually occurs in a healthy run. Therefore, the tail of
 the observed waits is extrapolated to one step in ten million. While few steps are known, an upper confidence
 limit of the percentile is used instead. Decisions 14 and 19 describe the cost of this method, and `make
 bench-stall` measures it.

@@ -1,4 +1,4 @@
-"""Record the steps, times and restarts in one stream of lines, and the matches of rules between the steps.
+"""Record the steps, times, and restarts in one stream of lines, and the matches of rules between the steps.
 
 Memory use is bounded: if a stream has many steps, adjacent intervals are joined in pairs.
 """

@@ -137,7 +137,7 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps and their durations, the phase and the end of a run, from the lines of all ranks."""
+    """The steps and their durations, the phase, and the end of a run, from the lines of all ranks."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: time of the latest line that showed progress
@@ -295,7 +295,7 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """True if the log shows only epochs, episodes or games. These rounds then count as the steps."""
+        """True if the log shows only epochs, episodes, or games. These rounds then count as the steps."""
         return self._furthest[0][1] < 0
 
     @property

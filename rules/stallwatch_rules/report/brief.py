@@ -1,4 +1,4 @@
-"""Write the shortest report as plain text: verdict, cause, one line of evidence and the first fix."""
+"""Write the shortest report as plain text: verdict, cause, one line of evidence, and the first fix."""
 
 from __future__ import annotations
 

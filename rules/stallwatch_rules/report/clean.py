@@ -1,4 +1,4 @@
-"""Remove secrets, control characters and NaN from a diagnosis, as the last safeguard before a report."""
+"""Remove secrets, control characters, and NaN from a diagnosis, as the last safeguard before a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the diagnosis without secrets, control characters and NaN."""
+    """Return the diagnosis without secrets, control characters, and NaN."""
     return convert(cleaned(diagnosis), Diagnosis)
 
 

@@ -32,7 +32,7 @@ def to_json(
     explain: bool = False,
     schema: Schema = 1,
 ) -> bytes:
-    """Return the diagnosis as JSON that ends with a line feed. NaN, infinity and secrets are removed.
+    """Return the diagnosis as JSON that ends with a line feed. NaN, infinity, and secrets are removed.
 
     If the diagnosis is about one of several `jobs`, the JSON contains a summary of each job.
     """

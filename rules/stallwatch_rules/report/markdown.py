@@ -111,5 +111,5 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text that Markdown shows unchanged: without emphasis, links, HTML or mentions of users."""
+    """Return text that Markdown shows unchanged: without emphasis, links, HTML, or mentions of users."""
     return _MARKUP.sub(r"\\\1", text.replace("\n", " "))

@@ -108,7 +108,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return the place of the primary cause: its ranks, file, line, step and time, if they are known."""
+    """Return the place of the primary cause: its ranks, file, line, step, and time, if they are known."""
     primary = diagnosis.primary
     if primary is None:
         return ""
@@ -147,7 +147,7 @@ def clock(time: str) -> str:
 
 
 def certainty(primary: Primary, language: str) -> str:
-    """Return the role, the harm and the confidence of the primary cause as text."""
+    """Return the role, the harm, and the confidence of the primary cause as text."""
     judged = f"{word(primary.role, language)}, {word(primary.harm, language)}"
     return f"{judged}, {word('confidence', language)} {primary.confidence:.0%}"
 
@@ -238,7 +238,7 @@ def nearest_line(unknown: UnknownException, language: str) -> str:
 
 
 def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Return level, count, ranks and place of a new line."""
+    """Return level, count, ranks, and place of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
         parts.append(f"{new.count} {word('times', language)}")
@@ -295,7 +295,7 @@ def environment_line(diagnosis: Diagnosis) -> str:
 
 
 def stats_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return the numbers of files, lines and bytes that were read, and the duration in seconds."""
+    """Return the numbers of files, lines, and bytes that were read, and the duration in seconds."""
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)

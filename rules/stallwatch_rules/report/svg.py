@@ -79,7 +79,7 @@ def _ticks(across: _Scale, upward: _Scale) -> str:
 
 
 def steps_between(low: float, high: float, about: int) -> list[float]:
-    """Return approximately `about` round numbers in a range: multiples of 1, 2 or 5 times a power of ten."""
+    """Return approximately `about` round numbers in a range: multiples of 1, 2, or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / about

@@ -11,7 +11,7 @@ from stallwatch_rules.report.phrases import word
 
 
 def _rows(found: Sequence[tuple[str, Diagnosis]], language: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the file, the verdict, the headline and the progress of each diagnosis."""
+    """Yield the file, the verdict, the headline, and the progress of each diagnosis."""
     for name, diagnosis in found:
         shown = phrases.shown(diagnosis, language)
         primary = shown.diagnosis.primary

@@ -152,7 +152,7 @@ def may_be_counted(text: str) -> bool:
 def from_counted_bar(text: str) -> Found | None:
     """Return the numbers of a bar that shows the steps of one epoch. Keras prints such a bar for each epoch.
 
-    Bars without a training loss are ignored, because downloads, evaluations and predictions have similar
+    Bars without a training loss are ignored, because downloads, evaluations, and predictions have similar
     bars.
     """
     found = _COUNTED.match(text)

@@ -1,4 +1,4 @@
-"""Read dictionaries and JSON: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF and MLPerf."""
+"""Read dictionaries and JSON: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, and MLPerf."""
 
 from __future__ import annotations
 

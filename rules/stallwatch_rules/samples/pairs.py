@@ -1,4 +1,4 @@
-"""Read pairs of a name and a number in text: losses, norms, rates, rewards, times and memory."""
+"""Read pairs of a name and a number in text: losses, norms, rates, rewards, times, and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EVAL_LOSS = lazy(
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
-# Memory as printed by torchtitan, DETR and mmengine (MiB) and by verl (GB), and memory in a bar or line
+# Memory as printed by torchtitan, DETR, and mmengine (MiB) and by verl (GB), and memory in a bar or line
 # without a unit.
 _MEMORY = lazy(
     r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"

@@ -5,7 +5,7 @@ be a counter: an integer that increases from line to line, and that has a name o
 line. The lines of a template with a counter form a series. The number of lines that are required to accept a
 series depends on the words in the lines, which are listed in ``series.json``:
 
-* One line is sufficient if the counter has a known name and the line mentions a loss, a score or a similar
+* One line is sufficient if the counter has a known name and the line mentions a loss, a score, or a similar
   metric.
 * Two lines are required if the counter has a known name and the line also contains decimals. Two lines are
   also required if the counter is alone in its line (as in ``Epoch 3/20``, or in a table of names and values)
@@ -15,7 +15,7 @@ series depends on the words in the lines, which are listed in ``series.json``:
 * Twelve lines with equal differences are required for columns without titles or for unknown words. In
   addition, another number must fall or rise overall, as a loss does.
 
-Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and similar
+Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests, and similar
 subjects do not belong to training, unless one line is sufficient. A rejected template is not examined again.
 """
 
@@ -50,7 +50,7 @@ from stallwatch_rules.text.numbers import lowered
 
 SERIES = "series"  #: first word of the names of learned series
 
-#: Prefix of the names of series that count epochs, episodes or games instead of steps.
+#: Prefix of the names of series that count epochs, episodes, or games instead of steps.
 ROUNDS = "series rounds"
 ROWS = "series rows"  #: prefix of the names of series whose lines have no word for the counted unit
 
@@ -72,7 +72,7 @@ _TREND = 0.5  # minimum difference between falls and rises in a trend, as a shar
 _NEAR = 3  # maximum number of lines between the column titles and the first row
 _SHORT = 80  # maximum number of characters in a line that contains only a counter
 
-# A date, a time, a path, an address or a hash. Digits in such texts do not count as numbers.
+# A date, a time, a path, an address, or a hash. Digits in such texts do not count as numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
@@ -110,7 +110,7 @@ class _Kind:
 
     lines: int = 0
     numbers: tuple[Number, ...] = ()
-    metric: bool = False  #: True if the lines contain a loss, a score or a similar metric
+    metric: bool = False  #: True if the lines contain a loss, a score, or a similar metric
     at: int = -1  #: index of the number that can be a counter; -1 if there is none
     total: int | None = None  #: index of the number that is the counter's total
     outer: int | None = None  #: index of the epoch counter, if the lines also count steps within each epoch
@@ -118,7 +118,7 @@ class _Kind:
     needed: int = 0  #: number of lines required to accept the template as a series; 0 after a rejection
     plain: bool = False  #: True if the lines contain no times and no paths
     alone: bool = False  #: True if the lines contain only the counter, and its total if there is one
-    rounds: bool = False  #: True if the counter counts epochs, episodes or games
+    rounds: bool = False  #: True if the counter counts epochs, episodes, or games
     evaluates: bool = False
     rows: list[list[float]] = field(default_factory=list)  #: numbers of each line before the decision
     last: int | None = None  #: the last value of the counter
@@ -164,7 +164,7 @@ class _Stream:
     below: dict[str, _Below] = field(default_factory=dict)
     head: list[str] | None = None  #: names of columns; the first name is that of a counter
     head_at: int = 0  #: number of the line with the column names in ``head``
-    metric_at: int = 0  #: number of the last line with a loss, a score or a similar metric
+    metric_at: int = 0  #: number of the last line with a loss, a score, or a similar metric
     block: Sample | None = None  #: the latest sample from a line that contains only a counter
     based: bool = False  #: True if counters that are alone in their lines start at zero
     closed: bool = False  #: True if a line with a metric followed the latest counter

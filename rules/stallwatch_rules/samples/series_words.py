@@ -88,7 +88,7 @@ class Number(NamedTuple):
     words: tuple[str, ...]  #: words in the name of the number
     counts: str  #: the unit that the number counts, as indicated by its name
     whole: bool
-    unit: bool  #: True if the number has a unit of time, size or rate
+    unit: bool  #: True if the number has a unit of time, size, or rate
     inside: bool  #: True if the number is part of a word
     start: int  #: offset at which the name of the number begins
 

@@ -1,6 +1,6 @@
 """Read numbers in plain text, such as ``step 3/100 loss 0.63``.
 
-Examples of programs that print such text are DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine and llm.c.
+Examples of programs that print such text are DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine, and llm.c.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # formats of mmengine, DETR, LAVIS and DINO
+)  # formats of mmengine, DETR, LAVIS, and DINO
 
 # Format of MiniMind, which counts epochs from 1.
 _ITEM_OF_EPOCHS = lazy(r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)")

@@ -1,6 +1,6 @@
-"""Find the matches of rules in a log of any size. A match has a rule, a line, captures and a time.
+"""Find the matches of rules in a log of any size. A match has a rule, a line, captures, and a time.
 
-``stallwatch matches`` uses this module to find, count and chart matches in gigabytes of logs. A diagnosis
+``stallwatch matches`` uses this module to find, count, and chart matches in gigabytes of logs. A diagnosis
 uses the module ``sources`` instead, which reads more lines of the log.
 """
 

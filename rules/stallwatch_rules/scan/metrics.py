@@ -1,6 +1,6 @@
 """Select the metric lines to read: the first and last lines of each kind, and lines near matches.
 
-The selected lines are sufficient to determine the steps, their durations and the last step, although most
+The selected lines are sufficient to determine the steps, their durations, and the last step, although most
 metric lines are skipped.
 """
 

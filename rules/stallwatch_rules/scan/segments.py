@@ -1,7 +1,7 @@
 """Prepare the bytes of a chunk for the search for patterns, and find the ends of segments.
 
 A segment ends with a line feed or a carriage return. The view of a chunk is its text in UTF-8, without
-colors, container escapes and foreign encodings. The view contains all line feeds and carriage returns.
+colors, container escapes, and foreign encodings. The view contains all line feeds and carriage returns.
 Therefore, the n-th segment of the view is the n-th segment of the chunk.
 """
 

@@ -66,7 +66,7 @@ def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the index of the source, the pattern and the segment of each hit."""
+    """Yield the index of the source, the pattern, and the segment of each hit."""
     order = 0
     for unit, pattern in sorted(found):
         while unit >= behind[order]:

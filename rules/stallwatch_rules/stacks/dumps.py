@@ -111,7 +111,7 @@ def _activity(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankA
 
 
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Return the name, description and ranks of each process group. With gloo, the name can be empty."""
+    """Return the name, description, and ranks of each process group. With gloo, the name can be empty."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)

@@ -25,7 +25,7 @@ _MOST_GROUPS = 4096
 
 
 def read_recorder(answer: Any) -> Recorded:
-    """Return the process groups, counters and pending collectives of a rank. Malformed parts are ignored."""
+    """Return the process groups, counters, and pending collectives of a rank. Malformed parts are ignored."""
     if not isinstance(answer, dict):
         return Recorded()
     counts: dict[int, Counts] = {}

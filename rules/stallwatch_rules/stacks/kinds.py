@@ -33,7 +33,7 @@ _JOINS = (
 )
 _TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
 _GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
-# A user's folder can also be named verl, openrlhf or swift. Therefore, only the subfolders of these packages
+# A user's folder can also be named verl, openrlhf, or swift. Therefore, only the subfolders of these packages
 # are accepted outside an installation.
 _PLAINLY_NAMED = (
     r"-packages/(?:verl|openrlhf|swift)/|/verl/(?:trainer|workers|experimental)/|/openrlhf/(?:trainer|models)/"
@@ -43,7 +43,7 @@ _PLAINLY_NAMED = (
 # also calls the reward functions.
 _GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
 # Files that call reward functions, in TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl
-# (trainer/ppo/reward.py) and OpenRLHF (utils/remote_rm_utils.py).
+# (trainer/ppo/reward.py), and OpenRLHF (utils/remote_rm_utils.py).
 _REWARDED = (
     r"/(?:trl/(?:trainer|experimental)|verl/(?:trainer|workers|experimental)|openrlhf/(?:trainer|utils/remote_rm)"
     r"|swift/(?:llm|trainers|rlhf_trainers))[\w./-]*\.py$"
@@ -58,14 +58,14 @@ _THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors
 _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
 
 #: Names of functions that evaluate a model, such as ``evaluate``, ``run_validation``, ``compute_metrics``,
-#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT) and ``evaluate_and_print_results`` (Megatron).
+#: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), and ``evaluate_and_print_results`` (Megatron).
 EVALUATES = lazy(
     r"(?:^|_)(?:eval|evals|evaluat\w*|valid|validat\w*|val|compute_metrics?|metrics?_fn|predict\w*|testing"
     r"|benchmark\w*)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
 )
 
 #: Names of functions that save a model, such as ``save_checkpoint``, ``_maybe_save_model``, ``on_save``,
-#: ``upload_checkpoint`` and ``SaveModel``. Such a function can continue long after its last call to a
+#: ``upload_checkpoint``, and ``SaveModel``. Such a function can continue long after its last call to a
 #: library.
 SAVES = lazy(
     r"^_*(?:(?:maybe|async|do|on)_)?save(?:_|$)|^[sS]ave[A-Z]"

@@ -1,4 +1,4 @@
-"""Convert the stacks of a process from the probe, faulthandler or py-spy to a common form."""
+"""Convert the stacks of a process from the probe, faulthandler, or py-spy to a common form."""
 
 from __future__ import annotations
 

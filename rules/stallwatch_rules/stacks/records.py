@@ -54,7 +54,7 @@ Why = Literal[
     "frozen",
 ]
 
-#: The parallelism of the ranks in a group: data, tensor, pipeline, expert or context parallel, or all ranks
+#: The parallelism of the ranks in a group: data, tensor, pipeline, expert, or context parallel, or all ranks
 #: ("world").
 Axis = Literal["", "world", "dp", "tp", "pp", "ep", "cp"]
 

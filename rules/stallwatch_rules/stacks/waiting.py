@@ -252,7 +252,7 @@ def _reachable(
 
 
 def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the stride, the extent and the number of ranks. Groups of the same kind have the same values."""
+    """Return the stride, extent, and number of ranks. Groups of the same kind have the same values."""
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 

@@ -5,16 +5,16 @@ A bot edits its messages with ``chat.update``. Its replies appear both in the th
 The documentation at docs.slack.dev says:
 
 * "Sending messages using incoming webhooks": The response is ``ok``, or an error code as text with status
-  400, 403, 404 or 410.
+  400, 403, 404, or 410.
 * "chat.postMessage" and "chat.update": An error is reported as ``"ok": false`` with status 200. The response
   contains the ``channel`` and the ``ts`` of the posted message. ``thread_ts`` and ``reply_broadcast`` turn a
   message into a reply.
 * "Rate limits": The response has status 429 and the header ``Retry-After``.
 * "Blocks", with "Header" and "Rich text": A header has at most 150 characters.
-* "Formatting message text": ``&``, ``<`` and ``>`` are escaped in ``text``.
+* "Formatting message text": ``&``, ``<``, and ``>`` are escaped in ``text``.
 
-Slack interprets no markup, mentions or links in rich text. Apprise sends mrkdwn, in which the ``_`` and ``*``
-of a log line cannot be escaped.
+Slack interprets no markup, mentions, or links in rich text. Apprise sends mrkdwn, in which the ``_`` and
+``*`` of a log line cannot be escaped.
 """
 
 from __future__ import annotations

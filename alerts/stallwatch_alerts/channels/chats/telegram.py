@@ -5,7 +5,7 @@ The documentation at core.telegram.org/bots/api says:
 * "sendMessage" and "editMessageText": A message has 1 to 4096 characters, counted in UTF-16 units after
   entities are parsed.
 * "ReplyParameters": A reply can be sent as a plain message if the original message was deleted.
-* "HTML style": Only ``<``, ``>`` and ``&`` are escaped.
+* "HTML style": Only ``<``, ``>``, and ``&`` are escaped.
 * "LinkPreviewOptions": Link previews can be disabled.
 * "Making requests" and "ResponseParameters": An error is reported by ``error_code`` and ``description``, with
   ``retry_after`` or ``migrate_to_chat_id``.

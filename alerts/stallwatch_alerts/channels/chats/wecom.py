@@ -3,9 +3,9 @@
 The documentation at developer.work.weixin.qq.com says:
 
 * "Group robot configuration" (document/path/91770): A robot accepts 20 messages a minute. A Markdown message
-  has at most 4096 bytes of UTF-8, and supports three colors, headings, bold, links, quotes and inline code.
+  has at most 4096 bytes of UTF-8, and supports three colors, headings, bold, links, quotes, and inline code.
 * "Global error codes" (path/90313): Errors are reported as ``errcode`` with status 200, such as 93000
-  (webhook), 45009 (too many messages) and 40058 (parameter).
+  (webhook), 45009 (too many messages), and 40058 (parameter).
 
 Apprise treats every response with status 200 as a success, and limits the text to 2048 characters, although
 WeCom limits bytes. WeCom's Markdown has no escapes, so look-alikes replace the characters that would be

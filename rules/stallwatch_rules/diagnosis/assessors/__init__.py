@@ -90,7 +90,7 @@ def assess(
 
 
 def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> list[FindingChange]:
-    """Return the findings that were added or removed, or whose harm, role or note changed."""
+    """Return the findings that were added or removed, or whose harm, role, or note changed."""
     known = {finding.rule: finding for finding in before}
     changes = []
     for finding in after:

@@ -37,7 +37,7 @@ UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceb
 
 #: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: Messages of shells, containers and systemd about a process that a signal ended, which may be a helper.
+#: Messages of shells, containers, and systemd about a process that a signal ended, which may be a helper.
 _ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "

@@ -68,7 +68,7 @@ from stallwatch_rules.stream import SOURCE
 
 NEARLY_DONE = 0.9  #: share of the total steps after which metrics that stop changing are normal
 
-Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment and other fields of an inferred finding
+Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other fields of an inferred finding
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -287,7 +287,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Record which findings are explained by a stall, a slowdown or a failed process of this run.
+    """Record which findings are explained by a stall, a slowdown, or a failed process of this run.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """
