@@ -51,8 +51,7 @@ class Case:
 
     @property
     def sealed(self) -> bool:
-        """Return True if the case is in the sealed half. Developers do not look at individual cases of this
-        half."""
+        """Return True if the case is in the sealed half. Developers do not look at single cases of this half."""
         return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
 
     @property
@@ -190,8 +189,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """Return the adapter of a tool. If the tool needs training, train it on the healthy runs of the open
-    half."""
+    """Return the adapter of a tool. A tool that needs training learns from the healthy runs of the open half."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":

@@ -65,9 +65,7 @@ class Trial:
     openings: int = 1
     closings: int = 1
     alone: int = 0  #: number of agents that notified people without a coordinator
-    seconds: float | None = (
-        None  #: seconds from the threshold to the message; with --pure: processor seconds of the evaluation
-    )
+    seconds: float | None = None  #: from the threshold to the message; with --pure: processor seconds
     posts: int = 0
     slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used
@@ -174,7 +172,7 @@ class Simulation:
 def simulated(
     planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int, jobs: int, lost: float = 1.0
 ) -> Iterator[Trial]:
-    """Run `jobs` trials at a time, and yield each trial when it ends. Parallel trials share no coordinators."""
+    """Run `jobs` trials at a time, each with its own coordinators. Yield each trial when it ends."""
     free: list[Simulation] = []
     lock = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="stallwatch-simulated-") as folder:

@@ -487,7 +487,8 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
     run = _Run(training, deviations)
     if fault == "network":
         op = program[draw.choice(collectives)]
-        ends = draw.random() < 0.5  # the other hosts see the connection end, or only this host loses it
+        # True if the other hosts see that the connection ends. Otherwise, only this host loses it.
+        ends = draw.random() < 0.5
         bad = frozenset(other for other in training.ranks_of(host) if other in set(training.groups[op.group]))
         if not ends or len(bad) == len(training.groups[op.group]):
             bad, ends = frozenset(training.groups[op.group]), False

@@ -144,7 +144,7 @@ class Writer:
         self.style = STYLES[s.style]
 
     def add(self, lines: Lines, rank: int | None = 0, *, uncaught: bool = False) -> None:
-        """Add lines of one rank, or of no rank. Set `uncaught` for the traceback of an unhandled exception."""
+        """Add lines of one rank or of no rank. Set `uncaught` for the traceback of an unhandled exception."""
         raised = False
         for line in (line for text in lines for line in text.split("\n")):
             raised = raised or (uncaught and line.startswith("Traceback (most"))

@@ -1,4 +1,4 @@
-"""Run the programs of ``programs/table.py``, and keep their output: ``python bench/cases/run_real.py OUT``."""
+"""Run the programs of ``programs/table.py`` and keep their output: ``python bench/cases/run_real.py OUT``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Run a small training program that hangs in a chosen way after some healthy steps.
 
-    python hangs.py SCENARIO          # STALLWATCH_BENCH_SEED determines the style of the log and the step of the hang
+    python hangs.py SCENARIO
 
+``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the hang.
 Only the duration of a step is simulated. The locks, pipes, sockets, child processes, and collectives are
 real. Each program writes the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
 """
@@ -255,7 +256,7 @@ def checkpoint_to_a_dead_mount() -> None:
     write_checkpoint(loop, "step-25.pt")
     loop.train(STEPS)
     os.mkfifo("step-50.pt")
-    descriptor = os.open("step-50.pt", os.O_RDWR)  # nobody reads the pipe, so the writer blocks
+    descriptor = os.open("step-50.pt", os.O_RDWR)  # no process reads the pipe, so the writer blocks
     event("save")
     write_checkpoint(loop, f"/proc/self/fd/{descriptor}")
 
@@ -467,8 +468,7 @@ def rank_0_saves_to_a_dead_mount() -> None:
 
 
 def uneven_data() -> None:
-    """Let rank 1 run out of batches and wait in the final barrier while the other ranks wait in an
-    all-reduce."""
+    """Let rank 1 run out of batches and wait in the last barrier while other ranks wait in an all-reduce."""
     loop = Loop().train()
     if RANK == 1:
         event("uneven")
