@@ -51,7 +51,7 @@ class Case:
 
     @property
     def sealed(self) -> bool:
-        """Return True if the case is in the sealed half. Developers do not look at single cases of this half."""
+        """Return True if the case is in the sealed half, whose single cases developers do not look at."""
         return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
 
     @property
@@ -189,7 +189,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """Return the adapter of a tool. A tool that needs training learns from the healthy runs of the open half."""
+    """Return the adapter of a tool, after training it on the healthy runs of the open half if necessary."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":

@@ -182,9 +182,8 @@ class Host:
         ranks = hang.training.ranks_of(name)
         self._ranks, self._world = spans(ranks), hang.training.world
         self._silent = name in hang.truth.silent
-        self._last_sign = draw.uniform(
-            0.0, 0.5
-        )  # seconds from this host's last activity to the last activity of the run
+        # Seconds from this host's last activity to the last activity of the run.
+        self._last_sign = draw.uniform(0.0, 0.5)
         self._stacks = None if self._silent else hang.stacks(name, time.time() + skew)
         self._own = _own_ruling(self._stacks, run.floor)
         self._run = run
@@ -318,15 +317,13 @@ class Fleet:
         self.began = time.monotonic()
         self.hangs_at = self.began + 6.0 - THRESHOLD / 3
         self.heals_at = float("inf")
-        self.at: list[
-            tuple[float, Callable[[], None]]
-        ] = []  #: scheduled actions, as pairs of time and action
+        #: Scheduled actions, as pairs of time and action.
+        self.at: list[tuple[float, Callable[[], None]]] = []
         self.hosts = [Host(self, name, random.Random(draw.random())) for name in hang.training.hosts]
 
     @property
     def due_at(self) -> float | None:
-        """Return the first time at which an agent's threshold had passed, or ``None`` if no threshold has
-        passed."""
+        """Return the first time at which an agent's threshold had passed, or ``None`` if there is none."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
@@ -336,7 +333,7 @@ class Fleet:
 
     @property
     def alone(self) -> list[Incident]:
-        """Return the incidents that agents themselves sent to the chat, because they reached no coordinator."""
+        """Return the incidents that agents sent to the chat themselves, because they reached no coordinator."""
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:

@@ -43,8 +43,8 @@ from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS  # noqa: E402
 from stallwatch_exporter.watching.incidents import read_incidents  # noqa: E402
 
 TRAINING = HERE / "cluster_programs" / "training.py"
-HEALED = ("sleep", "stop", "loader", "link")  #: faults that end, so that the training continues
-LAST = ("skip", "other", "kill", "host")  #: faults that end, after which the training continues
+HEALED = ("sleep", "stop", "loader", "link")  #: faults that end, after which the training continues
+LAST = ("skip", "other", "kill", "host")  #: faults that end the training
 LAUNCHERS = ("torchrun", "srun", "srun-ranks")
 LAYOUTS = ("dp", "tp-pp")
 FLOOR = 5.0  #: smallest possible threshold in seconds at the pace of this training
@@ -70,11 +70,11 @@ class Hang:
     host: str
     began: float = 0.0
     messages: list[dict[str, Any]] = field(default_factory=list)
-    incidents: list[dict[str, Any]] = field(default_factory=list)  #: agent and blamed ranks of each incident
+    incidents: list[dict[str, Any]] = field(default_factory=list)  #: facts, such as the blamed ranks
     openings: int = 0
     seconds: float | None = None  #: seconds until the first message
-    allowed: float | None = None  #: the run's own threshold, which is part of these seconds
-    ranks: list[int] = field(default_factory=list)  #: the run's threshold, which is part of `seconds`
+    allowed: float | None = None  #: the run's threshold, which is part of `seconds`
+    ranks: list[int] = field(default_factory=list)  #: ranks that the notifications blame
     named: bool = False  #: True if exactly the rank at fault and its host are named
     wrong: bool = False  #: True if another rank or host is blamed
     confidence: float = 0.0
@@ -96,7 +96,7 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Plan enough starts for `hangs` hangs, with at most `each` hangs per start. The seed sets the choices."""
+    """Plan enough starts for `hangs` hangs, with at most `each` hangs per start. `seed` sets the choices."""
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -325,7 +325,7 @@ class Cluster:
 
 
 def _kept(folder: Path) -> list[Incident]:
-    """Return the incidents of the run after merging. If there are none, return the incidents of this agent."""
+    """Return the merged incidents of the run. If there are none, return the incidents of this agent."""
     found: dict[str, Incident] = {}
     with contextlib.suppress(FileNotFoundError), (folder / RUN_INCIDENTS).open("rb") as lines:
         for line in lines:

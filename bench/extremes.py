@@ -44,7 +44,7 @@ def one_bar(path: Path, scale: float) -> None:
 
 
 def sparse(path: Path, scale: float) -> None:
-    """Write a hole of 10 GB followed by a log, as in a log that is truncated while its writer keeps it open."""
+    """Write a hole of 10 GB followed by a log, as in a truncated log that its writer still has open."""
     with path.open("wb") as out:
         out.seek(int(10 * GIB * scale))
         for step in range(1000):

@@ -103,7 +103,7 @@ def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
 
 
 def disk_full(trial: Trial) -> None:
-    """Limit the file system of the state folder to n pages or n files. The number n differs between trials."""
+    """Limit the file system of the state folder to n pages or n files. n differs between trials."""
     pages = trial.index * 7 % 150 + 1
     kind = trial.random.choice(("size", "size", "size", "inodes"))
     if kind == "size":
@@ -120,7 +120,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Make the agent's n-th write call fail, alone or with all later calls. n increases from trial to trial."""
+    """Make the agent's n-th write call fail, alone or with all later calls. n increases with each trial."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -195,8 +195,7 @@ def port_taken(trial: Trial) -> None:
 
 
 def chat_down(trial: Trial) -> None:
-    """Refuse connections to the chat from the start or from a random moment, for a while or until the run
-    ends."""
+    """Refuse connections to the chat from the start or a random moment, for a while or until the run ends."""
     away, back = (0.0, trial.moment) if trial.random.random() < 0.5 else (trial.moment, 0.0)
     if not away:
         trial.chat.down()
@@ -472,7 +471,7 @@ def relay_killed(trial: Trial) -> None:
 
 
 def dashboard_killed(trial: Trial) -> None:
-    """Kill the dashboard at a random moment while it reads the state folder, and then restart the dashboard."""
+    """Kill the dashboard at a random moment while it reads the state folder, and then restart it."""
     processes: list[subprocess.Popen[bytes]] = []
     port = free_port()
 
