@@ -333,7 +333,7 @@ class Fleet:
 
     @property
     def alone(self) -> list[Incident]:
-        """Return the incidents that agents sent to the chat themselves, because they reached no coordinator."""
+        """Return the incidents that agents sent to the chat themselves, without any coordinator."""
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
