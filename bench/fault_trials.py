@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """Return a random time between the start of the command and a moment after the end of the training."""
+        """Return a random time between the start of the command and a time after the end of the training."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -306,9 +306,8 @@ class Trial:
         for thread in self._threads:
             thread.start()
         self.code = self._waited(self.agent, "stallwatch run did not end")
-        aborted = (
-            self.code == 127 and b"ABORT" in self.stderr.read_bytes()
-        )  # glibc aborts without free memory
+        # glibc aborts if no memory is left.
+        aborted = self.code == 127 and b"ABORT" in self.stderr.read_bytes()
         if aborted or (self.code in (-signal.SIGSEGV, -signal.SIGABRT) and self.result.fault == "memory"):
             self.killed = self.restart_needed = True
         if self.killed:
