@@ -199,8 +199,10 @@ ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
 
 
 def microseconds(step: Step, first: int) -> tuple[list[float], int]:
-    """Run a step in batches for about ``SECONDS`` seconds. Return the mean microseconds of a step in each
-    batch, and the number of the last step."""
+    """Run a step in batches for about ``SECONDS`` seconds.
+
+    Return the microseconds per step of each batch, and the number of the last step.
+    """
     number, took, until = first, [], time.perf_counter() + SECONDS
     while (begin := time.perf_counter()) < until:
         for _ in range(BATCH):
