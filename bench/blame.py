@@ -97,22 +97,22 @@ class Layout:
 
         All forward passes come first, then all backward passes, then the reduction of the gradients.
         """
-        own, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
+        groups, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
         at = stages.index(rank)
         before, after = ([stages[at - 1]] if at else []), stages[at + 1 : at + 2]
         found: list[Operation] = []
         for sources, targets, line in ((before, after, 10), (after, before, 20)):
             for _ in range(MICROBATCHES):
                 found += (Operation("recv", peer=peer, line=line) for peer in sources)
-                if "tp" in own:
-                    found += (Operation("all_reduce", own["tp"], line=line + n) for n in (1, 2))
-                if "ep" in own:
-                    found += (Operation("all_to_all", own["ep"], line=line + n) for n in (3, 4))
+                if "tp" in groups:
+                    found += (Operation("all_reduce", groups["tp"], line=line + n) for n in (1, 2))
+                if "ep" in groups:
+                    found += (Operation("all_to_all", groups["ep"], line=line + n) for n in (3, 4))
                 found += (Operation("send", peer=peer, line=line + 5) for peer in targets)
-        if "dp" in own:
-            found.append(Operation("reduce_scatter", own["dp"], line=31))
-            found.append(Operation("all_gather", own["dp"], line=32))
-        return [*found, Operation("all_reduce", own["world"], line=33)]
+        if "dp" in groups:
+            found.append(Operation("reduce_scatter", groups["dp"], line=31))
+            found.append(Operation("all_gather", groups["dp"], line=32))
+        return [*found, Operation("all_reduce", groups["world"], line=33)]
 
 
 class Trial:

@@ -51,9 +51,9 @@ class Service:
         self.home = folder
         self.port = port
         folder.mkdir(parents=True, exist_ok=True)
-        own = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
         self._environ = {
-            **own,
+            **environ,
             "STALLWATCH_HOME": str(folder),
             "STALLWATCH_CACHE": os.environ.get("STALLWATCH_CACHE", str(folder / "cache")),
             "STALLWATCH_ALERTS_URLS": url,

@@ -168,8 +168,8 @@ class Cluster:
         if self.start.private:  # each host gets its own state folder, and all hosts share a secret
             environ["STALLWATCH_JOIN_SECRET"] = f"s3cret-{self._seed}-{self.start.number}"
             self.homes = [self.folder / f"home-{name}" for name in names]
-            own = f'export STALLWATCH_HOME={self.folder}/home-$(hostname); exec "$@"'
-            watched = ["sh", "-c", own, "sh", *watched]
+            script = f'export STALLWATCH_HOME={self.folder}/home-$(hostname); exec "$@"'
+            watched = ["sh", "-c", script, "sh", *watched]
         training = [str(TRAINING), str(self.control), self.start.layout]
         nodes = ["--nnodes", str(len(names)), "--nproc-per-node", "1"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *nodes]

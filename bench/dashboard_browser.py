@@ -56,8 +56,8 @@ class Visited:
     def report(self) -> None:
         """Print the times of the first visit and of the later visits."""
         first, later = self.made[0], [statistics.median(item) for item in zip(*self.made[1:], strict=True)]
-        for when, (clock, server, own) in (("first visit", first), ("later visits", later)):
-            used = f"server {1000 * server:.0f} ms, Chromium {1000 * own:.0f} ms"
+        for when, (clock, server, browser) in (("first visit", first), ("later visits", later)):
+            used = f"server {1000 * server:.0f} ms, Chromium {1000 * browser:.0f} ms"
             print(f"  {f'{self.title} in Chromium, {when}':50} {1000 * clock:8,.0f} ms ({used})")
 
 

@@ -193,9 +193,9 @@ def measured(path: Path) -> tuple[float, float, float, str]:
             (line.strip() for line in out.read(65536).decode(errors="replace").splitlines() if line.strip()),
             "",
         )
-        own = peak.read().decode()
+        kibibytes = peak.read().decode()
     unit = 1 if sys.platform == "darwin" else 1024
-    mebibytes = int(own) / 1024 if own else used.ru_maxrss * unit / 1024**2
+    mebibytes = int(kibibytes) / 1024 if kibibytes else used.ru_maxrss * unit / 1024**2
     return seconds, used.ru_utime + used.ru_stime, mebibytes, printed
 
 

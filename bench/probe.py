@@ -222,8 +222,8 @@ def import_milliseconds(folder: Path) -> tuple[float, float]:
     took = []
     for _ in range(9):
         done = subprocess.run(code, env=environ, capture_output=True, text=True)
-        own = [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "sitecustomize"]
-        took.append(max(int(line.split("|")[1]) for line in own) / 1000)
+        lines = [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "sitecustomize"]
+        took.append(max(int(line.split("|")[1]) for line in lines) / 1000)
     return statistics.median(took), min(took)
 
 
@@ -256,10 +256,10 @@ def steps(folder: Path) -> dict[str, list[float]]:
         if importlib.util.find_spec(package) is None:
             print(f"{row}: not installed, left out")
             continue
-        own = folder / row.replace(" ", "-")
-        own.mkdir()
+        row_folder = folder / row.replace(" ", "-")
+        row_folder.mkdir()
         pipes[row], theirs = context.Pipe()
-        context.Process(target=serve_turns, args=(row, own, theirs), daemon=True).start()
+        context.Process(target=serve_turns, args=(row, row_folder, theirs), daemon=True).start()
     for row, pipe in list(pipes.items()):
         problem = pipe.recv()
         if problem is not None:

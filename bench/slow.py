@@ -170,11 +170,11 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
     """Return the number of steps until the guilty host was found, or ``None`` if it was not found."""
     watched = SlowHosts()
     for step in range(WARM + MOST):
-        own = OWN_SECONDS * next(factors)
+        busy = OWN_SECONDS * next(factors)
         if step >= WARM:
-            own[guilty] *= 1 + SLOWER
-        whole = STEP_SECONDS - OWN_SECONDS + float(own.max())
-        for rank, seconds in enumerate(own.tolist()):
+            busy[guilty] *= 1 + SLOWER
+        whole = STEP_SECONDS - OWN_SECONDS + float(busy.max())
+        for rank, seconds in enumerate(busy.tolist()):
             watched.see(f"n{rank}", rank, step, RankStep(seconds, whole))
         if watched.slow is not None:
             return step - WARM + 1 if watched.slow.host == f"n{guilty}" and step >= WARM else None
@@ -268,11 +268,11 @@ class Twin:
 
     def _score(self, mean: Array, runs: Array, hosts: Array, steps: int) -> Array:
         seen = min(self.steps - 1, slow_hosts._OWN_MEMORY)
-        own = self.noise[runs, hosts] * max(0.0, 1 - 3 / math.sqrt(seen))
+        noise = self.noise[runs, hosts] * max(0.0, 1 - 3 / math.sqrt(seen))
         correlated = self._correlation()[runs]
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
-        error = np.sqrt(np.maximum(self._larger()[runs], own) / (2 * rest) * spread / steps)
+        error = np.sqrt(np.maximum(self._larger()[runs], noise) / (2 * rest) * spread / steps)
         return np.sqrt(self._samples() * np.log1p((mean / error) ** 2 / self._samples()))
 
 

@@ -104,10 +104,10 @@ def false_stalls(verdicts: list[Verdict]) -> str:
         f"{'false stalls':34}{'hours':>8}{'looks':>8}{'none':>8}"
         + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
     ]
-    for kind, own in by_kind(verdicts):
-        looked = sum(v.false_learnt for v in final(own))
-        row = f"{kind:34}{sum(v.hours for v in own):8,.0f}{looked:8,}{sum(v.false_learnt for v in own):8,}"
-        lines.append(row + "".join(f"{sum(v.false_fixed[s] for v in own):9,}" for s in FIXED))
+    for kind, part in by_kind(verdicts):
+        looked = sum(v.false_learnt for v in final(part))
+        row = f"{kind:34}{sum(v.hours for v in part):8,.0f}{looked:8,}{sum(v.false_learnt for v in part):8,}"
+        lines.append(row + "".join(f"{sum(v.false_fixed[s] for v in part):9,}" for s in FIXED))
     return "\n".join(lines)
 
 
@@ -117,10 +117,10 @@ def hangs(verdicts: list[Verdict]) -> str:
         f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
         f"{'without looks: median':>23}{'longest':>9}"
     ]
-    for kind, own in by_kind(verdicts):
-        looked, alone = sorted(v.found_after for v in final(own)), [v.found_after for v in own]
+    for kind, part in by_kind(verdicts):
+        looked, alone = sorted(v.found_after for v in final(part)), [v.found_after for v in part]
         late = looked[int(0.9 * (len(looked) - 1))]
-        row = f"{kind:34}{len(own):8,}{statistics.median(looked):8,.0f}{late:8,.0f}{looked[-1]:9,.0f}"
+        row = f"{kind:34}{len(part):8,}{statistics.median(looked):8,.0f}{late:8,.0f}{looked[-1]:9,.0f}"
         lines.append(f"{row}{statistics.median(alone):23,.0f}{max(alone):9,.0f}")
     lines.append(f"{'fixed timeouts':34}{'':8}" + "".join(f"{seconds:8,}" for seconds in FIXED))
     return "\n".join(lines)

@@ -86,7 +86,7 @@ def main() -> None:
             share, resident = watch(each, folder, given.seconds)
             middle = statistics.median(took[each])
             pairs = zip(took[each], took[given.stallwatch[0]], strict=True)
-            ratio = statistics.median(own / first for own, first in pairs)
+            ratio = statistics.median(mine / first for mine, first in pairs)
             print(f"| {each} | {middle:.2f} | {ratio:.2f} | {100 * share:.2f} | {resident:.0f} |")
 
 

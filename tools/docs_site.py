@@ -225,7 +225,10 @@ def rule_page(page: RulePage, language: str) -> str:
     if page.explains:
         parts += [f"## {words['explains']}", "\n".join(f"* [{rule}]({rule}.md)" for rule in page.explains)]
     if page.references:
-        parts += [f"## {words['references']}", "\n".join(f"* {_cited(one)}" for one in page.references)]
+        parts += [
+            f"## {words['references']}",
+            "\n".join(f"* {_cited(reference)}" for reference in page.references),
+        ]
     return "\n\n".join([*parts, ""])
 
 

@@ -78,11 +78,15 @@ def verify(
     except SourceError as error:
         raise click.UsageError(str(error)) from error
     if as_json:
-        record = {"package": package, "version": found_version, "rules": [asdict(one) for one in results]}
+        record = {
+            "package": package,
+            "version": found_version,
+            "rules": [asdict(result) for result in results],
+        }
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         _print(results, package, found_version)
-    sys.exit(1 if any(one.state == "missing" for one in results) else 0)
+    sys.exit(1 if any(result.state == "missing" for result in results) else 0)
 
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
@@ -142,12 +146,14 @@ def _print(results: Sequence[Verified], package: str, version: str) -> None:
 
     styles = {"found": "green", "missing": "bold red", "skipped": "dim"}
     table = Table("rule", "", "where", box=None, pad_edge=False)
-    for result in sorted(results, key=lambda one: (one.state != "missing", one.state == "skipped", one.rule)):
+    for result in sorted(
+        results, key=lambda item: (item.state != "missing", item.state == "skipped", item.rule)
+    ):
         place = f"{result.file}:{result.line}" if result.line else result.file
         where = {"found": place, "missing": result.pattern, "skipped": result.reason}[result.state]
         table.add_row(result.rule, Text(result.state, style=styles[result.state]), Text(where))
     Console(width=None if sys.stdout.isatty() else 1000).print(table, highlight=False)
-    counts = [f"{sum(one.state == state for one in results)} {state}" for state in styles]
+    counts = [f"{sum(result.state == state for result in results)} {state}" for state in styles]
     click.echo(f"{package} {version or '(version unknown)'}: {', '.join(counts)}")
 
 

@@ -35,12 +35,12 @@ class Fault:
 
 def trace(s: Scene, raised: str, *calls: tuple[str, int, str, str]) -> Lines:
     """Return a traceback with the calls of the program, followed by the calls of the library."""
-    own = [
+    own_calls = [
         (f"{s.home}/train.py", s.chance.randrange(200, 420), "<module>", "main()"),
         (f"{s.home}/train.py", s.chance.randrange(90, 199), "main", "trainer.train()"),
     ]
     lines = ["Traceback (most recent call last):"]
-    for path, number, name, code in [*own, *calls]:
+    for path, number, name, code in [*own_calls, *calls]:
         lines += [f'  File "{path}", line {number}, in {name}', f"    {code}"]
     return [*lines, *raised.split("\n")]
 

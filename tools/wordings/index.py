@@ -48,12 +48,12 @@ def newest_sdist(package: str, version: Version | None) -> Sdist | None:
         files = listed(_fetch(page, MAX_PAGE, index))
     except ValueError as error:
         raise SourceError(f"{_host(index)} does not list the files of {name}: {error}") from error
-    found = [one for one in map(_sdist, files) if one is not None]
+    found = [sdist for sdist in map(_sdist, files) if sdist is not None]
     if version is not None:
-        found = [one for one in found if one.version == version]
+        found = [sdist for sdist in found if sdist.version == version]
     if not found:
         return None
-    newest = max(found, key=lambda one: (not one.version.is_prerelease, one.version))
+    newest = max(found, key=lambda sdist: (not sdist.version.is_prerelease, sdist.version))
     return newest._replace(url=urllib.parse.urljoin(page, newest.url))
 
 

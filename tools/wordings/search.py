@@ -99,7 +99,7 @@ class Search:
         self._vague: set[str] = set()  # rules that name several packages and have only short text
         self._modules: dict[str, list[str]] = {}
         for page in sorted(pages, key=lambda page: page.id):
-            emitted = [one for one in page.emitted_by if same_package(one.package, package)]
+            emitted = [emitter for emitter in page.emitted_by if same_package(emitter.package, package)]
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
         self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece
@@ -114,15 +114,17 @@ class Search:
 
     def _want(self, page: RulePage, emitted: Sequence[EmittedBy], version: str) -> None:
         result = self.results[page.id] = Verified(page.id, page.status, pattern=page.patterns[0])
-        if version and not any(in_range(version, one.versions) for one in emitted):
-            ranges = ", ".join(one.versions for one in emitted)
+        if version and not any(in_range(version, emitter.versions) for emitter in emitted):
+            ranges = ", ".join(emitter.versions for emitter in emitted)
             result.state, result.reason = "skipped", f"it claims {ranges} only"
             return
         texts: dict[tuple[str, ...], str] = {}  # many branches differ only in text that is not searched for
         for pattern in page.patterns:
             for branch in branches(pattern):
                 texts.setdefault(tuple(pieces_of(branch)), pattern)
-        if () in texts and any(not same_package(one.package, emitted[0].package) for one in page.emitted_by):
+        if () in texts and any(
+            not same_package(emitter.package, emitted[0].package) for emitter in page.emitted_by
+        ):
             self._vague.add(page.id)
         wanted = [
             _Wanted(page.id, pattern, [self._pieces.setdefault(piece, _Piece(piece)) for piece in pieces])
@@ -131,13 +133,13 @@ class Search:
         ]
         if not wanted:
             result.state, result.reason = "skipped", "its patterns hold no text that is long enough"
-        self._modules[page.id] = [one.module for one in emitted if one.module]
+        self._modules[page.id] = [emitter.module for emitter in emitted if emitter.module]
         self._wanted += wanted
 
     @property
     def done(self) -> bool:
         """True if all rules are found or skipped."""
-        return all(self.results[one.rule].state != "missing" for one in self._wanted)
+        return all(self.results[wanted.rule].state != "missing" for wanted in self._wanted)
 
     def may_be_in(self, text: str) -> bool:
         """Return True if a source file can contain an alternative. Most files cannot, and need no parsing."""
@@ -151,7 +153,7 @@ class Search:
         """
         lowered = text.lower()
         hinted = self._hinted(lowered)
-        whole = any(all(piece.lowered in lowered for piece in one.pieces) for one in hinted)
+        whole = any(all(piece.lowered in lowered for piece in alternative.pieces) for alternative in hinted)
         return 2 if whole else int(bool(hinted))
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
@@ -161,7 +163,12 @@ class Search:
         hinted = self._hinted(whole)
         if not hinted:
             return
-        pieces = {piece.text: piece for one in hinted for piece in one.pieces if piece.anchor in whole}
+        pieces = {
+            piece.text: piece
+            for alternative in hinted
+            for piece in alternative.pieces
+            if piece.anchor in whole
+        }
         lines: dict[str, list[int]] = {}  # line numbers of each piece
         for template, lowered in given:
             for piece in pieces.values():
@@ -223,10 +230,10 @@ class Search:
         # A text that contains an alternative also contains the alternative's first specific piece.
         candidates = sorted(number for piece in near for number in self._by_first.get(piece, ()))
         return [
-            one
-            for one in map(self._wanted.__getitem__, candidates)
-            if self.results[one.rule].state == "missing"
-            and all(id(piece) in near for piece in one.pieces if piece.is_specific)
+            alternative
+            for alternative in map(self._wanted.__getitem__, candidates)
+            if self.results[alternative.rule].state == "missing"
+            and all(id(piece) in near for piece in alternative.pieces if piece.is_specific)
         ]
 
     def _record_found(self, wanted: _Wanted, file: str, lines: dict[str, list[int]]) -> None:

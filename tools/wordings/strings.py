@@ -34,7 +34,7 @@ def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool])
 
 
 def python_strings(text: str) -> Iterator[Template]:
-    """Yield the strings of Python source. Join adjacent literals, and replace values in f-strings with gaps."""
+    """Yield the strings of Python source. Adjacent literals are joined, and values in f-strings are gaps."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
