@@ -51,7 +51,7 @@ class Case:
 
     @property
     def sealed(self) -> bool:
-        """Return True if the case is in the sealed half, whose single cases developers do not look at."""
+        """Return True if the case is in the sealed half, whose cases developers do not inspect one by one."""
         return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
 
     @property

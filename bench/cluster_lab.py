@@ -388,7 +388,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--launcher", action="append", default=[], choices=LAUNCHERS)
     parser.add_argument("--only", action="append", default=[], choices=HEALED + LAST)
     parser.add_argument("--each", type=int, default=4, help="maximum number of hangs per start")
-    parser.add_argument("--settle", type=float, default=6.0, help="seconds without a message to wait for")
+    parser.add_argument(
+        "--settle", type=float, default=6.0, help="seconds without a message after which a hang is evaluated"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folders of all starts")
     parser.add_argument(
         "--resume", type=Path, metavar="FILE.jsonl", help="skip the hangs in this file, and add new results"

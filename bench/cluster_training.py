@@ -39,7 +39,7 @@ FAULTS = (
     "frozen",
 )
 _STEPS = 3  # maximum number of steps after the fault until all ranks are stuck
-#: Counters of collectives: none (the probe does not respond), joined, or done (completed collectives, too).
+#: Counters of collectives: none (the probe does not respond), joined, or done (joined and completed).
 COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 
@@ -322,7 +322,8 @@ class _Run:
 
     def __init__(self, training: Training, deviations: Mapping[int, _Deviation]) -> None:
         self.training = training
-        self.unfinished: tuple[str, frozenset[int]] | None = None  #: a group, and its ranks that never finish
+        #: A process group, and its ranks that never complete one of the group's collectives.
+        self.unfinished: tuple[str, frozenset[int]] | None = None
         self._unfinished_number = 0
         self._deviations = deviations
         self.step = dict.fromkeys(range(training.world), 0)

@@ -183,7 +183,7 @@ class Trial:
             thread.join(PATIENCE)
 
     def expect(self, wanted: list[str], seen: dict[str, int]) -> None:
-        """Check and count messages of which the training's agent is not the sender."""
+        """Check and count the messages that do not come from the training's agent."""
         self.result.expected += len(wanted)
         self.result.once += sum(seen[item] == 1 for item in wanted)
         self.result.twice += sum(seen[item] == 2 for item in wanted)

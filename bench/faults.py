@@ -1,4 +1,4 @@
-"""Inject faults around a watched training at random moments, and check the promises of Stallwatch.
+"""Inject faults into the environment of a training at random moments, and check Stallwatch's promises.
 
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl

@@ -33,7 +33,7 @@ import click
 from fuzzing.running import Failure, Result, as_line, make, run
 from fuzzing.targets import BY_NAME, TARGETS, Target, seconds_for, wrong
 
-_PART = 3.0  # seconds for a part of a target's inputs; because of the parts, all targets progress evenly
+_PART = 3.0  # seconds for a part of a target's inputs; the targets take turns with their parts
 
 
 def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:

@@ -122,7 +122,8 @@ class Bench:
             time.sleep(0 if alone else APART)
         try:
             seen = run.observe()
-        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: run other tasks
+        except (OSError, ValueError, psutil.Error) as problem:
+            # Other tasks can still run after an error such as a full disk.
             self._record(task, alone, {"outcome": "invalid", "why": f"{type(problem).__name__}: {problem}"})
             return
         judged = score(program, seen)

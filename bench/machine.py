@@ -1,4 +1,4 @@
-"""Measure the processor time of this machine, and find free ports on it."""
+"""Measure processor time, and find free ports on this machine."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Course:
             yield Report(waited + after, "log-line", "")
 
     def save(self, seconds: float) -> Iterator[Report]:
-        """Yield the signals of a save of a checkpoint."""
+        """Yield the signals of saving a checkpoint."""
         if self.hooked:
             yield Report(0.1, "phase", "save")
             yield Report(seconds, "phase", "train", "save")
@@ -169,7 +169,7 @@ def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Rep
 
 
 def reinforced(course: Course) -> Iterator[Report]:
-    """Yield rollouts of a minute to more than an hour, each followed by a weight sync and a few steps."""
+    """Yield rollouts of a minute to more than an hour. A weight sync and a few steps follow each rollout."""
     draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
     updates, step = draw.randint(1, 8), course.between(2, 60)
     yield from course.begin()

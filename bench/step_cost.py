@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from stallwatch_exporter.probe.api import Probe
 
-WORK_SECONDS = 0.005  # seconds of work before each step, which leaves the caches as cold as 50 ms of work do
+WORK_SECONDS = 0.005  # seconds of work before each step; it makes the caches as cold as 50 ms of work would
 STEP_SECONDS = 0.05  # duration of the training step with which the costs are compared
 COMPARED = 1500  # number of measurements of each kind of step
 SWEPT_BYTES = 4 << 20  # bytes that the work copies to evict all other data from the caches of a core
@@ -54,7 +54,7 @@ def costs(differences: list[float]) -> Costs:
 
 
 class Work:
-    """Work that training code does between two calls of the probe, which consists of arithmetic and copies.
+    """Work between two calls of the probe, as in training code. It consists of arithmetic and copies.
 
     The work is not a sleep, because a sleep would hide added time.
     """

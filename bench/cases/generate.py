@@ -137,7 +137,7 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """Collector of the lines of a log with their ranks. The attribute `text` adds the launcher's prefixes."""
+    """Collector of the lines of a log and their ranks. The method `text` adds the launcher's prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()

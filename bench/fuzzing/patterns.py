@@ -120,7 +120,7 @@ def texts(pattern: str, flags: int) -> tuple[Text, ...]:
     found: dict[tuple[str, str], None] = {}
     _walk(list(tree), "", found)
     first = ""
-    for node in tree:  # beginnings, at each of which a search starts
+    for node in tree:  # beginnings of the pattern, where a search starts
         first += _sample([node])
         if first:
             found[("", first)] = None

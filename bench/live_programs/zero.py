@@ -15,7 +15,7 @@ import torch  # noqa: E402 - a line above has to come first
 
 torch.compile = lambda model=None, **_: (
     (lambda function: function) if model is None else model
-)  # compiling is not needed here
+)  # the programs need no compilation
 
 import deepspeed  # noqa: E402
 from common import HOUR, RANK, about, event, run, say  # noqa: E402
