@@ -4,9 +4,9 @@
 
 Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged (``fuzzing/mutation.py``).
 Fast parsers get more inputs. An input fails if it raises an exception that the parser's documentation does
-not name, hangs, or needs unlimited memory. An input also fails if it takes more than ten times the parser's
-median time per byte, three times in a row and for more than 10 ms. The file of ``--failures`` contains a line
-for each failure, with the numbers that reproduce it:
+not name, if it hangs, or if it needs unlimited memory. An input also fails if it takes more than ten times
+the parser's median time per byte, three times in a row and for more than 10 ms. The file of ``--failures``
+contains a line for each failure, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 

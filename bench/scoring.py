@@ -1,6 +1,6 @@
 """Score diagnoses by counting labeled cases. ``scoreboard.py`` runs the cases and prints the scores.
 
-A label is the id of a rule, ``unknown`` (a failure that no rule should claim), ``failed`` (any failure),
+A label is the id of a rule, ``unknown`` (a failure to which no rule applies), ``failed`` (any failure),
 ``healthy``, or ``benign:…`` (text that looks like a failure but is harmless).
 """
 
@@ -107,7 +107,7 @@ def share(outcomes: Iterable[Outcome]) -> Share:
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes of cases whose failure a rule should name."""
+    """Return the outcomes of cases with a failure, except the cases with the label ``failed``."""
     return [outcome for outcome in outcomes if not outcome.quiet and outcome.label != "failed"]
 
 

@@ -2,9 +2,9 @@
 
     python hangs.py SCENARIO
 
-``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the hang.
-Only the duration of a step is simulated. The locks, pipes, sockets, child processes, and collectives are
-real. Each program writes the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
+``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the hang. Only the duration of a
+step is simulated. The locks, pipes, sockets, child processes, and collectives are real. Each program writes
+the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
 """
 
 from __future__ import annotations
