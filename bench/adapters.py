@@ -1,7 +1,7 @@
-"""Adapters for tools that name the cause of a failed run. A tool gets the run's folder.
+"""Adapters for tools that name the cause of a failed run. Each adapter gets the folder of a run.
 
-To compare another tool, give its command (``--tool NAME=COMMAND``, see docs/benchmark.md). The tools below
-run in this process.
+To compare another tool, pass its command with ``--tool NAME=COMMAND`` (see docs/benchmark.md). All other
+tools run in the process of the benchmark.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def exit_code_of(folder: Path) -> int | None:
 
 
 def classes(tool: str, name: str) -> tuple[str, ...]:
-    """Map a tool's name of a cause to classes of causes.json.
+    """Convert the name that a tool gives to a cause into classes of causes.json.
 
-    A name without a mapping is returned unchanged.
+    If causes.json does not contain the name, return it unchanged.
     """
     found = tuple(cause for cause, item in CAUSES.items() if name in item.get(tool, ()))
     return found or (f"{tool}:{name}",)
@@ -100,7 +100,7 @@ def of_diagnosis(diagnosis: Any) -> Answer:
 
 
 def exit_code(folder: Path) -> Answer:
-    """Return the answer that follows from the exit code alone. A scheduler knows no more than this."""
+    """Return the answer that follows from the exit code alone. A scheduler has no other information."""
     return Answer(exit_code_of(folder) not in (0, None))
 
 
@@ -153,7 +153,7 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Return an adapter that shows the first line near the end whose template is new to Drain3.
+    """Return an adapter that finds the first line near the end of a log whose template is new to Drain3.
 
     Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
     a template that no healthy run has.

@@ -2,11 +2,11 @@
 
     make bench-alerts
 
-Embedded path: `stallwatch tail` follows eight files that get 1,000 lines a second. From time to time, a line
-that a rule matches is added to one of the files, and a webhook on this machine records when the notification
-arrives. If Prometheus, Alertmanager, and the relay are installed, the path through them is also measured,
-from a crash to the same webhook. Then 10,000 incidents are raised within a minute and sent to a chat that
-takes 20 messages a minute.
+To measure the embedded path, the benchmark starts `stallwatch tail` on eight files. A thread writes 1,000
+lines per second to these files. From time to time, the benchmark adds a line that a rule matches, and a
+webhook on this machine records when the notification arrives. If Prometheus, Alertmanager, and the relay are
+installed, the benchmark also measures the time from a crash to a message that reaches a chat through them.
+Then the benchmark raises 10,000 incidents within a minute for a chat that accepts 20 messages per minute.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
 SOURCES = 8
 LINES_A_SECOND = 1000
-PROMISED = 1.0  #: the promised delay in seconds, at the 99th percentile
+PROMISED = 1.0  #: the promised 99th percentile of the delay, in seconds
 BURST = 10_000
 _TICK = 0.02
 
@@ -51,7 +51,7 @@ _TICK = 0.02
 class Writers:
     """Writers of eight logs at a steady pace.
 
-    The logs have no steps, because a step after a failure would count as a recovery.
+    The logs contain no steps, because a step after a failure would count as a recovery.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,7 +100,7 @@ def tellable(catalogue: Catalogue) -> list[RulePage]:
 
 
 def embedded(count: int) -> tuple[list[float], int, float]:
-    """Measure the embedded path.
+    """Measure the delay from a log line to the notification of `stallwatch tail`.
 
     Return the delays in seconds, the number of lines without a notification, and the lines per second.
     """
@@ -140,7 +140,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
 
 
 def _received_at(webhook: Receiver, rule: str) -> float | None:
-    """Return the time at which the first finding of the rule arrived, or ``None``."""
+    """Return the time at which the first finding of the rule arrived, or ``None`` if no finding arrived."""
     arrivals = ((at, str(body.get("incidents") or body["id"])) for at, body in webhook.messages)
     return next((at for at, incidents in arrivals if f"/finding/{rule}/" in incidents), None)
 
@@ -164,9 +164,9 @@ def _until_up(record: Path) -> None:
 
 
 def through_prometheus(count: int) -> list[float] | None:
-    """Return the delays in seconds from a crash to the chat.
+    """Return the delays in seconds from a crash to its message in the chat.
 
-    Return ``None`` if Prometheus, Alertmanager or the relay is not installed.
+    Return ``None`` if Prometheus, Alertmanager, or the relay is not installed.
     """
     found = importlib.util.spec_from_file_location("servers", ROOT / "tests" / "acceptance" / "servers.py")
     assert found is not None and found.loader is not None
@@ -201,7 +201,7 @@ def _crash(stack: Any, name: str) -> float:
 
 
 class Robot:
-    """Chat that accepts 20 messages a minute. It counts the incidents in the accepted messages."""
+    """Simulated chat that accepts 20 messages per minute and counts the incidents in these messages."""
 
     name = "robot"
 
@@ -282,7 +282,7 @@ def _row(name: str, delays: Sequence[float]) -> str:
 
 
 def main() -> int:
-    """Print the tables; return exit code 1 if a promise is not kept."""
+    """Print the tables. Return the exit code 1 if a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--lines", type=int, default=100, help="number of lines that match a rule (default: 100)"

@@ -2,7 +2,7 @@
 
     python bench/benchmark.py                          # all tools, all cases
     python bench/benchmark.py --tool mine='python mine.py' --only stallwatch --only mine
-    python bench/benchmark.py --wrong                  # which open cases Stallwatch gets wrong
+    python bench/benchmark.py --wrong                  # also list the open cases that the tools get wrong
 
 docs/benchmark.md describes the cases, the scores, and how to add another tool.
 """
@@ -37,10 +37,10 @@ import generate  # noqa: E402 - in cases/
 
 @dataclass(frozen=True)
 class Case:
-    """One run and its correct answer. This is a row of ``cases/cases.jsonl``."""
+    """A run and its correct answer. Each row of ``cases/cases.jsonl`` describes one case."""
 
     id: str
-    kind: str  #: real run, re-enacted or generated
+    kind: str  #: "real run", "re-enacted", or "generated"
     cause: str  #: a class of causes.json, or several classes separated by bars; empty if nothing is wrong
     sign: str  #: words that name the cause (for a hang: its place); bars separate alternatives
     exit_code: int | None  #: ``None`` if the run had not ended
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def sealed(self) -> bool:
-        """Return True if the case is in the sealed half, whose cases developers do not read one by one."""
+        """Return True if the case is in the sealed half, whose cases developers do not inspect one by one."""
         return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
 
     @property
@@ -74,7 +74,7 @@ class Case:
         return content
 
     def unpack(self, folder: Path) -> None:
-        """Write what a tool gets into the folder: the logs, and ``run.json`` with the exit code."""
+        """Write the input of the tools into the folder: the logs, and ``run.json`` with the exit code."""
         folder.mkdir(parents=True)
         content = self.content()
         if self.hangs:
@@ -91,9 +91,9 @@ def read_cases() -> list[Case]:
 
 
 def judge(case: Case, answer: adapters.Answer) -> str:
-    """Compare an answer with the correct one.
+    """Compare a tool's answer with the correct answer.
 
-    Return "right", "wrong" or "none" for a failed run. For any other run, return "quiet" or "alarm".
+    Return "right", "wrong", or "none" for a failed run. For any other run, return "quiet" or "alarm".
     """
     if not case.failed:
         return "alarm" if answer.failed else "quiet"
@@ -106,7 +106,7 @@ def judge(case: Case, answer: adapters.Answer) -> str:
     named = {*answer.cause} - {"other"}
     if named:
         return "right" if named & {*causes} else "wrong"
-    if answer.text:  # the tool names no class, so the shown line decides
+    if answer.text:  # the tool names no class, so its text decides
         return "right" if shown else "wrong"
     return "wrong" if answer.cause else "none"
 
@@ -189,7 +189,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """Return the adapter of a tool. If the tool needs training, it is trained on the open healthy runs."""
+    """Return the adapter of a tool, after training it on the healthy runs of the open half if necessary."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":
@@ -208,20 +208,28 @@ def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--tool", "commands", multiple=True, metavar="NAME=COMMAND", help="Another tool; see docs/benchmark.md."
+    "--tool",
+    "commands",
+    multiple=True,
+    metavar="NAME=COMMAND",
+    help="Also measure the tool that this command runs (see docs/benchmark.md).",
 )
-@click.option("--only", multiple=True, help="Run only this tool; may be given more than once.")
+@click.option("--only", multiple=True, help="Run only this tool. You can repeat this option.")
 @click.option("--wrong", is_flag=True, help="List the open cases that the tools get wrong.")
 @click.option(
-    "--unseal", is_flag=True, help="Also list those of the sealed half, which then cannot be used to judge."
+    "--unseal",
+    is_flag=True,
+    help="Also list the cases of the sealed half. This half is then no longer suitable to judge a tool.",
 )
 @click.option(
-    "--write", type=click.Path(path_type=Path, dir_okay=False), help="Write every answer here, as JSON lines."
+    "--write",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all answers to this file as JSON lines.",
 )
 def main(
     commands: tuple[str, ...], only: tuple[str, ...], wrong: bool, unseal: bool, write: Path | None
 ) -> None:
-    """Give every case to every tool and print how often each is right."""
+    """Run every tool on every case, and print how often each tool is right."""
     cases = read_cases()
     joined = {name: shlex.split(words) for name, _, words in (command.partition("=") for command in commands)}
     known = [*TOOLS, *joined]

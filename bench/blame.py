@@ -1,11 +1,12 @@
-"""Measure how well, and how fast, the ranks at fault are found in simulated hangs of many ranks.
+"""Measure how well and how fast Stallwatch finds the ranks at fault in simulated hangs of many ranks.
 
     python bench/blame.py --ranks 16384
 
 Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
-a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
-the ranks are then combined into groups and evaluated. Right: exactly the ranks at fault are named, or no rank
-if none is at fault. Wrong: other ranks are named. Any other result counts as "cannot tell".
+a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. Then the
+benchmark combines the states of the ranks into groups, and lets Stallwatch evaluate them. The result is
+"right" if it names exactly the ranks at fault, or names no rank if no rank is at fault. The result is "wrong"
+if it names other ranks. Any other result is "cannot tell".
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from stallwatch_rules.stacks.spans import spans_of
 
 PER_HOST = 8
 STEPS, MICROBATCHES = 3, 2
-#: What is known of the collectives: torch's flight recorder knows the joined and the completed ones; every
-#: backend counts the joined ones; with stacks alone, nothing is counted.
+#: Sources of knowledge about the collectives. "recorder" is torch's flight recorder, which shows the joined
+#: and the completed collectives of a rank. "joined" is a backend that only counts the joined collectives.
+#: With "stacks", only the stacks are known, and no collectives are counted.
 KNOWN = ("recorder", "joined", "stacks")
 FAULTS = (
     "sleep",
@@ -41,7 +43,7 @@ FAULTS = (
     "store",
     "frozen",
 )
-#: Sizes of the parallel groups by number of ranks; data parallelism takes the remaining factor.
+#: Sizes of the parallel groups by number of ranks. Data parallelism takes the remaining factor.
 LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
     "dp": lambda _: {},
     "tp x pp x dp": lambda ranks: {"tp": 8 if ranks >= 64 else 2, "pp": 8 if ranks >= 256 else 4},
@@ -50,7 +52,7 @@ LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One operation of a rank: a collective of a group, or a message from or to another stage."""
+    """One operation of a rank: a collective of a group, or a message to or from another pipeline stage."""
 
     name: str
     group: str = ""
@@ -91,26 +93,26 @@ class Layout:
                 self.of[rank][axis] = id
 
     def program(self, rank: int) -> list[Operation]:
-        """Return the operations of one step in their order.
+        """Return the operations of one training step of a rank, in order.
 
         All forward passes come first, then all backward passes, then the reduction of the gradients.
         """
-        own, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
+        groups, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
         at = stages.index(rank)
         before, after = ([stages[at - 1]] if at else []), stages[at + 1 : at + 2]
         found: list[Operation] = []
         for sources, targets, line in ((before, after, 10), (after, before, 20)):
             for _ in range(MICROBATCHES):
                 found += (Operation("recv", peer=peer, line=line) for peer in sources)
-                if "tp" in own:
-                    found += (Operation("all_reduce", own["tp"], line=line + n) for n in (1, 2))
-                if "ep" in own:
-                    found += (Operation("all_to_all", own["ep"], line=line + n) for n in (3, 4))
+                if "tp" in groups:
+                    found += (Operation("all_reduce", groups["tp"], line=line + n) for n in (1, 2))
+                if "ep" in groups:
+                    found += (Operation("all_to_all", groups["ep"], line=line + n) for n in (3, 4))
                 found += (Operation("send", peer=peer, line=line + 5) for peer in targets)
-        if "dp" in own:
-            found.append(Operation("reduce_scatter", own["dp"], line=31))
-            found.append(Operation("all_gather", own["dp"], line=32))
-        return [*found, Operation("all_reduce", own["world"], line=33)]
+        if "dp" in groups:
+            found.append(Operation("reduce_scatter", groups["dp"], line=31))
+            found.append(Operation("all_gather", groups["dp"], line=32))
+        return [*found, Operation("all_reduce", groups["world"], line=33)]
 
 
 class Trial:
@@ -209,7 +211,7 @@ class Trial:
         return program[self.call].group == group and number == before + 1
 
     def hosts(self, known: str) -> tuple[dict[str, StallStacks], list[str]]:
-        """Return the report of each host's agent, and the hosts whose agents do not respond."""
+        """Return the report of each host's agent, and the names of the hosts whose agents do not respond."""
         parts = {}
         for first in range(0, self.layout.ranks, PER_HOST):
             ranks = range(first, first + PER_HOST)
@@ -263,11 +265,11 @@ class Trial:
 
 
 def judged(trial: Trial, found: StallStacks) -> str:
-    """Return "right", "wrong" or "cannot tell" for the ranks that the stacks blame."""
+    """Compare the blamed ranks with the ranks at fault. Return "right", "wrong", or "cannot tell"."""
     if trial.fault in ("store", "frozen"):
         right = {"store": "outside", "frozen": "frozen"}[trial.fault]
         return "wrong" if found.odd else "right" if found.why == right else "cannot tell"
-    if trial.fault == "link":  # a broken link: no member of the group is more to blame than the others
+    if trial.fault == "link":  # a broken link is not the fault of a single member
         group = trial.layout.members[trial.programs[trial.rank][trial.call].group]
         if not found.odd:
             return "right" if found.why == "unfinished" else "cannot tell"
@@ -278,9 +280,9 @@ def judged(trial: Trial, found: StallStacks) -> str:
 
 
 def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
-    """Draw trials until the run of one hangs, and return that trial.
+    """Draw random trials until the run of a trial hangs. Return this trial.
 
-    More than one can be necessary, because some changes of order are harmless.
+    Several draws can be necessary, because some changes to the order of operations are harmless.
     """
     while True:
         trial = Trial(layout, fault, chance)
@@ -300,7 +302,7 @@ class Result(msgspec.Struct):
 
 
 def trials(ranks: int, number: int, seed: int, layouts: Iterable[str] = LAYOUTS) -> Iterator[Result]:
-    """Evaluate `number` hangs for each fault in each layout."""
+    """Evaluate `number` hangs for each combination of a fault and a layout."""
     for name in layouts:
         layout = Layout(ranks, **LAYOUTS[name](ranks))
         for fault in FAULTS:
@@ -317,10 +319,10 @@ def trials(ranks: int, number: int, seed: int, layouts: Iterable[str] = LAYOUTS)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument("--trials", type=int, default=3, help="of each fault in each layout")
+    parser.add_argument("--trials", type=int, default=3, help="number of trials of each fault in each layout")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--by-fault", action="store_true", help="one line for each fault")
-    parser.add_argument("--layout", choices=[*LAYOUTS], action="append", help="only these")
+    parser.add_argument("--by-fault", action="store_true", help="print one line for each fault")
+    parser.add_argument("--layout", choices=[*LAYOUTS], action="append", help="measure only this layout")
     given = parser.parse_args()
     print(f"{given.ranks:,} simulated ranks on {given.ranks // PER_HOST:,} hosts, seed {given.seed}")
     layouts = given.layout or [*LAYOUTS]

@@ -1,13 +1,13 @@
-"""Simulate hangs of training runs on many hosts. Measure the blamed ranks, notifications and delays.
+"""Simulate hangs of training runs on many hosts. Measure the blamed ranks, notifications, and delays.
 
-    python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
-    python bench/cluster.py --pure --faults 500              the reports of all hosts, in one process python
-    bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes python
-    bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
+    python bench/cluster.py --faults 500 --resume sim.jsonl  # report to coordinators over HTTP, in real time
+    python bench/cluster.py --pure --faults 500              # evaluate all reports in one process
+    python bench/cluster.py --pure --faults 9 --hosts 2048   # measure the evaluation of 16,384 ranks
+    python bench/cluster.py --cost --faults 10               # measure the cost of ten runs for a coordinator
 
-A model (``cluster_training.py``) provides what each host sees, and the product's own client turns that into
-the reports of the host's agent (``cluster_agents.py``). The coordinators run in their own processes, and
-messages go to an HTTP server.
+A model (``cluster_training.py``) provides the observations of each host. Stallwatch's own client converts
+these observations into the reports of the host's agent (``cluster_agents.py``). Each coordinator runs in its
+own process, and an HTTP server receives the notifications.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ports import free_port  # noqa: E402
 
 from stallwatch_rules.stacks.folding import over_hosts  # noqa: E402
 
-#: Faults of the watchers themselves, injected while a rank sleeps.
+#: Faults of the coordinators, the agents, and their connections. They are injected while a rank sleeps.
 WATCHERS = ("coordinator", "partition", "late-agents", "lost-reports")
 NOTICED_SECONDS = 40.0  #: seconds after which a hang without a notification counts as missed
 SETTLE_SECONDS = 6.0  #: seconds to wait for more messages after the first message
@@ -47,13 +47,13 @@ COST_SECONDS = 20.0
 
 @dataclass
 class Trial:
-    """One simulated hang: one line of the file that ``--resume`` names."""
+    """The outcome of one simulated hang. The file of ``--resume`` has one line for each trial."""
 
     trial: int
     seed: int
     fault: str
     layout: str = ""
-    counts: str = ""  #: the collectives that the ranks count
+    counts: str = ""  #: counted collectives: none, joined, or done (see `COUNTS`)
     truth: str = ""
     hosts: str = ""  #: hosts of the ranks at fault
     blamed: str = ""
@@ -65,16 +65,16 @@ class Trial:
     openings: int = 1
     closings: int = 1
     alone: int = 0  #: number of agents that notified people without a coordinator
-    seconds: float | None = None  #: from threshold to message; with --pure: processor seconds
+    seconds: float | None = None  #: from the threshold to the message; with --pure: processor seconds
     posts: int = 0
     slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used
-    memory: float = 0.0  #: MiB of the larger coordinator
+    memory: float = 0.0  #: memory of the larger coordinator in MiB
     titles: list[str] = field(default_factory=list)
 
 
 class Simulation:
-    """Two coordinators to which agents report, and a chat that receives their notifications."""
+    """Two coordinators that receive the reports of agents, and a chat that receives the notifications."""
 
     def __init__(self, folder: Path) -> None:
         self.receiver = Receiver()
@@ -91,7 +91,7 @@ class Simulation:
         self.receiver.__exit__()
 
     def messages(self, run: str) -> list[tuple[float, bool, str]]:
-        """Return the notifications of a run as tuples: time, whether it opens an incident, and title."""
+        """Return the time and the title of each notification of a run, and True if it opens an incident."""
         return [
             (at, opens(body), str(body.get("title")))
             for at, body in self.receiver.messages
@@ -99,7 +99,7 @@ class Simulation:
         ]
 
     def trial(self, number: int, seed: int, fault: str, hosts: int, per_host: int, lost: float) -> Trial:
-        """Inject one fault and return the outcome. The argument `lost` is described at `Fleet`."""
+        """Inject a fault, and return the outcome. See `Fleet` for the meaning of `lost`."""
         draw = random.Random(f"{seed}/{number}/{fault}/watchers")
         for service in self.services:
             service.start()
@@ -172,7 +172,7 @@ class Simulation:
 def simulated(
     planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int, jobs: int, lost: float = 1.0
 ) -> Iterator[Trial]:
-    """Run `jobs` trials at a time. Each trial has its own coordinators and is yielded when it ends."""
+    """Run `jobs` trials at a time, each with its own coordinators. Yield each trial when it ends."""
     free: list[Simulation] = []
     lock = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="stallwatch-simulated-") as folder:
@@ -205,9 +205,9 @@ def simulated(
 
 
 def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
-    """Yield table rows with the cost of a coordinator.
+    """Yield the rows of a table that shows the cost of a coordinator.
 
-    There is a row for each run in each of its phases: healthy, hanging and recovered.
+    There is a row for each run in each of its phases: healthy, hanging (two rows), and recovered.
     """
     yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"
@@ -305,14 +305,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=128)
     parser.add_argument("--ranks-per-host", type=int, default=8)
-    parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
-    parser.add_argument("--lost", type=float, default=1.0, help="times as many lost and late reports")
+    parser.add_argument("--jobs", type=int, default=2, help="number of trials at a time")
+    parser.add_argument("--lost", type=float, default=1.0, help="factor for lost and late reports")
     parser.add_argument("--only", action="append", default=[], choices=FAULTS + WATCHERS)
-    parser.add_argument("--pure", action="store_true", help="no coordinator: judge in this process")
-    parser.add_argument("--cost", action="store_true", help="no faults: what a coordinator costs")
-    parser.add_argument("--wrong", action="store_true", help="list what is not as it should be")
+    parser.add_argument("--pure", action="store_true", help="evaluate without coordinators")
+    parser.add_argument("--cost", action="store_true", help="measure only the cost of a coordinator")
+    parser.add_argument("--wrong", action="store_true", help="list trials with an unexpected result")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
+        "--resume", type=Path, metavar="FILE.jsonl", help="skip the trials in this file, and add new results"
     )
     given = parser.parse_args(arguments)
     if given.cost:

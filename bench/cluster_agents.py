@@ -1,9 +1,9 @@
 """Simulated agents of many hosts that report over real HTTP to real coordinators.
 
-A simulated agent consists of the product's `Member`, which gets its host's view from the model
-(``cluster_training.py``), and of the product's clients of the coordinators. The simulation includes clock
-errors, lost and late reports, agents that start late, coordinators that die, and hosts that cannot connect to
-each other.
+A simulated agent consists of two parts of Stallwatch: a `Member`, which gets the observations of its host
+from the model (``cluster_training.py``), and the clients that send reports to the coordinators. The
+simulation includes clock errors, lost and late reports, agents that start late, coordinators that are killed,
+and hosts that cannot connect to each other.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from stallwatch_rules.stacks.quiet_periods import CRITICAL, SHORT, Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 SECRET = "s1mulated-runs"
-THRESHOLD = 6.0  #: seconds; the simulated run has a fixed threshold
+THRESHOLD = 6.0  #: fixed threshold of the simulated run, in seconds
 TICK = 0.1
-LOST, LATE = 0.05, 0.05  #: shares of reports that are lost, and that are late
+LOST, LATE = 0.05, 0.05  #: shares of lost reports and of late reports
 SKEW = 30.0  #: largest clock error of a host, in seconds
 _ANSWER_SECONDS = 2.0
 
@@ -51,20 +51,20 @@ class Service:
         self.home = folder
         self.port = port
         folder.mkdir(parents=True, exist_ok=True)
-        own = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
         self._environ = {
-            **own,
+            **environ,
             "STALLWATCH_HOME": str(folder),
             "STALLWATCH_CACHE": os.environ.get("STALLWATCH_CACHE", str(folder / "cache")),
             "STALLWATCH_ALERTS_URLS": url,
             "STALLWATCH_JOIN_SECRET": SECRET,
         }
         self._process: subprocess.Popen[bytes] | None = None
-        self._used = 0.0  # processor seconds of earlier processes, which were killed
+        self._used = 0.0  # processor seconds of the processes that were killed earlier
         self.start()
 
     def start(self) -> None:
-        """Start the coordinator, unless it is running already. Wait until it accepts connections."""
+        """Start the coordinator if it is not running, and wait until it accepts connections."""
         if self._process is not None and self._process.poll() is None:
             return
         command = [sys.executable, "-m", "stallwatch", "coordinator", "--host", "127.0.0.1"]
@@ -88,7 +88,7 @@ class Service:
         raise RuntimeError(f"no coordinator: {(self.home / 'out').read_text()[-2000:]}")
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send the signal to the coordinator, and wait for its end."""
+        """Send the signal to the coordinator, and wait until the coordinator ends."""
         assert self._process is not None
         self._used = self.processor
         self._process.send_signal(number)
@@ -141,7 +141,7 @@ class Carrier:
         ]
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report and return the reply; ``None`` if the report does not arrive."""
+        """Send a report, and return the reply, or ``None`` if the report does not arrive."""
         self.posts += 1
         chance = self._draw.random()
         if chance < LOST * self._lost:
@@ -162,14 +162,14 @@ class Carrier:
         return None
 
     def close(self) -> None:
-        """Cancel the posts that are under way."""
+        """Cancel the requests that are not finished."""
         for peer in self._peers:
             peer.close()
             peer.close_connection()
 
 
 class Host:
-    """One host of the run, with everything that its agent observes, reports and sends to the chat."""
+    """A host of the run, with the observations, the reports, and the chat messages of its agent."""
 
     def __init__(self, run: Fleet, name: str, draw: random.Random) -> None:
         hang = run.hang
@@ -182,7 +182,8 @@ class Host:
         ranks = hang.training.ranks_of(name)
         self._ranks, self._world = spans(ranks), hang.training.world
         self._silent = name in hang.truth.silent
-        self._last_sign = draw.uniform(0.0, 0.5)  # seconds before the run's last sign of life
+        # Seconds from this host's last activity to the last activity of the run.
+        self._last_sign = draw.uniform(0.0, 0.5)
         self._stacks = None if self._silent else hang.stacks(name, time.time() + skew)
         self._own = _own_ruling(self._stacks, run.floor)
         self._run = run
@@ -207,7 +208,7 @@ class Host:
         self.busy: Future[None] | None = None
 
     def wall(self) -> float:
-        """Time of the host's wall clock."""
+        """Return the time of the host's wall clock."""
         return time.time() + self._skew
 
     def see(self, now: float) -> None:
@@ -267,9 +268,9 @@ _RULE = sorted(STANDSTILLS)[0]
 
 
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
-    """Return what a host decides about its own ranks alone.
+    """Return the decision of a host that considers only its own ranks.
 
-    This is a simplified form of ``stacks/quiet_periods.py``.
+    This is a simplified version of ``stacks/quiet_periods.py``.
     """
     if stacks is None:
         return None
@@ -302,38 +303,41 @@ class Fleet:
     ) -> None:
         """Create the agents.
 
-        `lost` multiplies the rate of lost reports; `late` is the share of agents that start late.
+        `lost` is a factor for the shares of lost reports and late reports. `late` is the share of agents that
+        start late.
         """
         self.run = run
         self.hang = hang
         self.services = services
         self.key = f"{draw.getrandbits(64):016x}"
         self.lost, self.late = lost, late
-        # The threshold for saves is longer in the product; a short one keeps trials below a few minutes.
+        # Stallwatch has a longer threshold for saves. A short threshold keeps trials shorter than a few
+        # minutes.
         self.floor = THRESHOLD / CRITICAL if hang.truth.fault == "file-system" else THRESHOLD
         self.began = time.monotonic()
         self.hangs_at = self.began + 6.0 - THRESHOLD / 3
         self.heals_at = float("inf")
-        self.at: list[tuple[float, Callable[[], None]]] = []  #: scheduled actions: (time, action)
+        #: Scheduled actions, as pairs of time and action.
+        self.at: list[tuple[float, Callable[[], None]]] = []
         self.hosts = [Host(self, name, random.Random(draw.random())) for name in hang.training.hosts]
 
     @property
     def due_at(self) -> float | None:
-        """The first time at which an agent found that its threshold had passed; ``None`` if none has."""
+        """Return the first time at which an agent's threshold had passed, or ``None`` if there is none."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
     def posts(self) -> int:
-        """Number of posts by all agents."""
+        """Return the number of reports that all agents have posted."""
         return sum(host.carrier.posts for host in self.hosts)
 
     @property
     def alone(self) -> list[Incident]:
-        """The incidents about which an agent notified people itself, because it reached no coordinator."""
+        """Return the incidents that agents sent to the chat themselves, without any coordinator."""
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Wait until the condition holds, but at most `seconds`. Return whether it holds."""
+        """Wait at most `seconds` until the condition is true. Return True if it is true."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):
@@ -351,7 +355,7 @@ class Fleet:
         return found
 
     def close(self) -> None:
-        """Stop all agents from posting."""
+        """Stop all agents, and cancel their unfinished requests."""
         for host in self.hosts:
             host.gone = True
         for host in self.hosts:
@@ -361,9 +365,10 @@ class Fleet:
 
 
 def merged(services: Sequence[Service], run: str) -> list[Incident]:
-    """Return the run's incidents from all coordinators.
+    """Return the incidents of a run from all coordinators.
 
-    The most complete record of an incident comes first.
+    If several coordinators have the same incident, prefer the record with stacks. Incidents with stacks come
+    first.
     """
     found: dict[str, Incident] = {}
     for service in services:

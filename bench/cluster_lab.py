@@ -1,11 +1,12 @@
-"""Break real training runs on several hosts. Check the notifications and the ranks that they name.
+"""Inject faults into real training runs on several hosts, and check the notifications about the hangs.
 
     python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
 
-Hosts are namespaces of this machine (``tests/machine/namespaces.py``) with gloo between them. On each host,
-or in front of each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or the processes of ``srun -N
-N``. During each start, several faults occur one after another; all faults but the last are healed. Each line
-of the JSON file holds one hang with every message about it.
+The hosts are namespaces of this machine (``tests/machine/namespaces.py``), and the ranks communicate with
+gloo. On each host, or for each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or the processes of
+``srun -N N``. Each start of the training gets several faults, one after another. Every fault except the last
+ends before the next fault begins. Each line of the JSON file describes one hang, including all messages about
+it.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS  # noqa: E402
 from stallwatch_exporter.watching.incidents import read_incidents  # noqa: E402
 
 TRAINING = HERE / "cluster_programs" / "training.py"
-HEALED = ("sleep", "stop", "loader", "link")  #: faults that end, so that the training continues
+HEALED = ("sleep", "stop", "loader", "link")  #: faults that end, after which the training continues
 LAST = ("skip", "other", "kill", "host")  #: faults that end the training
 LAUNCHERS = ("torchrun", "srun", "srun-ranks")
 LAYOUTS = ("dp", "tp-pp")
-FLOOR = 5.0  #: smallest threshold in seconds that the training's own pace allows
+FLOOR = 5.0  #: smallest possible threshold in seconds at the pace of this training
 LEARNT = 60  #: steps until the agent has learned the pace
 START_SECONDS = 240.0
 NOTICED_SECONDS = 60.0  #: seconds after which a hang without a notification counts as missed
-LONGER_SECONDS = 40.0  #: seconds added to the limit for each earlier hang, which raises the threshold
+LONGER_SECONDS = 40.0  #: seconds added to the limit for each earlier hang, because hangs raise the threshold
 
 
 @dataclass
 class Hang:
-    """The outcome of one hang, which is one line of the file that ``--resume`` names."""
+    """The outcome of one hang. The file of ``--resume`` has one line for each hang."""
 
     hang: int
     seed: int
@@ -69,10 +70,10 @@ class Hang:
     host: str
     began: float = 0.0
     messages: list[dict[str, Any]] = field(default_factory=list)
-    incidents: list[dict[str, Any]] = field(default_factory=list)  #: agent and blamed ranks of each incident
+    incidents: list[dict[str, Any]] = field(default_factory=list)  #: facts, such as the blamed ranks
     openings: int = 0
     seconds: float | None = None  #: seconds until the first message
-    allowed: float | None = None  #: the run's own threshold, which is part of these seconds
+    allowed: float | None = None  #: the run's threshold, which is part of `seconds`
     ranks: list[int] = field(default_factory=list)  #: ranks that the notifications blame
     named: bool = False  #: True if exactly the rank at fault and its host are named
     wrong: bool = False  #: True if another rank or host is blamed
@@ -82,7 +83,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a training run, and the faults that are injected into it."""
+    """A start of a training run, and the faults that are injected into it."""
 
     number: int
     launcher: str
@@ -95,7 +96,7 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Return enough starts for all hangs. A start has at most `each` hangs; the seed determines the draw."""
+    """Plan enough starts for `hangs` hangs, with at most `each` hangs per start. `seed` sets the choices."""
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -108,7 +109,7 @@ def planned(
         kinds = draw.sample(healed, min(each - 1, len(healed))) + draw.sample(last, min(1, len(last)))
         if each == 1:
             kinds = [draw.choice(healed + last)]
-        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself gives up on a host after 15 s
+        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself drops a host after 15 s
             kinds = [kind for kind in kinds if kind in HEALED and kind != "link"] + ["link"]
         kinds = kinds[: hangs - count]
         ranks = tuple(draw.randrange(hosts) for _ in kinds)
@@ -146,7 +147,7 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def launch(self) -> None:
-        """Start the training, with an agent on each host."""
+        """Start the training and an agent on each host."""
         names = list(self.hosts.hosts)
         environ = environment(
             {
@@ -167,8 +168,8 @@ class Cluster:
         if self.start.private:  # each host gets its own state folder, and all hosts share a secret
             environ["STALLWATCH_JOIN_SECRET"] = f"s3cret-{self._seed}-{self.start.number}"
             self.homes = [self.folder / f"home-{name}" for name in names]
-            own = f'export STALLWATCH_HOME={self.folder}/home-$(hostname); exec "$@"'
-            watched = ["sh", "-c", own, "sh", *watched]
+            script = f'export STALLWATCH_HOME={self.folder}/home-$(hostname); exec "$@"'
+            watched = ["sh", "-c", script, "sh", *watched]
         training = [str(TRAINING), str(self.control), self.start.layout]
         nodes = ["--nnodes", str(len(names)), "--nproc-per-node", "1"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *nodes]
@@ -210,14 +211,14 @@ class Cluster:
             return 0
 
     def reach(self, step: int, seconds: float) -> bool:
-        """Wait until the training reaches a step, but at most `seconds`. Return whether it was reached."""
+        """Wait at most `seconds` until the training reaches a step. Return True if it reached the step."""
         until = time.monotonic() + seconds
         while self.step < step and time.monotonic() < until:
             time.sleep(0.2)
         return self.step >= step
 
     def host_of(self, rank: int) -> str:
-        """Return the name of the host on which a rank runs, from the environment of the rank's process."""
+        """Read the name of a rank's host from the environment of the rank's process."""
         pid = (self.control / f"pid-{rank}").read_text()
         for name, host in self.hosts.hosts.items():
             with contextlib.suppress(subprocess.CalledProcessError):
@@ -229,7 +230,7 @@ class Cluster:
         return ""
 
     def hangs(self) -> Iterator[Hang]:
-        """Inject the faults one after the other, and yield the outcome of each."""
+        """Inject the faults one after another, and yield the outcome of each fault."""
         self.launch()
         started = self.reach(LEARNT, START_SECONDS)
         for index, (kind, rank) in enumerate(zip(self.start.kinds, self.start.ranks, strict=True)):
@@ -283,7 +284,7 @@ class Cluster:
         self._judge(hang, self.receiver.messages[seen:])
 
     def _wait_for_messages(self, seen: int, most: float) -> None:
-        """Wait until no message has come for some time after the first message."""
+        """Wait until the messages have stopped, or until `most` seconds have passed without any message."""
         began = time.time()
         while True:
             newest = [at for at, _ in self.receiver.messages[seen:]]
@@ -324,7 +325,7 @@ class Cluster:
 
 
 def _kept(folder: Path) -> list[Incident]:
-    """Return the incidents of the run that the agents merged. Without any, return those of this agent."""
+    """Return the merged incidents of the run. If there are none, return the incidents of this agent."""
     found: dict[str, Incident] = {}
     with contextlib.suppress(FileNotFoundError), (folder / RUN_INCIDENTS).open("rb") as lines:
         for line in lines:
@@ -334,7 +335,7 @@ def _kept(folder: Path) -> list[Incident]:
 
 
 def _facts(incident: Incident) -> dict[str, Any]:
-    """Return the fields of an incident that name the ranks and hosts to blame."""
+    """Return the fields of an incident that show its blamed ranks and hosts."""
     stacks = incident.stacks
     return {
         "id": incident.id,
@@ -386,11 +387,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--launcher", action="append", default=[], choices=LAUNCHERS)
     parser.add_argument("--only", action="append", default=[], choices=HEALED + LAST)
-    parser.add_argument("--each", type=int, default=4, help="hangs of one start, at most")
-    parser.add_argument("--settle", type=float, default=6.0, help="seconds without a message that end one")
-    parser.add_argument("--keep", action="store_true", help="the folders of all starts")
+    parser.add_argument("--each", type=int, default=4, help="maximum number of hangs per start")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
+        "--settle", type=float, default=6.0, help="seconds without a message after which a hang is evaluated"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the folders of all starts")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE.jsonl", help="skip the hangs in this file, and add new results"
     )
     given = parser.parse_args(arguments)
     launchers = given.launcher or list(LAUNCHERS)

@@ -1,4 +1,4 @@
-"""Receiver of messages that acts as a chat."""
+"""HTTP receiver of messages that acts as a chat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Receiver:
-    """HTTP server that stores the JSON bodies of requests, with the times at which they arrived."""
+    """HTTP server that stores the JSON body and the arrival time of each request."""
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.messages: list[tuple[float, dict[str, Any]]] = []
@@ -40,5 +40,5 @@ class Receiver:
 
 
 def opens(body: dict[str, Any]) -> bool:
-    """Return True if the message opens an incident about which people were not notified before."""
+    """Return True if the message opens an incident, so it is the first message about this incident."""
     return body.get("status") == "open" or body.get("outcome") == "crashed"

@@ -1,9 +1,9 @@
-"""Model of one training run on many hosts: where each rank is after a fault.
+"""Model of a training run on many hosts, which shows the position of each rank after a fault.
 
-Ranks run the same program of computing, collectives and messages between pipeline stages, step after step. A
-collective is complete when all members of its group have joined it. A fault keeps one rank at one operation,
-or makes it skip or swap operations; all ranks then run until none can continue. Stack samples show these
-final operations. Nothing in this module depends on Stallwatch's assessment.
+In each step, the ranks compute, join collectives, and exchange messages between pipeline stages. A collective
+is complete when all members of its group have joined it. A fault keeps one rank at one operation, or makes
+the rank skip or swap operations. Then all ranks continue until no rank can make progress. The stack samples
+show the last operation of each rank. Nothing in this module depends on Stallwatch's assessment.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ FAULTS = (
     "file-system",
     "frozen",
 )
-_STEPS = 3  # steps after the fault within which all ranks have to be stuck
-#: Collectives that the ranks count: none (the probe does not respond), joined, or also completed collectives.
+_STEPS = 3  # maximum number of steps after the fault until all ranks are stuck
+#: Counters of collectives: none (the probe does not respond), joined, or done (joined and completed).
 COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 
 class Op(NamedTuple):
-    """One operation of a rank's step."""
+    """An operation in the step of a rank."""
 
     kind: str  #: "code", "data", "save", "collective", "send", "recv"
-    name: str  #: name of the operation on a stack
+    name: str  #: name of the operation in a stack
     place: str
     group: str = ""  #: process group of a collective
-    size: int = 0  #: size of the moved data: calls with different sizes do not match
-    peer: int = -1  #: the other rank of a message
+    size: int = 0  #: size of the transferred data; calls with different sizes do not match
+    peer: int = -1  #: rank at the other end of a message
 
 
 @dataclass(frozen=True)
 class Truth:
     """The ranks and hosts that are at fault.
 
-    No ranks are listed if no rank is at fault, or if the stacks cannot show which rank is.
+    The set of ranks is empty if no rank is at fault, or if the stacks cannot show which rank is at fault.
     """
 
     fault: str
@@ -70,7 +70,7 @@ class Truth:
 
 @dataclass
 class State:
-    """What one rank does when the run hangs."""
+    """State of a rank when the run hangs."""
 
     step: int  #: newest step that the rank finished
     op: Op
@@ -81,7 +81,7 @@ class State:
 
 
 class Training:
-    """Ranks, hosts, groups and the program of each rank."""
+    """The ranks, the hosts, the process groups, and the program of each rank."""
 
     def __init__(self, layout: str, hosts: int, per_host: int, draw: random.Random) -> None:
         self.layout = layout
@@ -121,7 +121,7 @@ class Training:
             self._groups_of[rank].append(name)
 
     def _three_dimensions(self) -> None:
-        """Assign ranks to groups as Megatron does: tensor parallelism varies fastest, pipeline slowest."""
+        """Assign ranks to groups as Megatron does: the axis tp varies fastest, and the axis pp slowest."""
         self.tp = self.draw.choice([size for size in (2, 4, 8) if self.per_host % size == 0] or [1])
         self.pp = self.draw.choice([size for size in (2, 4, 8) if self.world % (self.tp * size) == 0] or [1])
         self.dp = self.world // self.tp // self.pp
@@ -139,7 +139,7 @@ class Training:
         return next(name for name in self._groups_of[rank] if self.axes[name] == axis)
 
     def program(self, rank: int) -> list[Op]:
-        """Return the operations of one step of this rank."""
+        """Return the operations in one step of this rank."""
         if rank not in self._programs:
             if self.layout in ("dp", "fsdp"):
                 made = self._dp() if self.layout == "dp" else self._fsdp()
@@ -192,7 +192,7 @@ class Training:
         return [*ops, *self._end()]
 
     def _stages(self, rank: int) -> list[Op]:
-        """Return all forward passes, then all backward passes (GPipe)."""
+        """Return the operations of a GPipe schedule: all forward passes, then all backward passes."""
         tp, dp, stage = self.group_of(rank, "tp"), self.group_of(rank, "dp"), self.tp * self.dp
         first, last = rank < stage, rank >= self.world - stage
         ops = self._begin()[:1] if first or last else []
@@ -309,7 +309,7 @@ def spans(ranks: Sequence[int]) -> str:
 
 @dataclass
 class _Deviation:
-    """How one rank departs from its program. It skips from `at` to `other`, or swaps these two operations."""
+    """Deviation of a rank from its program: stuck at `at`, skip from `at` to `other`, or swap both."""
 
     rank: int
     at: int  #: index of the operation in the first step
@@ -322,7 +322,8 @@ class _Run:
 
     def __init__(self, training: Training, deviations: Mapping[int, _Deviation]) -> None:
         self.training = training
-        self.unfinished: tuple[str, frozenset[int]] | None = None  #: a group, and ranks that never finish
+        #: A process group, and its ranks that never complete one of the group's collectives.
+        self.unfinished: tuple[str, frozenset[int]] | None = None
         self._unfinished_number = 0
         self._deviations = deviations
         self.step = dict.fromkeys(range(training.world), 0)
@@ -351,11 +352,11 @@ class _Run:
         return self._programs[rank][min(self.step[rank], 1)][self.at[rank]]
 
     def fail(self, group: str, number: int, ranks: frozenset[int]) -> None:
-        """Keep these ranks from completing one collective of a group."""
+        """Prevent these ranks from completing one collective of a group."""
         self.unfinished, self._unfinished_number = (group, ranks), number
 
     def go(self) -> bool:
-        """Run until no rank can continue. Return True if all ranks are stuck or wait for others."""
+        """Run until no rank can continue. Return True if all ranks are stuck or wait for other ranks."""
         todo = deque(range(self.training.world))
         while todo:
             todo.extend(self._advance(todo.popleft()))
@@ -455,7 +456,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
         deviations[rank] = _Deviation(rank, draw.choice(places), "stuck")
         condition = "ended" if fault == "dead-rank" else "alive"
     elif fault == "skipped":
-        first = last = draw.choice(collectives)  # one call of the user's code, including nested calls
+        first = last = draw.choice(collectives)  # one call of the user's code can run several collectives
         while program[last + 1 : last + 2] and program[last + 1].place == program[first].place:
             last += 1
         while first and program[first - 1].place == program[last].place:
@@ -487,7 +488,8 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
     run = _Run(training, deviations)
     if fault == "network":
         op = program[draw.choice(collectives)]
-        ends = draw.random() < 0.5  # the other hosts see the connection end, or only this host loses it
+        # True if the other hosts see that the connection ends. Otherwise, only this host loses it.
+        ends = draw.random() < 0.5
         bad = frozenset(other for other in training.ranks_of(host) if other in set(training.groups[op.group]))
         if not ends or len(bad) == len(training.groups[op.group]):
             bad, ends = frozenset(training.groups[op.group]), False
@@ -526,18 +528,18 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
 
 
 def parts(found: Hang, time: float = 0.0) -> dict[str, StallStacks]:
-    """Return the stacks of each host whose agent responds."""
+    """Return the stacks of each host whose agent responds, by host."""
     return {host: found.stacks(host, time) for host in found.training.hosts if host not in found.truth.silent}
 
 
 def drawn(seed: int, number: int, fault: str, hosts: int, per_host: int) -> Hang:
-    """Return the hang of one trial."""
+    """Return the hang of one trial. The arguments determine all random choices."""
     draw = random.Random(f"{seed}/{number}/{fault}")
     return hang(fault, Training(draw.choice(LAYOUTS), hosts, per_host, draw))
 
 
 def judged(truth: Truth, stacks: StallStacks | None, host_of: Any) -> str:
-    """Compare the blamed ranks with the truth; return "right", "wrong" or "cannot tell"."""
+    """Compare the blamed ranks with the truth. Return "right", "wrong", or "cannot tell"."""
     odd = frozenset(stacks.odd) if stacks is not None else frozenset()
     blameless = not truth.ranks or truth.fault == "file-system"
     if not odd:

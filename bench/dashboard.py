@@ -1,11 +1,11 @@
 """Measure the load of the dashboard's pages on their server with many runs: ``make bench-dashboard``.
 
-First, Chromium opens the pages of the real dashboard, and the time from the address to a usable page is
-printed. Then follow the time of each page's own work (numbers, table, charts), for the first view and for a
-refresh after another scrape, and the memory over a thousand refreshes of both pages. All this is measured
-with the embedded store, then with a Prometheus that holds the same history. Times are this process's
-processor time, with the elapsed time in brackets. Finally, the diagnosis of an upload is compared with
-``stallwatch diagnose``.
+First, Chromium opens the pages of the real dashboard, and the benchmark prints the time until each page is
+usable. Then the benchmark measures the time that each page itself needs (for numbers, table, and charts), for
+the first view and for a refresh after another scrape. It also measures the memory during a thousand refreshes
+of both pages. All these measurements use the embedded store first, and then a Prometheus that contains the
+same history. The times are the processor time of this process, with the elapsed time in brackets. Finally,
+the benchmark compares the diagnosis of an upload with ``stallwatch diagnose``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from stallwatch_dashboard.theme import LIGHT
 from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.runs.runfolder import RunFolder
 
-#: End of the history. It lies in the future, so that the real dashboard shows every run as running.
+#: End of the history. It is in the future, so the real dashboard shows every run as running.
 END = float(int(time.time()) + 2400)
 SAY = Reader("en").say
 RUN = 7  # the run whose page is measured
@@ -43,12 +43,12 @@ NAME = f"run-{RUN:03}"
 
 
 def runs_page(source: Source) -> None:
-    """Do the work of the Runs page."""
+    """Compute the table of the Runs page."""
     json.dumps(table(source.rows(), Reader(zone=timezone.utc, now=source.clock())))
 
 
 def run_page(source: Source, begin: float) -> None:
-    """Do the work of the Run page, including its charts."""
+    """Compute the content of the Run page, including its charts."""
     row, found, incidents = source.row(NAME), source.frames(NAME), source.incidents(NAME)
     assert row is not None and not found.nothing, source.problem
     source.run_names()
@@ -59,7 +59,7 @@ def run_page(source: Source, begin: float) -> None:
 
 
 def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = lambda: None) -> str:
-    """Return median times of a function: this process's processor time and the elapsed time."""
+    """Return the median processor time of this process and the median elapsed time for a function."""
     took = []
     for _ in range(times):
         before()
@@ -71,7 +71,7 @@ def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = 
 
 
 def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
-    """Print the times of both pages."""
+    """Print the times of the Runs page and of the Run page."""
     print(f"  {'Runs page, first':36} {timed(lambda: runs_page(source))}")
     print(f"  {'Runs page, refresh (median of 20)':36} {timed(lambda: runs_page(source), 20, before)}")
     print(f"  {'Run page, first':36} {timed(lambda: run_page(source, begin))}")
@@ -102,7 +102,7 @@ def main() -> None:
         "--refreshes", type=int, default=1000, help="number of refreshes for the measurement of memory"
     )
     parser.add_argument("--no-prometheus", action="store_true")
-    parser.add_argument("--upload-mb", type=int, default=200, help="size of the upload in MB; 0: no upload")
+    parser.add_argument("--upload-mb", type=int, default=200, help="size of the upload in MB (0 skips it)")
     options = parser.parse_args()
     if options.runs <= RUN:
         parser.error(f"--runs: {RUN + 1} at least")
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def numbers(home: Path, options: argparse.Namespace) -> None:
-    """Print the numbers for both stores."""
+    """Print the measurements for the embedded store and for Prometheus."""
     file, began = home / "metrics.duckdb", time.perf_counter()
     begin = END - options.hours * 3600
     points = fleet.make(

@@ -1,14 +1,14 @@
-"""Measure the time from the address to a usable page in a real browser, for ``bench/dashboard.py``.
+"""Measure how long a real browser needs until a page is usable, for ``bench/dashboard.py``.
 
-A page is usable when its table (Runs) or its first chart (Run) is drawn and its controls take input. For Run,
-the time of its verdict and figures, which come before the charts, is printed as well. Times are elapsed
-times; the processor time of server and browser, which depends less on other load, is printed next to them.
-Visits to bare pages of Streamlit alternate with visits to the dashboard's pages: no page of the dashboard can
-be faster.
+A page is usable when its table (Runs) or its first chart (Run) is drawn and its controls accept input. For
+Run, the benchmark also prints the time until the verdict and the figures appear, because they come before the
+charts. All these times are elapsed times. Next to them, the benchmark prints the processor time of the server
+and the browser, which depends less on other load. Visits to bare pages of Streamlit alternate with visits to
+the dashboard's pages, because no page of the dashboard can be faster than a bare page.
 
-The browser has a profile on disk, as users' browsers have: from the second visit on, Chromium then keeps
-compiled scripts. By default, Playwright opens windows without a profile, in which Chromium does not keep
-compiled scripts.
+The browser has a profile on disk, as users' browsers have. With a profile, Chromium keeps compiled scripts
+from the second visit on. By default, Playwright opens windows without a profile, in which Chromium does not
+keep compiled scripts.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import psutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _PATIENCE_MS = 120_000
-_AGAIN = 9  #: number of repeated visits, whose median is printed
-_LEAVE_MS = 500  #: pause after a page is usable, in which Chromium stores its scripts
+_AGAIN = 9  #: number of repeated visits, of which the median is printed
+_LEAVE_MS = 500  #: pause after a page is usable, during which Chromium stores its scripts
 
 _TABLE = """() => [...document.querySelectorAll('.stMain tbody :is(td, th)')]
     .some(cell => cell.textContent.includes('run-'))
@@ -56,23 +56,23 @@ class Visited:
     def report(self) -> None:
         """Print the times of the first visit and of the later visits."""
         first, later = self.made[0], [statistics.median(item) for item in zip(*self.made[1:], strict=True)]
-        for when, (clock, server, own) in (("first visit", first), ("later visits", later)):
-            used = f"server {1000 * server:.0f} ms, Chromium {1000 * own:.0f} ms"
+        for when, (clock, server, browser) in (("first visit", first), ("later visits", later)):
+            used = f"server {1000 * server:.0f} ms, Chromium {1000 * browser:.0f} ms"
             print(f"  {f'{self.title} in Chromium, {when}':50} {1000 * clock:8,.0f} ms ({used})")
 
 
 def visits(home: Path, name: str, **variables: str) -> None:
-    """Print the times of a browser's visits to both pages of the dashboard and to two bare pages.
+    """Print how long a browser needs for both pages of the dashboard and for two bare pages.
 
-    The first visit and the later visits are listed separately.
+    The output shows the first visit and the later visits separately.
     """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        print("  no playwright here: nothing is told of a browser")
+        print("  Playwright is not installed, so nothing is measured in a browser")
         return
     if CHROMIUM is None:
-        print("  no chromium here: nothing is told of a browser")
+        print("  Chromium is not installed, so nothing is measured in a browser")
         return
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stallwatch-bench-")))
@@ -107,7 +107,7 @@ def visits(home: Path, name: str, **variables: str) -> None:
 def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
     """Visit a page.
 
-    Return the seconds until it is usable, and the processor seconds of server and browser.
+    Return the seconds until the page is usable, and the processor seconds of the server and of the browser.
     """
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
@@ -117,7 +117,7 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
     visited.ready(page)
     took = time.perf_counter() - began
     after = _used(visited.server)
-    # Processes that ended during the visit worked for the previous page.
+    # Ignore processes that ended during the visit, because they worked for the previous page.
     server, browser = (
         sum(seconds - early.get(pid, 0.0) for pid, seconds in late.items())
         for early, late in zip(before, after, strict=True)
@@ -163,7 +163,7 @@ def _run_ready(page: Any) -> None:
 
 @contextlib.contextmanager
 def _serving(home: Path, variables: dict[str, str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the real dashboard on this state folder. Yield its address and its process."""
+    """Start the real dashboard with this state folder. Yield its address and its process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     env |= {"STALLWATCH_HOME": str(home), "STALLWATCH_CONFIG": os.devnull, **variables}
     words = [sys.executable, "-c", "from stallwatch.cli import main; main()", "dashboard", "--port", "0"]

@@ -1,6 +1,6 @@
 """Bare Streamlit pages with a table and a chart: the baseline for ``bench/dashboard_browser.py``.
 
-Only the time that exceeds the times of these pages can be saved in the dashboard.
+An optimization of the dashboard can save only the time that exceeds the time of these pages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
             stderr=subprocess.DEVNULL,
         )
         try:
-            if _answers(child, port):  # without an answer, another process has taken the port
+            if _answers(child, port):  # otherwise, another process uses the port
                 yield f"http://127.0.0.1:{port}", child
                 return
         finally:

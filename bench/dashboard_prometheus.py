@@ -1,4 +1,4 @@
-"""Start a real Prometheus that holds a generated history, for ``bench/dashboard.py``."""
+"""Start a real Prometheus that contains a generated history, for ``bench/dashboard.py``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PROMTOOL = shutil.which("promtool")
 
 
 def imported(store: Path, home: Path, *, whole: str, ranks_since: float, hours: float) -> int:
-    """Import the points of `store` into ``home/prometheus``; return the number of points."""
+    """Import the points of `store` into ``home/prometheus``, and return the number of points."""
     text = home / "history.om"
     count = fleet.to_openmetrics(store, text, whole=whole, ranks_since=ranks_since)
-    # promtool reads the text once per block, so use few wide blocks.
+    # promtool reads the whole text for each block, so use a few large blocks.
     width = f"--max-block-duration={int(2 * hours + 2)}h"
     words = [str(PROMTOOL), "tsdb", "create-blocks-from", "openmetrics", "--quiet", width]
     subprocess.run([*words, str(text), str(home / "prometheus")], check=True, stdout=subprocess.DEVNULL)
@@ -32,7 +32,7 @@ def imported(store: Path, home: Path, *, whole: str, ranks_since: float, hours: 
 
 @contextlib.contextmanager
 def serving(home: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Start a Prometheus on ``home/prometheus``; yield its address and its process."""
+    """Start a Prometheus with the data in ``home/prometheus``. Yield its address and its process."""
     config = home / "prometheus.yml"
     config.write_text("scrape_configs: []\n")
     port = free_port()

@@ -1,9 +1,9 @@
-"""Diagnose extreme inputs: check that each is read or rejected, and print the time and memory.
+"""Diagnose extreme inputs. Check that Stallwatch reads or rejects each input, and print time and memory.
 
     python bench/extremes.py [--scale 1.0]
 
-A separate process diagnoses each input (``stallwatch diagnose --workers 1``), and its peak memory is
-printed. ``--scale 0.01`` makes all inputs a hundred times smaller.
+For each input, the benchmark starts a process (``stallwatch diagnose --workers 1``) and prints its peak
+memory. ``--scale 0.01`` makes all inputs a hundred times smaller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Make = Callable[[Path, float], None]
 
 
 def one_line(path: Path, scale: float) -> None:
-    """Write a line of 1 GB, and the lines of a failure after it."""
+    """Write a line of 1 GB, followed by the lines of a failure."""
     with path.open("wb") as out:
         for _ in range(max(1, int(1000 * scale))):
             out.write(b"x" * 1_000_000)
@@ -44,7 +44,7 @@ def one_bar(path: Path, scale: float) -> None:
 
 
 def sparse(path: Path, scale: float) -> None:
-    """Write a hole of 10 GB followed by a log, as in a truncated log that its writer still holds open."""
+    """Write a hole of 10 GB followed by a log, as in a truncated log that its writer still has open."""
     with path.open("wb") as out:
         out.seek(int(10 * GIB * scale))
         for step in range(1000):
@@ -67,7 +67,7 @@ def random_bytes(path: Path, scale: float) -> None:
 
 
 def noise_in_a_log(path: Path, scale: float) -> None:
-    """Write a log that turns into 256 MB of random bytes with line ends in it."""
+    """Write a log in which 256 MB of random bytes, including line ends, follow the normal lines."""
     rng = random.Random(0)
     with path.open("wb") as out:
         for step in range(2000):
@@ -78,7 +78,7 @@ def noise_in_a_log(path: Path, scale: float) -> None:
 
 
 def tiny_files(path: Path, scale: float) -> None:
-    """Write 100,000 files of three lines, in folders of a thousand."""
+    """Write 100,000 logs of two lines each, in folders of 1,000 logs. One log also contains a failure."""
     for number in range(int(100_000 * scale)):
         folder = path / f"node{number // 1000}"
         if number % 1000 == 0:
@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """Write a million lines, each with the number of a different rank. Some of these ranks do not exist."""
+    """Write a million lines of different ranks, and then 1,000 lines with impossible rank numbers."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))
@@ -97,7 +97,7 @@ def crowd_of_ranks(path: Path, scale: float) -> None:
 
 
 def absurd_numbers(path: Path, scale: float) -> None:
-    """Write steps, totals and losses of up to 400 digits."""
+    """Write steps, totals, and losses of up to 400 digits."""
     with path.open("wb") as out:
         for number in range(max(1, int(200_000 * scale))):
             out.write(b"step %d/%d loss 1e%d\n" % (10 ** (number % 300), 10**400, number))
@@ -165,7 +165,7 @@ EXTREMES: dict[str, Make] = {
 }
 
 
-#: The command prints its own peak memory: the value of ``wait4`` includes the parent's memory.
+#: The command prints its own peak memory, because the value of ``wait4`` includes the parent's memory.
 _PROGRAM = """
 import os, pathlib, re
 from stallwatch.cli import main
@@ -193,15 +193,15 @@ def measured(path: Path) -> tuple[float, float, float, str]:
             (line.strip() for line in out.read(65536).decode(errors="replace").splitlines() if line.strip()),
             "",
         )
-        own = peak.read().decode()
+        kibibytes = peak.read().decode()
     unit = 1 if sys.platform == "darwin" else 1024
-    mebibytes = int(own) / 1024 if own else used.ru_maxrss * unit / 1024**2
+    mebibytes = int(kibibytes) / 1024 if kibibytes else used.ru_maxrss * unit / 1024**2
     return seconds, used.ru_utime + used.ru_stime, mebibytes, printed
 
 
 @click.command()
 @click.option("--scale", default=1.0, show_default=True, help="factor for the size of each input")
-@click.option("--only", default="", help="run only inputs with this in their names")
+@click.option("--only", default="", help="run only inputs whose names contain this text")
 def main(scale: float, only: str) -> None:
     """Diagnose the extreme inputs, and print a table."""
     click.echo(f"sizes times {scale}\n")

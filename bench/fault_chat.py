@@ -1,4 +1,4 @@
-"""A chat that can be down, slow or faulty. It stores the accepted messages in their order."""
+"""Simulated chat that can be down, slow, or faulty. It stores the accepted messages in order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _ANSWERS = {
 
 
 class Chat:
-    """HTTP server that acts as a chat. Its port on 127.0.0.1 stays reserved while the chat is down.
+    """HTTP server that acts as a chat. It reserves its port on 127.0.0.1 even while the chat is down.
 
-    `script` lists the outcomes of the next requests; later requests succeed: ``ok``, ``500``, ``429``,
-    ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the middle of the request), ``taken-reset``
-    (after the message was accepted), ``cut`` (in the middle of the answer, after the message was accepted).
+    `script` lists the outcomes of the next requests. Requests after the last outcome succeed. The possible
+    outcomes are ``ok``, ``500``, ``429``, ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the
+    middle of the request), ``taken-reset`` (after the chat accepted the message), and ``cut`` (in the middle
+    of the response, after the chat accepted the message).
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Faults of the trials: each function changes a trial before it starts, or while it runs."""
+"""Faults of the trials. Each function changes a trial before the trial starts or while it runs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LONGEST_AWAY = 3.0
 
 
 def nothing(_: Trial) -> None:
-    """Inject no fault. The trial shows whether a promise is broken even without a fault."""
+    """Inject no fault, to show whether Stallwatch breaks a promise even without a fault."""
 
 
 # ---- the agent
 
 
 def agent_killed(trial: Trial) -> None:
-    """Send SIGKILL at a random moment, or while an incident is being stored or sent."""
+    """Send SIGKILL to the agent at a random moment, or while it stores or sends an incident."""
     when = trial.random.choice(("at random", "at random", "as it records", "as it sends"))
     trial.detail(when)
     if when == "as it sends":
@@ -68,10 +68,11 @@ def agent_terminated(trial: Trial) -> None:
 
 
 def agent_stopped(trial: Trial) -> None:
-    """Send SIGSTOP, and SIGCONT a while later.
+    """Send SIGSTOP to the agent, and SIGCONT some time later.
 
-    The agent does not report a hang that ended before it continues. So the training crashes at the end, and
-    the opening of the hang is expected only if the agent was awake for long enough.
+    If a hang ends while the agent is stopped, the agent does not report the hang. Therefore, the training
+    crashes at the end, and the benchmark expects the opening message of the hang only if the agent ran for
+    long enough.
     """
     if trial.scenario == "hang":
         trial.scenario = trial.result.scenario = "lingering-crash"
@@ -94,7 +95,7 @@ def agent_stopped(trial: Trial) -> None:
 
 
 def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
-    """Mount a file system at the state folder. Return a function that remounts it with other options."""
+    """Mount a tmpfs at the state folder. Return a function that remounts it with other options."""
     trial.home.mkdir(exist_ok=True)
     _call("mount", "-t", "tmpfs", "-o", options, "faults", str(trial.home))
     trial.closing.append(lambda: _call("umount", "-l", str(trial.home)))
@@ -102,7 +103,7 @@ def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
 
 
 def disk_full(trial: Trial) -> None:
-    """Limit the file system of the state folder to n more pages or n files. Each trial has another n."""
+    """Limit the file system of the state folder to n pages or n files. n differs between trials."""
     pages = trial.index * 7 % 150 + 1
     kind = trial.random.choice(("size", "size", "size", "inodes"))
     if kind == "size":
@@ -119,7 +120,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Make the agent's n-th write call fail, alone or with all later calls. n grows from trial to trial."""
+    """Make the agent's n-th write call fail, alone or with all later calls. n increases with each trial."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -128,7 +129,7 @@ def write_errors(trial: Trial) -> None:
 
 
 def read_only(trial: Trial) -> None:
-    """Make the state folder read-only, from the start or from a random moment on."""
+    """Make the state folder read-only from the start, or at a random moment."""
     again = _mounted(trial, "size=64m")
     if trial.random.random() < 0.5:
         trial.detail("from the start")
@@ -136,7 +137,7 @@ def read_only(trial: Trial) -> None:
     else:
 
         def seal() -> None:
-            with contextlib.suppress(RuntimeError):  # busy: a file is open for writing
+            with contextlib.suppress(RuntimeError):  # fails while a file is open for writing
                 again("ro")
 
         trial.detail("later")
@@ -148,7 +149,7 @@ def read_only(trial: Trial) -> None:
 
 
 def clock_steps(trial: Trial) -> None:
-    """Move the wall clock once or twice while agent and training run."""
+    """Move the wall clock once or twice while the agent and the training run."""
     stamp = trial.folder / "clock"
     stamp.write_text("0")
     trial.environ |= {"FAULTS_CLOCK": str(stamp), "PYTHONPATH": trial.hooked_path()}
@@ -181,7 +182,7 @@ def memory(trial: Trial) -> None:
 
 
 def port_taken(trial: Trial) -> None:
-    """Let another process take the port of /metrics."""
+    """Let another process use the port of /metrics."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     taken.listen()
@@ -194,7 +195,7 @@ def port_taken(trial: Trial) -> None:
 
 
 def chat_down(trial: Trial) -> None:
-    """Refuse connections to the chat for a while, from a random moment on, or past the run's end."""
+    """Refuse connections to the chat from the start or a random moment, for a while or until the run ends."""
     away, back = (0.0, trial.moment) if trial.random.random() < 0.5 else (trial.moment, 0.0)
     if not away:
         trial.chat.down()
@@ -219,7 +220,7 @@ def _answers(*kinds: str) -> Callable[[Trial], None]:
 
 
 def chat_takes_and_breaks(trial: Trial) -> None:
-    """Accept one message, and break the connection before the answer is sent."""
+    """Accept a message, and break the connection before or during the response."""
     trial.chat.script = ["ok"] * trial.random.randint(0, 1) + [trial.random.choice(("taken-reset", "cut"))]
     trial.detail(trial.chat.script[-1])
 
@@ -228,7 +229,7 @@ def chat_takes_and_breaks(trial: Trial) -> None:
 
 
 def sqlite_locked(trial: Trial) -> None:
-    """Let another process lock the databases of the state folder now and then."""
+    """Let another process lock the databases of the state folder repeatedly."""
     ended = threading.Event()
     trial.healing.append(ended.set)
     lengths = [trial.random.uniform(0.2, 4.0) for _ in range(20)]
@@ -256,17 +257,17 @@ _using = threading.Lock()  # one trial at a time uses PostgreSQL
 
 
 def postgres() -> Postgres:
-    """Return the PostgreSQL server of this benchmark; start it at the first call."""
+    """Return the PostgreSQL server of this benchmark. Start the server on the first call."""
     with _making:
         if not _servers:
             found = programs()
-            assert found is not None  # otherwise `left_out` names the fault
+            assert found is not None  # without PostgreSQL, `left_out` excludes the fault
             _servers.append(Postgres(found))
         return _servers[0]
 
 
 def _missing(name: str) -> str:
-    """Return what this machine lacks for a fault; an empty string if it lacks nothing."""
+    """Return the requirement of a fault that this machine does not meet, or an empty string."""
     if name in ("disk full", "read-only") and os.geteuid() != 0:
         return "root, to mount a file system"
     if name == "PostgreSQL killed" and programs() is None:
@@ -275,7 +276,7 @@ def _missing(name: str) -> str:
 
 
 def left_out() -> dict[str, str]:
-    """Return the faults that cannot be tried on this machine, with the reason for each."""
+    """Return the faults that cannot be injected on this machine, with the reason for each fault."""
     return {name: lacks for name in FAULTS if (lacks := _missing(name))}
 
 
@@ -324,16 +325,16 @@ def postgres_killed(trial: Trial) -> None:
 
 
 def _log(trial: Trial) -> Path:
-    if trial.scenario == "hang":  # a followed log that hangs looks like a finished log
+    if trial.scenario == "hang":  # in a followed log, a hang looks like a finished run
         trial.scenario = trial.result.scenario = "crash"
     trial.log = trial.folder / "train.log"
     return trial.log
 
 
 def log_rotated(trial: Trial) -> None:
-    """Rename the log at a random moment, so that the training opens a new file.
+    """Rename the log at a random moment. The training then opens a new file.
 
-    The log is renamed only once: a file that is created and renamed between two polls is never read.
+    The log is renamed only once, because a file that is created and renamed between two polls is never read.
     """
     log = _log(trial)
     part = log.with_name("train.log.1")
@@ -342,7 +343,7 @@ def log_rotated(trial: Trial) -> None:
 
 
 def log_truncated(trial: Trial) -> None:
-    """Copy the log and truncate it, as logrotate's ``copytruncate`` does, while steps are printed."""
+    """Copy the log and truncate it while the training prints steps, as logrotate's ``copytruncate`` does."""
     log = _log(trial)
     trial.parts = None
 
@@ -354,7 +355,7 @@ def log_truncated(trial: Trial) -> None:
 
 
 def two_agents(trial: Trial) -> None:
-    """Let two agents with one state folder watch one log."""
+    """Let two agents with the same state folder watch the same log."""
     _log(trial)
     trial.names = ["trial", "second"]
 
@@ -401,7 +402,7 @@ class Relay:
         self.kill()
 
     def post(self, number: int, status: str) -> None:
-        """Post an alert again and again until the relay accepts it."""
+        """Post an alert repeatedly until the relay accepts it."""
         alert = {
             "status": status,
             "labels": {"alertname": "StallwatchLogFlood", "run": f"other{number}", "severity": "critical"},
@@ -435,7 +436,7 @@ class Relay:
 
 
 def relay_killed(trial: Trial) -> None:
-    """Kill and restart the relay once or twice while an Alertmanager posts to it."""
+    """Kill and restart the relay once or twice while a simulated Alertmanager posts alerts to it."""
     relay = Relay(trial)
     trial.closing.append(relay.close)
     for _ in range(trial.random.choice((1, 2))):
@@ -470,7 +471,7 @@ def relay_killed(trial: Trial) -> None:
 
 
 def dashboard_killed(trial: Trial) -> None:
-    """Kill the dashboard at a random moment while it reads the state folder, and start it again."""
+    """Kill the dashboard at a random moment while it reads the state folder, and then restart it."""
     processes: list[subprocess.Popen[bytes]] = []
     port = free_port()
 
@@ -538,7 +539,7 @@ def _call(*command: str, **options: object) -> None:
         raise RuntimeError(f"{command[0]}: {done.stderr.strip()}")
 
 
-#: Faults by name: (function, number of its trials in one cycle).
+#: Faults by name, with the function and the number of trials in one cycle.
 FAULTS: dict[str, tuple[Callable[[Trial], None], int]] = {
     "none": (nothing, 1),
     "agent SIGKILL": (agent_killed, 5),

@@ -36,11 +36,11 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "fault_programs"
 HOOK = PROGRAMS / "hook"
 TRAINING = PROGRAMS / "training.py"
-FLOOR = 0.1  #: seconds; a stall of these runs is reported after twenty times as long
+FLOOR = 0.1  #: smallest threshold in seconds; a stall is reported after 20 times this value
 STALL = 2.0
-LINGERING = 3.5  #: seconds from the error of a "lingering-crash" to its end (``fault_programs/training.py``)
+LINGERING = 3.5  #: seconds from the error to the end of a "lingering-crash" (``fault_programs/training.py``)
 PATIENCE = 90.0  #: seconds to wait for the end of a process
-#: Expected messages of each scenario about one incident, in this order: (status, outcome).
+#: Expected messages about an incident in each scenario, in order, as pairs of status and outcome.
 SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "finish": (),
     "crash": (("resolved", "crashed"),),
@@ -57,7 +57,7 @@ _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
 
 @dataclass
 class Result:
-    """The outcome of one trial. It is one line of the file that ``--resume`` names."""
+    """The outcome of one trial. The file of ``--resume`` has one line for each trial."""
 
     trial: int
     seed: int
@@ -70,7 +70,7 @@ class Result:
     once: int = 0
     twice: int = 0
     missing: int = 0
-    stated: int = 0  #: number of missing messages whose loss is reported
+    stated: int = 0  #: number of missing messages whose loss Stallwatch reported
     in_order: bool = True
     silent: int = 0
     broken: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Reference:
 
 @cache
 def log_reference(scenario: str) -> str:
-    """Return the log that the training writes if it prints into a file."""
+    """Return the log that the training writes if it prints into a file instead of stdout."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
         command = [sys.executable, str(TRAINING), scenario, f"{folder}/note", f"{folder}/log"]
         subprocess.run(command, check=False, cwd=folder)
@@ -97,7 +97,7 @@ def log_reference(scenario: str) -> str:
 
 @cache
 def reference(scenario: str) -> Reference:
-    """Run the training once without a watcher."""
+    """Run the training once without a watcher, and return its output and its exit code."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
         done = subprocess.run(
             [sys.executable, str(TRAINING), scenario, f"{folder}/note"],
@@ -109,7 +109,7 @@ def reference(scenario: str) -> Reference:
 
 
 class Trial:
-    """One run in its own folder. A fault changes the run before it starts and during it."""
+    """A run in its own folder. A fault can change the run before it starts and while it runs."""
 
     def __init__(self, number: int, seed: int, fault: str, index: int, scenario: str | None = None) -> None:
         self.random = random.Random(f"{seed}/{number}/{fault}")
@@ -123,15 +123,15 @@ class Trial:
         self.options: list[str] = []
         self.rings = self.random.random() < 0.4
         self.killed = False  #: True if the agent was killed
-        self.restart_needed = False  #: True if waiting messages are sent by the next run
-        self.may_lose = False  #: True if messages may be lost, as long as the loss is reported
+        self.restart_needed = False  #: True if only the next run sends waiting messages
+        self.may_lose = False  #: True if messages can be lost, provided that Stallwatch reports the loss
         self.stopped_by: int | None = None  #: signal that reached both the agent and the training
         self.asleep = (math.inf, math.inf)  #: time span in which the agent was stopped, in Unix time
         self.problems: list[str] = []
         self.log: Path | None = None  #: log of the training, which ``stallwatch tail`` follows
-        self.parts: list[Path] | None = []  #: files with the older lines; ``None`` if some were truncated
+        self.parts: list[Path] | None = []  #: files with older lines; ``None`` if older lines were truncated
         self.names = ["trial"]  #: names of the runs that watch the training
-        self.after: list[Callable[[], None]] = []  #: actions and checks after all faults have ended
+        self.after: list[Callable[[], None]] = []  #: actions and checks that follow the end of all faults
         self.closing: list[Callable[[], None]] = []
         self.healing: list[Callable[[], None]] = []  #: actions that end the faults
         self.environ = {
@@ -156,14 +156,14 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """A random time between the start of the command and some time after the end of the training."""
+        """Return a random time between the start of the command and a time after the end of the training."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
         self.result.detail = f"{self.result.detail}, {text}".strip(", ")
 
     def at(self, seconds: float, action: Callable[[], None]) -> None:
-        """Run the action `seconds` after the start, unless the trial has ended."""
+        """Run the action `seconds` seconds after the start, unless the trial has ended."""
 
         def wait() -> None:
             if self._over.wait(seconds):
@@ -174,7 +174,7 @@ class Trial:
         self._threads.append(threading.Thread(target=wait, daemon=True))
 
     def beside(self, work: Callable[[], None]) -> None:
-        """Run the function in a thread, from the start of the trial."""
+        """Run the function in a thread that starts with the trial."""
         self._threads.append(threading.Thread(target=work, daemon=True))
 
     def join(self) -> None:
@@ -183,7 +183,7 @@ class Trial:
             thread.join(PATIENCE)
 
     def expect(self, wanted: list[str], seen: dict[str, int]) -> None:
-        """Check and count messages that do not come from the training's agent."""
+        """Check and count the messages that do not come from the training's agent."""
         self.result.expected += len(wanted)
         self.result.once += sum(seen[item] == 1 for item in wanted)
         self.result.twice += sum(seen[item] == 2 for item in wanted)
@@ -194,15 +194,15 @@ class Trial:
         self.problems += [f"{item} was sent {seen[item]} times" for item in wanted if seen[item] > 2]
 
     def hook(self, name: str, value: str) -> None:
-        """Set a variable of the agent's process that injects a fault. See ``fault_programs/hook``."""
+        """Set a variable that injects a fault into the agent's process. See ``fault_programs/hook``."""
         self.agent_environ |= {name: value, "PYTHONPATH": self.hooked_path()}
 
     def hooked_path(self) -> str:
-        """Python's module path with the hook's folder in it."""
+        """Return Python's module path, including the folder of the hook."""
         return f"{HOOK}{os.pathsep}{self.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
 
     def kill(self, number: signal.Signals) -> bool:
-        """Send a signal to the agent; return True if the agent was running."""
+        """Send a signal to the agent. Return True if the agent was running."""
         if self.agent is None or self.agent.poll() is not None:
             return False
         if number == signal.SIGKILL:
@@ -264,7 +264,7 @@ class Trial:
             (self.folder / "chat.json").write_text(json.dumps(self.chat.taken, indent=1))
 
     def follow(self) -> None:
-        """Start the training when ``stallwatch tail`` is ready, and wait for the end of both."""
+        """Start the training when ``stallwatch tail`` is ready, and wait until both have ended."""
         assert self.log is not None
         self.log.touch()
         self.environ |= {"STALLWATCH_STALL_FLOOR_SECONDS": "1"}
@@ -298,7 +298,7 @@ class Trial:
         )
 
     def watch(self) -> None:
-        """Run the training under ``stallwatch run``, and wait for the end of both."""
+        """Run the training under ``stallwatch run``, and wait until both have ended."""
         train = [sys.executable, str(TRAINING), self.scenario, str(self.note)]
         command = self.command("run", "--port", "0", "--name", "trial", *self.options, "--", *train)
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
@@ -306,7 +306,8 @@ class Trial:
         for thread in self._threads:
             thread.start()
         self.code = self._waited(self.agent, "stallwatch run did not end")
-        aborted = self.code == 127 and b"ABORT" in self.stderr.read_bytes()  # glibc aborts without memory
+        # glibc aborts if no memory is left.
+        aborted = self.code == 127 and b"ABORT" in self.stderr.read_bytes()
         if aborted or (self.code in (-signal.SIGSEGV, -signal.SIGABRT) and self.result.fault == "memory"):
             self.killed = self.restart_needed = True
         if self.killed:
@@ -321,9 +322,9 @@ class Trial:
             return process.wait()
 
     def _wait_for_training(self) -> None:
-        """Wait for the end of a training whose agent has died.
+        """Wait for the end of a training whose agent was killed.
 
-        The training continues, because another process forwards its output.
+        The training continues without the agent, because another process forwards its output.
         """
         deadline = time.monotonic() + 3 * SECONDS[self.scenario] + 20
         started = self.stdout.stat().st_size > 0
@@ -347,7 +348,7 @@ class Trial:
         waits = b"kept on disk" in self.stderr.read_bytes()
         if not (self.restart_needed or waits):
             return
-        # Make the records look older than a minute.
+        # Make the records look older than a minute, so the next run treats the agent as gone.
         for record in self.home.glob("runs/*/agent.json"):
             info = json.loads(record.read_bytes())
             record.write_text(json.dumps(info | {"updated_at": info["updated_at"] - 120.0}))
@@ -357,7 +358,7 @@ class Trial:
                 kept["info"]["updated_at"] -= 120.0
                 block.write_text(json.dumps(kept))
         output = self.folder / "next"
-        for _ in range(3):  # on a busy machine, the imports of one process may take more than ten seconds
+        for _ in range(3):  # on a busy machine, the imports of one process can take more than ten seconds
             with output.open("wb") as out:
                 done = subprocess.Popen(
                     self.command("run", "--no-metrics", "--no-probe", "--name", "next", "--", "true"),
@@ -377,7 +378,7 @@ class Trial:
     # ---- checks of the outcome
 
     def check(self) -> None:
-        """Compare the output with the reference, and the messages with the expected ones."""
+        """Compare the output with the reference, and compare the messages with the expected messages."""
         self._check_training()
         self._check_messages()
         if match := _OURS.search(self.stderr.read_text(errors="replace")):
@@ -407,7 +408,7 @@ class Trial:
             code = int(self.note.read_text().split()[1]) if ended else None
         if self._was_stopped:
             untouched = bare.stdout.startswith(printed)
-            # SIGTERM ends stallwatch itself if it comes before the handler is installed
+            # SIGTERM ends stallwatch itself if the signal arrives before the handler is installed
             kept = code in (128 + self.stopped_by, -self.stopped_by)
         else:
             untouched = printed == bare.stdout and _is_within(bare.stderr, output)
@@ -430,7 +431,7 @@ class Trial:
     def _check_run(self, name: str, trial: list[dict[str, Any]]) -> None:
         self._count(name, trial)
         expected = SCENARIOS[self.scenario]
-        if self.log is not None:  # exit codes cannot be read from a log
+        if self.log is not None:  # a log contains no exit codes
             expected = (("open", None),) if expected else ()
         quiet = float(self.note.read_text().split()[0]) if self.note.exists() else 0.0
         if not expected and quiet < 0.8 * STALL and self.stopped_by is None:
@@ -449,7 +450,7 @@ class Trial:
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 
     def _awake_before_the_end(self) -> float:
-        """Return for how many seconds the agent ran while the training printed nothing."""
+        """Return the number of seconds during which the agent ran and the training printed nothing."""
         if not self.note.exists():
             return math.inf
         end = self.note.stat().st_mtime
@@ -476,12 +477,12 @@ class Trial:
             (opened if status == "open" else closed).add(name)
 
     def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
-        """Count each missing message as reported or as silently lost.
+        """Count each missing message as a reported loss or as a silent loss.
 
-        A loss is reported if Stallwatch says that the message was lost.
+        A loss is reported if the output of Stallwatch says that messages were lost.
         """
         if self._was_stopped:
-            self.result.expected -= len(lost)  # the training was ended before these events
+            self.result.expected -= len(lost)  # the training ended before these events
             return
         output = self.stderr.read_text(errors="replace") + _read(self.folder / "next")
         if self.killed:
@@ -492,7 +493,7 @@ class Trial:
                 info for info in list_runs(self.home) if info.ended_at is None and not agent_alive(info)
             ]
             self.result.expected -= 0 if unheard else len(lost)
-            if not unheard:  # the agent saw none of these events; the run is shown without an agent
+            if not unheard:  # the agent saw none of these events, and the run is shown without an agent
                 begun = any(self.home.glob("runs/trial*"))
                 if begun and not unended and not known:
                     self._lose(len(lost), "of a run whose agent was killed, which no record says")
@@ -515,7 +516,7 @@ class Trial:
         self.problems.append(f"lost in silence: {why}")
 
     def _recorded(self) -> list[Any]:
-        """Return the incidents that the agent stored."""
+        """Return the incidents that the agent recorded, except those of severity "info"."""
         found = []
         for folder in self.home.glob("runs/trial*"):
             found += [item for item in folded(read_journal(folder)) if item.severity != "info"]
@@ -523,7 +524,7 @@ class Trial:
 
 
 def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return pairs of incident and status for all messages, in order. One message can contain several."""
+    """Return the pairs of incident and status in all messages, in order. A message can contain several."""
     found: list[tuple[str, str]] = []
     for body in bodies:
         names = str(body.get("incidents") or body["id"]).split(",")
@@ -537,7 +538,7 @@ def _is_stage(body: dict[str, Any], stage: tuple[str, str | None]) -> bool:
 
 
 def _is_within(lines: list[str], others: list[str]) -> bool:
-    """Return True if `lines` are a subsequence of `others`."""
+    """Return True if `lines` is a subsequence of `others`."""
     rest = iter(others)
     return all(line in rest for line in lines)
 

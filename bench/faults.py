@@ -1,12 +1,12 @@
-"""Inject faults around a watched training at random moments, and check the promises of Stallwatch.
+"""Inject faults into the environment of a training at random moments, and check Stallwatch's promises.
 
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl
 
 Each trial runs a small training under the real ``stallwatch``, with a chat on this machine, and injects a
-fault. The trial checks that the training's output and exit code are the same as without Stallwatch, that each
-incident arrives once or twice, opening before closing, and that any loss is reported. Exit code 1 means that
-a promise was broken.
+fault. The trial checks that the output and the exit code of the training are the same as without Stallwatch.
+It also checks that each incident arrives once or twice, that the opening message arrives before the closing
+message, and that Stallwatch reports every loss. The exit code 1 means that a promise was broken.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from scoring import Share
 
 
 def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
-    """Return a tuple for each trial: its number, its fault, and how many earlier trials have this fault.
+    """Return the number and the fault of each trial, and the number of earlier trials with this fault.
 
-    The faults are spread evenly.
+    The trials of each fault are spread evenly.
     """
     lacking = left_out()
     names = [name for name in FAULTS if name not in lacking]
@@ -56,7 +56,7 @@ def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
 def run(
     planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
 ) -> Iterator[Result]:
-    """Run the trials and yield their results. After `minutes`, no further trial is started."""
+    """Run the trials, and yield their results. Start no further trial after `minutes` minutes."""
     end = time.monotonic() + minutes * 60 if minutes else math.inf
     ended = threading.Event()
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="FAULT",
-        help="run only faults with this in their names",
+        help="run only faults whose names contain this text",
     )
     parser.add_argument("--trial", type=int, metavar="K", help="run only trial K of the selected faults")
     parser.add_argument("--once", action="store_true", help="run only the first trial of each fault")

@@ -1,4 +1,4 @@
-"""Generate a day of metrics of many runs with DuckDB, in the embedded store's format and order."""
+"""Generate a day of metrics of many runs with DuckDB, in the format and order of the embedded store."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import duckdb
 from stallwatch_dashboard.data.scraper import Reading
 from stallwatch_dashboard.data.store import MetricStore
 
-#: Metrics of each rank and of the run, with the SQL of their value: `n` is the number of the scrape, `r` the
-#: rank.
+#: Metrics of each rank and of the run, with SQL expressions for their values. In these expressions, `n` is
+#: the number of the scrape, and `r` is the rank.
 _OF_RANKS = {
     "rank_step": "n * 30 - (CASE WHEN r = 5 THEN n % 7 ELSE 0 END)",
     "last_step_timestamp_seconds": "t - (n * 7 + r) % 3",
@@ -66,9 +66,9 @@ def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> Non
 
 
 def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: float) -> int:
-    """Write the file of the embedded store and return the number of its points.
+    """Write the file of the embedded store, and return the number of points in the file.
 
-    The last scrape is at `end`.
+    The time of the last scrape is `end`.
     """
     MetricStore(path).close()  # creates the tables
     connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "2GB"})
@@ -79,7 +79,7 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
     )
     moments = int(hours * 3600 / every)
     connection.execute("SET preserve_insertion_order = true")
-    for first in range(0, moments, 60):  # write in portions, in chronological order
+    for first in range(0, moments, 60):  # write the points in parts and in chronological order
         count = min(60, moments - first)
         connection.execute(
             f"""
@@ -113,9 +113,9 @@ class Scrapes:
 
 
 def to_openmetrics(store: Path, text: Path, *, whole: str, ranks_since: float) -> int:
-    """Write points as text for ``promtool tsdb create-blocks-from openmetrics``; return their number.
+    """Write points as text for ``promtool tsdb create-blocks-from openmetrics``, and return their number.
 
-    Series of single ranks start at `ranks_since`, except for the run `whole`, whose series are complete.
+    The series of single ranks start at `ranks_since`. For the run `whole`, these series are complete.
     """
     connection = duckdb.connect(str(store), read_only=True, config={"threads": 1})
     (texts,) = connection.execute("SELECT list(DISTINCT labels) FROM series").fetchone() or ([],)

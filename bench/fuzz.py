@@ -1,18 +1,19 @@
-"""Fuzz every parser that takes foreign bytes, and report the inputs that a parser cannot handle.
+"""Fuzz every parser of external data, and report the inputs that a parser cannot handle.
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
-Each parser (``fuzzing/targets.py``) gets real samples, spliced and broken (``fuzzing/mutation.py``); cheap
-parsers get more inputs. An input fails if it raises an exception that the parser's documentation does not
-name, takes more than ten times the parser's median time per byte (three times in a row, above 10 ms), hangs,
-or takes unbounded memory. Every failure is a line in ``--failures``, with the numbers that reproduce it:
+Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged (``fuzzing/mutation.py``).
+Fast parsers get more inputs. An input fails if it raises an exception that the parser's documentation does
+not name, if it hangs, or if it needs unlimited memory. An input also fails if it takes more than ten times
+the parser's median time per byte, three times in a row and for more than 10 ms. The file of ``--failures``
+contains a line for each failure, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
-``--state FILE`` stores the progress, and continues from it. ``--growth`` stretches every sample and token
-instead, and looks for parsers whose time grows faster than their input; ``--patterns`` does the same with
-every regular expression of the product. With ``--engine atheris``, libFuzzer follows the coverage of one
-parser (``pip install atheris``).
+``--state FILE`` stores the progress, and continues from there in a later call. ``--growth`` repeats samples
+and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns`` does the
+same with every regular expression of Stallwatch. With ``--engine atheris``, libFuzzer follows the code
+coverage of one parser (``pip install atheris``).
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ import click
 from fuzzing.running import Failure, Result, as_line, make, run
 from fuzzing.targets import BY_NAME, TARGETS, Target, seconds_for, wrong
 
-_PART = 3.0  # seconds for one part of a target's inputs; parts keep all targets at the same progress
+_PART = 3.0  # seconds for a part of a target's inputs; the targets take turns with their parts
 
 
 def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
-    """Return how many inputs each target gets. Every target gets at least one, and cheap targets get more."""
+    """Return the number of inputs for each target, which is at least one and is larger for fast targets."""
     weights = {target.name: 1 / (30 + target.cost) for target in targets}
     every = sum(weights.values())
     return {name: max(1, round(inputs * weight / every)) for name, weight in weights.items()}
@@ -53,18 +54,18 @@ def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
 @click.option("--minutes", type=float, help="Stop after this many minutes.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--jobs", type=int, default=1, show_default=True, help="Number of parallel processes.")
-@click.option("--only", multiple=True, metavar="GLOB", help="Fuzz only the parsers with these names.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Fuzz only parsers whose names match.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="Progress file; a later call with the same file continues.",
+    help="File for the progress. A later call with the same file continues.",
 )
 @click.option(
     "--failures", type=click.Path(path_type=Path), default=Path("fuzz-failures.jsonl"), show_default=True
 )
-@click.option("--again", metavar="TARGET:SEED:NUMBER", help="Make one input again, and show its effect.")
-@click.option("--growth", is_flag=True, help="Extend inputs, and compare the times.")
-@click.option("--patterns", is_flag=True, help="Attack the regular expressions of the product.")
+@click.option("--again", metavar="TARGET:SEED:NUMBER", help="Generate one input again, and show its result.")
+@click.option("--growth", is_flag=True, help="Repeat parts of inputs, and compare times.")
+@click.option("--patterns", is_flag=True, help="Attack the regular expressions of Stallwatch.")
 @click.option("--engine", type=click.Choice(["own", "atheris"]), default="own", show_default=True)
 @click.option("--list", "listed", is_flag=True, help="List the parsers.")
 def main(
@@ -114,7 +115,7 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Run `inputs` inputs in total, spread over the targets. Each failure is written when it is found."""
+    """Run `inputs` inputs in total, spread over the targets. Write each failure as soon as it is found."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []
@@ -127,7 +128,7 @@ def fuzz(
             ((begin - first) / max(1, last - first), target, begin, min(last, begin + step))
             for begin in range(first, last, step)
         ]
-    parts.sort(key=lambda part: (part[0], part[1].name))  # keep all parsers at the same progress
+    parts.sort(key=lambda part: (part[0], part[1].name))  # all parsers progress evenly
 
     def run_part(part: tuple[float, Target, int, int]) -> Result | None:
         _, target, first, last = part

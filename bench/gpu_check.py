@@ -1,16 +1,17 @@
-"""Check on a GPU that Stallwatch recognizes when a rank waits for the device. This takes ten minutes.
+"""Check on a GPU whether Stallwatch recognizes that a rank waits for the device. This takes ten minutes.
 
     make gpu-check
 
-Three programs run under the real ``stallwatch run``, on one GPU or two, and are scored like the programs of
+Three programs run under the real ``stallwatch run`` on one or two GPUs, and are scored like the programs of
 the live benchmark:
 
-1. a rank that does not join an NCCL collective (two GPUs; on one GPU, a stream that waits for an event that
-   nothing records);
-2. a healthy kernel of a minute in a training step: no alarm;
-3. a wait for the device (``torch.cuda.synchronize()``) behind work that never ends.
+1. with two GPUs, a rank that does not join an NCCL collective; with one GPU, a stream that waits for an event
+   that is not recorded;
+2. a healthy training step with a kernel of one minute, which must cause no alarm;
+3. a wait for the device (``torch.cuda.synchronize()``) that takes most of an hour.
 
-Exit codes: 0 if the results of all programs are right, 1 if a result is wrong, 3 if this machine has no GPU.
+The exit code is 0 if the results of all programs are right, 1 if a result is wrong, and 3 if this machine has
+no GPU.
 """
 
 from __future__ import annotations

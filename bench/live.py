@@ -1,13 +1,14 @@
-"""Live benchmark: programs that train, or fail, under the real ``stallwatch run`` and ``stallwatch tail``.
+"""Live benchmark: run programs that train or fail under the real ``stallwatch run`` and ``stallwatch tail``.
 
     make bench-live
     python bench/live.py --only 'ddp-*' --seeds 1 --jobs 2
     python bench/live.py --resume results.jsonl
 
-Everything happens in real time on the CPU, with a webhook on this machine as the chat. A healthy program is
-*false* if it causes a warning or critical message, or if its final state is not finished. A failing program
-is *right* if the first message after its event names the rank, the place and the class of the cause in time.
-An unexpected result counts only after the program was run again, alone on the machine.
+Everything happens in real time on the CPU, with a webhook on this machine as the chat. The result of a
+healthy program is *false* if the program causes a warning or a critical message, or if its final state is not
+finished. The result of a failing program is *right* if the first message after its event arrives in time and
+names the rank, the place, and the class of the cause. After an unexpected result, the program runs again,
+alone on the machine, and only this repetition counts.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from rich.console import Console
 from rich.markup import escape
 
 BESIDE = str(Path(sys.executable).with_name("stallwatch"))
-APART = 5.0  #: seconds between two starts
+APART = 5.0  #: seconds between the starts of two programs
 _NEVER_AGAIN = "skipped"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One program with one seed."""
+    """A run of one program with one seed."""
 
     program: Program
     seed: int
@@ -57,7 +58,7 @@ class Task:
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
     """Return the tasks: one per seed for each healthy program, and one for each failing program.
 
-    Long tasks come first.
+    The tasks are sorted by seed. Within a seed, long tasks come first.
     """
     listed = [
         Task(program, seed)
@@ -69,7 +70,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """Runner of tasks, several at a time. It stores one line of JSON for each task."""
+    """Runner that runs several tasks at a time, and stores one line of JSON for each task."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs
@@ -85,7 +86,7 @@ class Bench:
         return {(row["name"], row["seed"]) for row in self.rows}
 
     def run(self, wanted: list[Task]) -> None:
-        """Run all tasks without a result, then repeat each unexpected result alone."""
+        """Run all tasks without a result, and then repeat each task with an unexpected result alone."""
         left = [task for task in wanted if task.key not in self.done()]
         self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
         with ThreadPoolExecutor(self._jobs) as pool:
@@ -121,7 +122,8 @@ class Bench:
             time.sleep(0 if alone else APART)
         try:
             seen = run.observe()
-        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: other tasks continue
+        except (OSError, ValueError, psutil.Error) as problem:
+            # Other tasks can still run after an error such as a full disk.
             self._record(task, alone, {"outcome": "invalid", "why": f"{type(problem).__name__}: {problem}"})
             return
         judged = score(program, seen)
@@ -180,7 +182,9 @@ def _options() -> argparse.Namespace:
         "--only", nargs="+", default=["*"], metavar="GLOB", help="names of programs or families"
     )
     parser.add_argument(
-        "--kind", choices=("healthy", "failing", "frozen", "development"), help="run only these programs"
+        "--kind",
+        choices=("healthy", "failing", "frozen", "development"),
+        help="run only programs of this kind",
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each healthy program (default: 3)")
     parser.add_argument("--jobs", type=int, default=4, help="number of parallel programs (default: 4)")
@@ -191,7 +195,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--load", type=float, default=1.5, help="start no program above this load per core (default: 1.5)"
     )
-    parser.add_argument("--baseline", default=BESIDE, metavar="STALLWATCH", help="path of another stallwatch")
+    parser.add_argument(
+        "--baseline", default=BESIDE, metavar="STALLWATCH", help="path of the stallwatch to run"
+    )
     parser.add_argument("--once", action="store_true", help="do not repeat runs with unexpected results")
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder of each run whose result is not right"
@@ -233,7 +239,7 @@ def main() -> None:
         )
         return
     results = options.resume or Path(f"bench-live-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
-    # A shell's background job ignores Ctrl-C, and its child processes would inherit that.
+    # A shell's background job ignores Ctrl-C, and its child processes would inherit this behavior.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = Bench(results, options)
     if not options.table:

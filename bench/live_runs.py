@@ -30,9 +30,9 @@ from stallwatch_rules.report.json import schema_1_verdict
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "live_programs"
-SETTLES = 6.0  #: seconds in which a second message about the same event may follow the first
-ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM and SIGKILL
-_LATER = 10.0  #: seconds after the limit in which a message counts as late, not as missed
+SETTLES = 6.0  #: seconds during which a second message about the same event can follow the first message
+ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM, and SIGKILL
+_LATER = 10.0  #: seconds after the limit during which a message counts as late instead of missed
 _TICK = 0.2
 
 
@@ -48,7 +48,7 @@ def beside(stallwatch: str) -> str:
 
 
 class Run:
-    """One run of a program in its own folder."""
+    """A run of a program in its own folder."""
 
     def __init__(self, program: Program, seed: int, stallwatch: str) -> None:
         self.program, self._stallwatch = program, stallwatch
@@ -72,7 +72,7 @@ class Run:
         }
 
     def observe(self) -> Observed:
-        """Run the program to its end or its report; return the messages and the final verdict."""
+        """Run the program until it ends or is reported. Return the messages and the final verdict."""
         started = time.time()
         processes = self._start()
         with self._chat:
@@ -116,7 +116,7 @@ class Run:
             )
 
     def _watch(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """Wait until the program ends. If it hangs, end it after it was reported, or when it is too late."""
+        """Wait until the program ends, until its hang is reported, or until a report would be too late."""
         expected, training = self.program.expected, processes[-1]
         hard = time.monotonic() + 2 * self.program.seconds + LONGEST
         sent = 0
@@ -141,7 +141,7 @@ class Run:
             time.sleep(SETTLES)  # the agent reads the last lines
 
     def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """End the program as its user would, with Ctrl-C first, and kill any remaining processes."""
+        """End the program as its user would, first with Ctrl-C, and kill any remaining processes."""
         families = [_family(process) for process in processes]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             if all(process.poll() is not None for process in processes):
@@ -172,7 +172,7 @@ class Run:
                 process.send_signal(signal.Signals[name])
 
     def _event(self) -> float | None:
-        """Return the time of the first event, or ``None``."""
+        """Return the time of the first event, or ``None`` if no event has happened."""
         with contextlib.suppress(OSError):
             found = re.search(r"^BENCH EVENT ([\d.]+)", self._events.read_text(), flags=re.MULTILINE)
             return float(found[1]) if found else None
@@ -190,7 +190,7 @@ class Run:
         return verdict, (agent.get("ending") or {}).get("kind") or agent.get("state", "")
 
     def _threshold(self) -> float | None:
-        """Return the longest stall threshold in the run's incidents; ``None`` if there is no incident."""
+        """Return the longest stall threshold in the run's incidents, or ``None`` if there is no threshold."""
         allowed = [
             json.loads(line).get("threshold_seconds") for line in self._read("incidents.jsonl").splitlines()
         ]

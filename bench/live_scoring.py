@@ -1,4 +1,4 @@
-"""Score a run of the live benchmark: a pure function of its event, messages and verdict."""
+"""Score a run of the live benchmark by its event, its messages, and its verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from live_programs.table import Expected, Program
 
-#: Texts by which a message names each class of cause.
+#: Patterns of the texts with which a message names each class of cause.
 CAUSES = {
     "own-code": r"stall|holds up|no step|no progress|hang",
     "busy": r"busy|loop|without progress",
@@ -33,10 +33,10 @@ CAUSES = {
     "no-progress": r"no step|stall|silent|stopped|no line|nothing",
 }
 
-#: Seconds between the event and the latest time for the first message.
+#: Maximum number of seconds from the event to the first message.
 LIMITS = {
     "probe": 35.0,
-    "evaluation": 60.0,  # also the limit of other waits at a call site that was seen before
+    "evaluation": 60.0,  # also the limit for other waits at a call site that was seen before
     "no-probe": 90.0,
     "trace-cache": 45.0,
     "crash": 60.0,
@@ -45,9 +45,9 @@ LIMITS = {
     "patience": 190.0,  # a wait of a kind that was never seen before
     "start": 620.0,
 }
-_MARGIN = 5.0  #: seconds allowed beyond the threshold that the run itself published
+_MARGIN = 5.0  #: seconds allowed in addition to the threshold that the run published
 _FOLLOWS_THRESHOLD = ("probe", "evaluation")
-LONGEST = 180.0  #: the largest published threshold that is accepted as a reason for a late message
+LONGEST = 180.0  #: the largest published threshold that can justify a late message
 _ALARMS = ("warning", "critical")
 _HEALTHY = ("healthy", "no-training-log")
 _FAILED = ("failed", "unknown-failure")
@@ -82,7 +82,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was observed during one run of a program."""
+    """Observations of one run of a program."""
 
     started: float
     event: float | None  #: Unix time; ``None`` if the event never happened
@@ -97,7 +97,7 @@ class Observed:
 class Score:
     """Score of a run."""
 
-    outcome: str  #: right, false, wrong, missed, late or invalid
+    outcome: str  #: right, false, wrong, missed, late, or invalid
     why: str = ""
     seconds: float | None = None  #: seconds from the event to the first message
     opened: int = 0  #: number of messages that open an incident
@@ -106,12 +106,12 @@ class Score:
 
     @property
     def wordy(self) -> bool:
-        """Return True if one event took more than one message to open, or to close."""
+        """Return True if one event caused several opening messages or several closing messages."""
         return self.opened > 1 or self.closed > 1
 
 
 def score(program: Program, seen: Observed) -> Score:
-    """Score the messages about one run of the program."""
+    """Score a run of the program by its messages and its verdict."""
     alarms = [message for message in seen.messages if message.alarms]
     if program.expected is None:
         return _healthy(program, seen, alarms)
@@ -164,7 +164,7 @@ def _failing(expected: Expected, seen: Observed, event: float, alarms: Sequence[
 
 
 def _lacks(expected: Expected, message: Message) -> str:
-    """Return what is missing in the message; an empty string if it is complete."""
+    """Return the missing part of the message, or an empty string if the message is complete."""
     text = f"{message.text}\n{message.body.get('rule', '')}"
     if message.body.get("severity") not in expected.severities:
         return f"severity {' or '.join(expected.severities)}"
@@ -178,7 +178,7 @@ def _lacks(expected: Expected, message: Message) -> str:
 
 
 def _counts(alarms: Sequence[Message]) -> tuple[None, int, int]:
-    """Return (no detection time, number of opening messages, number of closing messages)."""
+    """Return ``None`` as the detection time, and the numbers of opening and closing messages."""
     closed = sum(message.closes for message in alarms)
     return None, len(alarms) - closed, closed
 

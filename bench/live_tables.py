@@ -1,4 +1,4 @@
-"""The tables at the end of the live benchmark."""
+"""Tables that the live benchmark prints at its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _by_family(rows: Sequence[Row]) -> list[str]:
 def tables(rows: Iterable[Row]) -> str:
     """Return tables by family, and a list of the results that are not right.
 
-    Frozen programs have tables of their own.
+    Frozen programs have separate tables.
     """
     known = counted(rows)
     lines = []
@@ -60,7 +60,7 @@ def tables(rows: Iterable[Row]) -> str:
 
 
 def _sums(known: Sequence[Row]) -> list[str]:
-    """Return the two main numbers: false alarms, and the share of failures that are right."""
+    """Return the two main results: the false alarms, and the share of right results for failing programs."""
     ran = [row for row in known if row["outcome"] not in ("skipped", "invalid")]
     healthy, failing = ([row for row in ran if row["healthy"] is kind] for kind in (True, False))
     lines = []

@@ -1,4 +1,4 @@
-"""Measure the processor time of this machine, and find free ports on it."""
+"""Measure processor time, and find free ports on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def processor_seconds() -> float:
-    """Return processor seconds of this process and of its finished child processes."""
+    """Return the processor seconds of this process and of its finished child processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 

@@ -2,13 +2,13 @@
 
     python bench/many.py [OLD/stallwatch NEW/stallwatch] [--ranks 8 64 1024] [--sizes 1 4 10]
 
-The logs are generated (*simulated*, the same with each call): every rank prints a line for each step, one
-rank runs out of memory, and a collective of the other ranks times out ten minutes later. For each version,
-the output compares logs of some megabytes with a log of 20 kB. It then compares N logs of 1 MB each with one
-log that holds all of them, and shows the peak of resident memory and whether the rank that failed first is
-named. Finally, it does the same for N logs of 2 kB each; in one of these, the rank runs out of memory. Runs
-of the versions, and of the logs up to some megabytes, alternate. Each version has its own caches, which a
-first call fills; each figure is the minimum of ``--rounds`` calls.
+The logs are generated (*simulated*) and are the same in every call. Every rank prints a line for each step,
+one rank runs out of memory, and a collective of the other ranks times out ten minutes later. For each
+version, the benchmark compares logs of a few megabytes with a log of 20 kB. Then it compares N logs of 1 MB
+each with one log that joins them. It also shows the peak of resident memory, and whether the diagnosis names
+the rank that failed first. Finally, it repeats this comparison for N logs of 2 kB each, one of which contains
+the failure. The runs of the versions alternate, and so do the runs for the logs of up to a few megabytes.
+Each version has its own caches, which a first call fills. Each figure is the minimum of ``--rounds`` calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIED = "Some ranks stopped taking part in collectives: this process ends so that
 
 
 def written(path: Path, rank: int, size: int, rng: random.Random) -> datetime:
-    """Write lines of a rank's steps, `size` bytes in total. Return the time of the last line."""
+    """Write the step lines of a rank, with `size` bytes in total. Return the time of the last line."""
     at, step, held = BEGUN + timedelta(seconds=rng.uniform(-2, 2)), 0, 0
     with path.open("w") as out:
         while held < size:
@@ -50,7 +50,7 @@ def written(path: Path, rank: int, size: int, rng: random.Random) -> datetime:
 
 
 def out_of_memory(rank: int) -> str:
-    """Return the last lines of the rank that fails first."""
+    """Return the last lines of the rank that fails first, because it runs out of memory."""
     return (
         "Traceback (most recent call last):\n"
         '  File "/srv/run/train.py", line 88, in <module>\n    train(model, batches)\n'
@@ -74,9 +74,9 @@ def timed_out(rank: int, last: datetime) -> str:
 
 
 def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with logs of ranks, with eight ranks per host.
+    """Write a folder with the logs of `ranks` ranks, with eight ranks per host.
 
-    Return the folder and the failing rank.
+    Return the folder and the number of the failing rank.
     """
     rng, first = random.Random(ranks), ranks * 3 // 5
     out = folder / f"{ranks}-logs"
@@ -90,7 +90,7 @@ def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
 
 
 def small_folder(files: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with `files` logs of 2 kB, one of which fails. Return the folder and the failed rank."""
+    """Write `files` logs of 2 kB, one of which contains a failure. Return the folder and the failed rank."""
     rng, failed = random.Random(files), files * 3 // 5
     out = folder / f"{files}-small"
     for rank in range(files):
@@ -105,7 +105,7 @@ def small_folder(files: int, folder: Path) -> tuple[Path, int]:
 
 
 def together(folder: Path, to: Path) -> Path:
-    """Write one log that joins all logs of a folder."""
+    """Write a single log that joins all logs of a folder."""
     with to.open("wb") as out:
         for path in sorted(folder.rglob("*.log"), key=lambda path: int(path.stem[4:])):
             with path.open("rb") as log:
@@ -131,7 +131,7 @@ def dask_seconds(path: Path, workers: int, folder: Path) -> float:
         return time.monotonic() - begun
 
 
-#: what each version used: processor seconds, the peak of resident memory in bytes, and the named rank
+#: Results of each version: processor seconds, peak of resident memory in bytes, and named rank.
 Row = list[tuple[float, int, int | None]]
 
 
@@ -144,7 +144,7 @@ class Version:
         self.environ = environment(folder)
 
     def diagnose(self, path: Path) -> tuple[float, int, int | None]:
-        """Return processor seconds, the peak of resident memory in bytes, and the named rank."""
+        """Return the processor seconds, the peak of resident memory in bytes, and the named rank."""
         command = [self.command, "diagnose", "--workers", "1", "--json", str(path)]
         with tempfile.TemporaryFile() as printed:
             child = subprocess.Popen(command, env=self.environ, stdout=printed, stderr=subprocess.DEVNULL)
@@ -217,7 +217,7 @@ def main() -> None:
 
 
 def compare(versions: list[Version], logs: Path, failed: int, titles: tuple[str, str], rounds: int) -> None:
-    """Print a row for one log that joins the `logs`, and a row for the logs themselves. Then remove them."""
+    """Print a row for one log that joins the `logs`, and a row for the logs themselves. Remove all logs."""
     whole = together(logs, logs.with_suffix(".log"))
     base = show(titles[0], versions, measured(versions, whole, rounds))
     whole.unlink()

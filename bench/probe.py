@@ -1,12 +1,12 @@
-"""Compare the cost of ten logged values per training step: the probe and other loggers.
+"""Compare the cost of logging ten values per training step with the probe and with other loggers.
 
     make bench-probe
 
-All rows are measured alternately in one run, so that noise on the machine affects all of them; each row has
-its own process, so that a logger's threads do not affect other rows. Loggers that are not installed are left
-out. The import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow: the
-cost per step of 50 ms if the training fills the caches between two calls of the probe, compared with steps
-without calls; and a scrape of ten thousand series.
+All rows are measured alternately in one run, so noise on the machine affects all rows. Each row has its own
+process, so the threads of a logger do not affect other rows. Loggers that are not installed are skipped. The
+import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow. The first is
+the cost per step of 50 ms if the training fills the caches between two calls of the probe, compared with
+steps without calls. The second is the cost of a scrape of ten thousand series.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ VALUES = {
 ROUNDS = 15
 SECONDS = 0.04  # seconds for each row in each round
 BATCH = 20
-WORK_SECONDS = 0.005  # seconds of work before each call; leaves caches as cold as 50 ms do
-STEP_SECONDS = 0.05  # duration of the training step to which costs are compared
+WORK_SECONDS = 0.005  # seconds of work before each call; it makes the caches as cold as 50 ms of work would
+STEP_SECONDS = 0.05  # duration of the training step with which the costs are compared
 COMPARED = 1500  # number of measurements of each kind of step
-SWEPT_BYTES = 4 << 20  # bytes that the work copies, which evicts everything else from the caches of a core
+SWEPT_BYTES = 4 << 20  # bytes that the work copies to evict all other data from the caches of a core
 SERIES = 10_000
 SERIES_OF_A_RANK = 11  # the ten values, and a step number with its time
 Step = Callable[[int], None]
@@ -67,7 +67,7 @@ def probe(folder: Path) -> Step:
 def empty(_: Path) -> Step:
     """Return a step that passes ten values to an empty function.
 
-    It shows the cost of the measurement itself.
+    This step shows the cost of the measurement itself.
     """
     return reporting_step(nothing)
 
@@ -106,7 +106,7 @@ def nothing(
     resident_bytes: Any = None,
     **others: Any,
 ) -> None:
-    """Take the arguments of the probe's call, and do nothing."""
+    """Accept the same arguments as the probe, and do nothing."""
 
 
 def gauges(_: Path) -> Step:
@@ -199,7 +199,10 @@ ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
 
 
 def microseconds(step: Step, first: int) -> tuple[list[float], int]:
-    """Return the times of one step in batches, for about ``SECONDS``, and the number of the next step."""
+    """Run a step in batches for about ``SECONDS`` seconds.
+
+    Return the microseconds per step of each batch, and the number of the last step.
+    """
     number, took, until = first, [], time.perf_counter() + SECONDS
     while (begin := time.perf_counter()) < until:
         for _ in range(BATCH):
@@ -212,22 +215,22 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 def import_milliseconds(folder: Path) -> tuple[float, float]:
     """Return the median and minimum milliseconds that the bootstrap adds to Python's start."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
-    rings = folder / f"{os.getpid()}-1"  # named as if this process were the command
+    rings = folder / f"{os.getpid()}-1"  # the folder's name if this process were the command
     rings.mkdir(exist_ok=True)
     environ = with_probe(os.environ, rings)
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have compiled bytecode
     took = []
     for _ in range(9):
         done = subprocess.run(code, env=environ, capture_output=True, text=True)
-        own = [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "sitecustomize"]
-        took.append(max(int(line.split("|")[1]) for line in own) / 1000)
+        lines = [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "sitecustomize"]
+        took.append(max(int(line.split("|")[1]) for line in lines) / 1000)
     return statistics.median(took), min(took)
 
 
 def serve_turns(row: str, folder: Path, requests: Connection) -> None:
     """Measure one row each time the parent process requests it.
 
-    Each row has its own process, so that the threads of a logger affect no other row.
+    Each row has its own process, so the threads of a logger do not affect other rows.
     """
     try:
         step = ROWS[row][1](folder)
@@ -239,13 +242,13 @@ def serve_turns(row: str, folder: Path, requests: Connection) -> None:
     while requests.recv():
         took, number = microseconds(step, number)
         requests.send(took)
-    os._exit(0)  # messages that the logger sends at exit are not measured
+    os._exit(0)  # skip the messages that the logger sends at exit
 
 
 def steps(folder: Path) -> dict[str, list[float]]:
-    """Return, for each row that can be measured, the microseconds of ten values in batches.
+    """Return the microseconds of ten values in each batch, for every row that can be measured.
 
-    Rows alternate.
+    The rows are measured alternately.
     """
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
@@ -253,10 +256,10 @@ def steps(folder: Path) -> dict[str, list[float]]:
         if importlib.util.find_spec(package) is None:
             print(f"{row}: not installed, left out")
             continue
-        own = folder / row.replace(" ", "-")
-        own.mkdir()
+        row_folder = folder / row.replace(" ", "-")
+        row_folder.mkdir()
         pipes[row], theirs = context.Pipe()
-        context.Process(target=serve_turns, args=(row, own, theirs), daemon=True).start()
+        context.Process(target=serve_turns, args=(row, row_folder, theirs), daemon=True).start()
     for row, pipe in list(pipes.items()):
         problem = pipe.recv()
         if problem is not None:
@@ -277,9 +280,9 @@ def cold(folder: Path) -> dict[str, Costs]:
 
     Each round runs four kinds of steps in random order: a baseline that calls nothing, an empty function (the
     control, which shows the measurement error), the probe, and the probe with the readings that it takes once
-    a second. Each of the last three is compared with the baseline. With steps of 50 ms, one step in twenty
-    includes the readings. The work is arithmetic and copies, not sleep: a sleep would hide added time. The
-    unit is processor time, which other programs on a busy machine disturb less.
+    a second. Each of the last three kinds is compared with the baseline. With steps of 50 ms, one step in
+    twenty includes the readings. The work consists of arithmetic and copies, because a sleep would hide added
+    time. The unit is processor time, on which other programs have less influence.
     """
     probe = Probe(folder, {"RANK": "0"})
     probe.samplers += [accelerator_memory, resident_memory]
@@ -321,7 +324,7 @@ def cold(folder: Path) -> dict[str, Costs]:
 def rendering_milliseconds() -> tuple[float, int]:
     """Return the milliseconds of a scrape, and the number of series.
 
-    Every value of the ten thousand series changed since the previous scrape. The unit is processor time.
+    All values of the ten thousand series change between two scrapes. The unit is processor time.
     """
     metrics = RunMetrics("bench")
     took = []

@@ -12,9 +12,9 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
 _CHAT = "deepspeedai+DeepSpeedExamples__applications+DeepSpeed-Chat+training+step2_dpo_finetuning"
-#: Logs that hold several runs one after the other, and the words with which each later run begins: the time
-#: between two runs is not a stall. The same holds for lines that were cut out of a log: DeepSpeed-Chat's log
-#: lacks steps 460 to 1730, 1,290 in 894 seconds, each as fast as the steps around them.
+#: Logs that contain several runs, and the words with which each later run begins. The time between two runs
+#: is not a stall. The same applies to a gap in a log: DeepSpeed-Chat's log does not contain steps 460 to
+#: 1730. The 1,290 steps across this gap took 894 seconds, and were as fast as the steps before and after it.
 SEVERAL_RUNS = {
     "Tianshi-Xu+assignment5-alignment__rl_grpo_clip_offpolicy.log": "rollout batch 0 generated",
     f"{_CHAT}+training_log_output+opt-350M_globalBatchSize-32.log": "step=1740,",
@@ -41,7 +41,7 @@ def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
     words = SEVERAL_RUNS.get(path.name)
     for timed in timed_lines(path):
         if words is not None and words in timed[2].text:
-            moment = [each for each in runs[-1] if each[0] == timed[0]]  # lines may share a time
+            moment = [each for each in runs[-1] if each[0] == timed[0]]  # lines can have the same time
             runs[-1] = runs[-1][: len(runs[-1]) - len(moment)]
             runs.append(moment)
         runs[-1].append(timed)
@@ -49,7 +49,7 @@ def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
 
 
 def timed_lines(path: Path) -> Iterator[tuple[float, Sample | None, Line]]:
-    """Yield the lines that have a time in chronological order, each with its sample if it contains one."""
+    """Yield the lines that have a time, in chronological order, together with their samples."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _LOGS)
     lines = [line for file in files for line in _lines(file) if line.time is not None]
     for line in sorted(lines, key=lambda line: line.time or 0.0):

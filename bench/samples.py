@@ -1,11 +1,11 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""Measure the speed of reading all samples of a log, compared with ripgrep with as many patterns.
+"""Measure how fast Stallwatch reads all samples of a log, compared with ripgrep and many patterns.
 
     python bench/samples.py [LOG]
 
-Without LOG, a log is generated: a rank that prints bars, dictionaries, and the lines of DeepSpeed and
-Megatron among others. ripgrep gets as many patterns as the catalogue has. Runs of the two programs alternate;
-the ratio compares their medians.
+Without LOG, the benchmark generates the log of a rank that prints progress bars, dictionaries, and the lines
+of programs such as DeepSpeed and Megatron. ripgrep gets as many patterns as the catalogue contains. The runs
+of the two programs alternate, and the ratio compares their median times.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def generate(path: Path) -> None:
 
 
 def samples(log: Path) -> int:
-    """Read all samples of a log as rows. Return their number."""
+    """Read all samples of a log as rows, and return their number."""
     return sum(map(len, Sampling([log]).rows()))
 
 
@@ -86,7 +86,7 @@ def ripgrep(log: Path, patterns: Path) -> int:
 def unnamed(pattern: str) -> str:
     """Return the pattern without the names of its groups.
 
-    ripgrep joins all patterns, so a name would occur twice.
+    ripgrep joins all patterns, so the same name would occur twice.
     """
     return NAME.sub("(", pattern)
 

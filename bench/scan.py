@@ -1,7 +1,7 @@
-"""Compare the speed of reading a log with other tools, and print ratios within one run.
+"""Compare how fast Stallwatch and other tools read a log, and print ratios of times from the same run.
 
-All readers get the same generated log and the same patterns. Their counts are compared before anything is
-timed; the rounds are interleaved, so that a slow moment of the machine affects all readers.
+All readers get the same generated log and the same patterns. Their counts are compared before any times are
+measured. The rounds are interleaved, so a slow moment of the machine affects all readers.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _HEADS = (
 
 
 @click.command()
-@click.option("--megabytes", default=64, show_default=True, help="size of the generated log, over all ranks")
+@click.option("--megabytes", default=64, show_default=True, help="total size of the generated logs")
 @click.option("--ranks", default=4, show_default=True, help="number of generated files")
-@click.option("--rounds", default=3, show_default=True, help="interleaved rounds; the median counts")
+@click.option("--rounds", default=3, show_default=True, help="number of interleaved rounds")
 @click.option("--density", default=0.0003, show_default=True, help="share of the lines that are signatures")
 @click.option("--bars", default=0.1, show_default=True, help="share of the lines that follow progress bars")
-@click.option("--patterns", default=200, show_default=True, help="number of the catalogue's plain patterns")
+@click.option("--patterns", default=200, show_default=True, help="number of plain patterns")
 @click.option("--compress", type=click.Choice(["gz", "zst"]), help="compress the files first")
 @click.option("--logs", type=click.Path(exists=True, path_type=Path), help="read these real logs instead")
-@click.option("--workers", default=2, show_default=True, help="processes for the parallel diagnosis")
+@click.option("--workers", default=2, show_default=True, help="processes of a parallel diagnosis")
 @click.option("--save", is_flag=True, help=f"append the table to {RESULTS.name}")
 def main(
     megabytes: int,
@@ -59,7 +59,7 @@ def main(
     workers: int,
     save: bool,
 ) -> None:
-    """Compare the speed of reading one log."""
+    """Compare how fast Stallwatch and other tools read a log."""
     console = Console(width=110)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -92,7 +92,7 @@ def main(
 
 
 def _sample(files: Sequence[Path], folder: Path) -> dict[float, Path]:
-    """Write the beginnings of the first file. Some readers get only these, because they are slow."""
+    """Write parts from the beginning of the first file, which slow readers get instead of the whole log."""
     total = sum(path.stat().st_size for path in files)
     made = {}
     for share in (0.01, 0.02, 0.1):
@@ -126,7 +126,7 @@ def _check(
     known: int,
     console: Console,
 ) -> None:
-    """Exclude readers that do not find the same lines as the others."""
+    """Stop the benchmark if the readers do not find the same lines."""
     counted = {r.name: r.run(files) for r in readers if r.counts and r.share == 1.0}
     console.print(f"matching lines: {counted}")
     if len({*counted.values(), *([known] if known >= 0 else [])}) != 1:
@@ -150,7 +150,7 @@ def _rounds(
     rounds: int,
     console: Console,
 ) -> tuple[Taken, Taken]:
-    """Return elapsed seconds, and processor seconds, which depend less on other load."""
+    """Return each reader's elapsed seconds, and its processor seconds, which depend less on other load."""
     seconds: Taken = {reader.name: [] for reader in readers}
     processor: Taken = {reader.name: [] for reader in readers}
     for number, reader in itertools.product(range(rounds), readers):

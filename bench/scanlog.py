@@ -25,8 +25,8 @@ def write_rank(
 ) -> tuple[int, int]:
     """Write the log of a rank. Return its number of bytes and its number of signature lines.
 
-    ``density`` is the share of lines that are signatures, ``bars`` the share of lines that follow redraws of
-    a bar.
+    ``density`` is the share of lines that are signatures. ``bars`` is the share of lines that follow redraws
+    of a progress bar.
     """
     rng = random.Random(rank)
     written = found = 0

@@ -1,4 +1,4 @@
-"""Readers that ``bench/scan.py`` compares: each is a function from files to the number of matching lines."""
+"""Readers that ``bench/scan.py`` compares. Each reader is a function that counts matching lines in files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Contender(NamedTuple):
 
     name: str
     run: Run
-    share: float = 1.0  #: share of the log that the reader gets: some readers would take hours for all of it
+    share: float = 1.0  #: share of the log that the reader gets; slow readers would take hours for all of it
     counts: bool = True  #: True if the reader returns the number of matching lines
-    same_as: Run | None = None  #: another reader whose count this one must equal
+    same_as: Run | None = None  #: a reader that must return the same count
 
 
 def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple[Catalogue, list[str]]:
-    """Return the catalogue's patterns that every tool reads at full speed, and lines that match them.
+    """Return the catalogue's patterns that every tool can search for at full speed, and matching lines.
 
-    Counted repeats need automata of thousands of states; ripgrep falls back to an automaton that is 500 times
-    slower.
+    Patterns with counted repeats are excluded, because they need automata with thousands of states. For such
+    patterns, ripgrep uses an automaton that is 500 times slower.
     """
     matcher_pages, faults, left = [], [], limit
     for page in catalogue.pages.values():
@@ -54,12 +54,12 @@ def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple
     rules = Catalogue.of(matcher_pages, store=store)
     matcher = Matcher(rules)
     hitting = {fault for fault in faults if matcher.match(lines_of(fault))}
-    # To a reader of tracebacks, indented lines and statements are source code.
+    # Skip indented lines and statements, because a reader of tracebacks takes them for source code.
     return rules, sorted(f for f in hitting if f[0].isalnum() and "raise " not in f and "stallwatch" not in f)
 
 
 def patterns_of(catalogue: Catalogue) -> list[str]:
-    """Return the patterns without the names of their groups, because the names would repeat."""
+    """Return the patterns without the names of their groups, because a name can occur in several patterns."""
     return [
         re.sub(r"\(\?P<\w+>", "(?:", pattern)
         for page in catalogue.pages.values()
@@ -76,7 +76,7 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
     alternation = re.compile("|".join(patterns).encode())
 
     def signatures(files: Sequence[Path]) -> int:
-        """Return the number of matching lines. Each match is extracted with its line, captures and time."""
+        """Return the number of matching lines. Each match is extracted with its line, captures, and time."""
         lines, segments = set(), Counter[tuple[str, float | None]]()
         for match in Matching(files, matcher).matches():
             lines.add((match.line.source, match.line.number))

@@ -4,11 +4,11 @@
                                           # without the latter, docs/scoreboard.md is unchanged
     python bench/scoreboard.py --corpus DIR --wrong --write docs/scoreboard.md
 
-A corpus is a folder with any of these files: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or
-``file``), ``failures.jsonl`` and ``benign.jsonl`` (the same), ``files.jsonl`` (rows with ``file`` and
-``kind``: whole logs that are ``healthy`` or ``failed``), ``labels.jsonl`` (rows with ``file``, ``verdict``,
-``class`` and ``benign``: whole logs that were unseen before). The tests' recordings (``meta.json``) are read,
-too. Shares are printed with their Wilson intervals at 95 %.
+A corpus is a folder that can contain the following files. ``cases.jsonl``, ``failures.jsonl``, and
+``benign.jsonl`` contain rows with ``id``, ``signature``, and ``log`` or ``file``. ``files.jsonl`` describes
+whole logs that are ``healthy`` or ``failed``, in rows with ``file`` and ``kind``. ``labels.jsonl`` describes
+whole logs that were unseen before, in rows with ``file``, ``verdict``, ``class``, and ``benign``. The
+recordings of the tests (``meta.json``) are read, too. Shares are printed with their Wilson intervals at 95 %.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
-DEVELOPMENT, CALIBRATION = "Development corpus", "Calibration"  #: sections that need further corpora
+DEVELOPMENT, CALIBRATION = "Development corpus", "Calibration"  #: sections that need additional corpora
 OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
 
 
 def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
-    """Yield (id, label, path or text) for every case in the folder."""
+    """Yield the id, the label, and the path or the text of every case in the folder."""
     for name in ("cases.jsonl", "failures.jsonl", "benign.jsonl", "files.jsonl"):
         path = corpus / name
         if not path.exists():
@@ -75,7 +75,7 @@ def _unseen(row: dict[str, Any]) -> str:
 
 
 def diagnosis_of(content: Path | str, catalogue: Catalogue) -> Diagnosis:
-    """Diagnose the log, folder or text of one case."""
+    """Diagnose the log, the folder, or the text of one case."""
     if isinstance(content, Path):
         return diagnose_paths([content], Options(catalogue))[0]
     files, problems = from_stream("train.log", io.BytesIO(content.encode()))
@@ -89,7 +89,7 @@ def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
 
 
 def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> list[str]:
-    """Return the scores of one corpus, in Markdown."""
+    """Return the scores of one corpus in Markdown."""
     benign = [outcome for outcome in outcomes if outcome.label.startswith("benign")]
     healthy = [outcome for outcome in outcomes if outcome.label == "healthy"]
     whole = [outcome for outcome in outcomes if outcome.label == "failed"]
@@ -125,7 +125,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
 
 
 def reliability(claimed: list[Claim]) -> list[str]:
-    """Return a table of how often named causes are right, by confidence."""
+    """Return a table that shows how often the named causes are right, for each range of confidence."""
     lines = ["| range of the confidence | average confidence | right causes |", "|---|---|---|"]
     for bucket in calibration(claimed):
         mean = f"{bucket.mean:.2f}" if bucket.score.all else ""
@@ -134,7 +134,7 @@ def reliability(claimed: list[Claim]) -> list[str]:
 
 
 def calibrated(claimed: list[Claim]) -> list[str]:
-    """Return the section on all corpora together: the reliability of confidence on each half."""
+    """Return the section about all corpora, which shows the reliability of the confidence on each half."""
     lines = [
         f"## {CALIBRATION}",
         "",
@@ -161,9 +161,9 @@ def calibrated(claimed: list[Claim]) -> list[str]:
 
 
 def levels(claimed: list[Claim]) -> list[str]:
-    """Return, for each confidence, how often causes with it are right.
+    """Return a table that shows how often the causes with each confidence are right.
 
-    Only the development half is used; confidences are calibrated with it.
+    The table uses only the development half, with which the confidences are calibrated.
     """
     lines = ["| confidence | right, development half |", "|---|---|"]
     half = [item for item in claimed if not item.frozen]
@@ -204,17 +204,19 @@ def benchmark_claims(console: Console) -> list[Claim]:
     "more",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Another labeled corpus; may be given more than once.",
+    help="Also measure this labeled corpus. You can repeat this option.",
 )
-@click.option("--wrong", is_flag=True, help="List the cases that are wrong.")
-@click.option("--levels", "by_level", is_flag=True, help="Print how often each confidence is right, too.")
+@click.option("--wrong", is_flag=True, help="List the cases with a wrong diagnosis.")
+@click.option(
+    "--levels", "by_level", is_flag=True, help="Also print the share of right causes by confidence."
+)
 @click.option(
     "--write",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the tables here, too, if a corpus is given.",
+    help="Also write the tables to this file if --corpus is given.",
 )
 def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None) -> None:
-    """Diagnose every labeled case and print how often the diagnosis is right."""
+    """Diagnose every labeled case, and print how often the diagnosis is right."""
     console, catalogue = Console(stderr=True), load_catalogue()
     families = {page.id: page.family for page in catalogue.pages.values()}
     corpora = [("The project's own corpus", list(OWN)), *((DEVELOPMENT, [path]) for path in more)]

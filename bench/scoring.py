@@ -1,7 +1,7 @@
-"""Score diagnoses: pure counting over labeled cases; ``scoreboard.py`` runs the cases and prints the scores.
+"""Score diagnoses by counting labeled cases. ``scoreboard.py`` runs the cases and prints the scores.
 
-A label is a rule's id, ``unknown`` (a failure that no rule should claim), ``failed`` (a failure, whatever its
-name), ``healthy``, or ``benign:…`` (text that looks like trouble but is harmless).
+A label is the id of a rule, ``unknown`` (a failure to which no rule applies), ``failed`` (any failure),
+``healthy``, or ``benign:…`` (text that looks like a failure but is harmless).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def quiet(self) -> bool:
-        """Return True if the label is for a case without a failure."""
+        """Return True if the label says that the case has no failure."""
         return self.label == "healthy" or self.label.startswith("benign")
 
     @property
@@ -57,15 +57,14 @@ class Outcome:
             return self.verdict == "unknown-failure"
         if self.label == "failed":
             return self.verdict in ALARMS
-        if (
-            self.label == BY_PROGRESS
-        ):  # the line alone is not a failure: the rule must be found, and no other rule blamed
+        # The line alone is not a failure, so the rule must be found, and no other rule may be primary.
+        if self.label == BY_PROGRESS:
             return self.label in self.found and self.primary in (None, self.label)
         return self.primary == self.label
 
     @property
     def named_cause(self) -> str:
-        """The primary cause that the diagnosis names, or its verdict if it names none."""
+        """The primary cause that the diagnosis names, or the verdict if the diagnosis names no cause."""
         return self.primary or self.verdict
 
 
@@ -74,7 +73,7 @@ _Z = 1.959964  #: quantile of the normal distribution for 95 %
 
 @dataclass(frozen=True)
 class Share:
-    """The share of right cases, as a count of these and of all cases."""
+    """The share of right cases, with the number of right cases and the number of all cases."""
 
     right: int
     all: int
@@ -102,18 +101,18 @@ class Share:
 
 
 def share(outcomes: Iterable[Outcome]) -> Share:
-    """Return the share of outcomes that are right."""
+    """Return the share of right outcomes."""
     listed = list(outcomes)
     return Share(sum(item.right for item in listed), len(listed))
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes of cases whose failure a rule should name."""
+    """Return the outcomes of cases with a failure, except the cases with the label ``failed``."""
     return [outcome for outcome in outcomes if not outcome.quiet and outcome.label != "failed"]
 
 
 def wrong_alarms(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes of cases without a failure for which the verdict is a failure."""
+    """Return the outcomes whose verdict is a failure, although the case has no failure."""
     return [outcome for outcome in outcomes if outcome.quiet and not outcome.right]
 
 
@@ -152,7 +151,7 @@ def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[
 
 @dataclass(frozen=True)
 class Claim:
-    """A cause that a diagnosis named, its confidence, and whether it was right."""
+    """A cause that a diagnosis named, with its confidence. `right` is True if the cause is correct."""
 
     case: str
     confidence: float
@@ -162,13 +161,13 @@ class Claim:
     def frozen(self) -> bool:
         """Return True if the case is in the half that is not used for calibration.
 
-        The hash of its name decides this.
+        The hash of the case's name determines the half.
         """
         return hashlib.sha256(self.case.encode()).digest()[0] % 2 == 1
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Return the causes that were named for failures. A cause for a case without a failure counts, too."""
+    """Return the causes in all diagnoses of a failure, even if the case has no failure."""
     return [
         Claim(outcome.case, outcome.confidence, outcome.right)
         for outcome in outcomes
@@ -178,7 +177,7 @@ def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
 
 @dataclass(frozen=True)
 class Bin:
-    """The claims whose confidence is in the same range."""
+    """Claims whose confidence is in the same range."""
 
     low: float
     high: float
@@ -192,7 +191,7 @@ class Bin:
 
 
 def calibration(claimed: Iterable[Claim]) -> list[Bin]:
-    """Return the claims in bins by confidence, with the number of right claims in each."""
+    """Group the claims into bins by confidence, and count the right claims in each bin."""
     listed = list(claimed)
     bins = []
     for low, high in BINS:
@@ -204,15 +203,15 @@ def calibration(claimed: Iterable[Claim]) -> list[Bin]:
 
 
 def expected_error(claimed: Iterable[Claim]) -> float:
-    """Return the expected calibration error: the gap of each bin, weighted by its number of claims."""
+    """Return the expected calibration error: the gap of each bin, weighted by the number of its claims."""
     bins = calibration(claimed)
     return sum(item.gap * item.score.all for item in bins) / max(sum(item.score.all for item in bins), 1)
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
-    """Return tuples of label, the name that the diagnosis gave instead, and count.
+    """Return the label, the name that the diagnosis gave instead, and the count of each confusion.
 
-    The most frequent comes first.
+    The most frequent confusion comes first.
     """
     counts = Counter((outcome.label, outcome.named_cause) for outcome in outcomes if not outcome.right)
     return [

@@ -1,8 +1,8 @@
-"""Simulated runs, as the signals that they send and the times of these signals.
+"""Simulated runs, each of which is a sequence of signals with the times between them.
 
-Every run is drawn at random: its step time, the variation of its steps, and the durations of its evaluations,
-saves and rollouts. A healthy step takes ten minutes at most (longer steps end in the timeout of a
-collective); rollouts, evaluations and logging intervals may take longer.
+The parameters of every run are random: its step time, the variation of its steps, and the durations of its
+evaluations, saves, and rollouts. A healthy step takes at most ten minutes, because a longer step ends in the
+timeout of a collective. Rollouts, evaluations, and logging intervals can take longer.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ class Run:
     hooked: bool = True  #: True if the ranks have a probe, and their stacks can be sampled
 
 
-Steps = Callable[[], float]  # returns the seconds of the next step
+Steps = Callable[[], float]  # returns the duration of the next step in seconds
 
 
 @dataclass
 class Course:
-    """The parameters of a run that all of its parts use."""
+    """Parameters of a run that all parts of the run use."""
 
     draw: random.Random
     hooked: bool = True
     step: int = 0
-    every: int = 1  # steps between two logged lines
+    every: int = 1  # number of steps between two logged lines
 
     def between(self, low: float, high: float) -> float:
         """Return a log-uniform random number between `low` and `high`."""
         return low * (high / low) ** self.draw.random()
 
     def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Report]:
-        """Yield the start of a run.
+        """Yield the signals of the start of a run.
 
         Imports come before the first signal of the probe. Loading and a first step with compilation follow.
         """
@@ -75,7 +75,7 @@ class Course:
                 waited = 0.0
 
     def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Report]:
-        """Yield an evaluation. A probe sees its batches as activity; the metrics are computed after them."""
+        """Yield the signals of an evaluation: batches, which a probe sees as activity, and then metrics."""
         if self.hooked:
             yield Report(0.1, "phase", "eval")
             for _ in range(batches):
@@ -87,7 +87,7 @@ class Course:
             yield Report(waited + after, "log-line", "")
 
     def save(self, seconds: float) -> Iterator[Report]:
-        """Yield the saving of a checkpoint."""
+        """Yield the signals of saving a checkpoint."""
         if self.hooked:
             yield Report(0.1, "phase", "save")
             yield Report(seconds, "phase", "train", "save")
@@ -99,7 +99,7 @@ class Course:
 def trained(
     course: Course, seconds: Steps, longest_start: float = 2400.0, longest_metrics: float = 180.0
 ) -> Iterator[Report]:
-    """Yield an endless run of steps with evaluations and checkpoints."""
+    """Yield the signals of an endless run that consists of steps, evaluations, and checkpoints."""
     draw = course.draw
     yield from course.begin(high=longest_start)
     part = draw.randint(20, 500)
@@ -117,31 +117,31 @@ def trained(
 
 
 def even(course: Course) -> Steps:
-    """Yield steps of equal duration, as in synchronous pre-training."""
+    """Return a function that draws almost equal step times, as in synchronous pre-training."""
     usual, spread = course.between(3, 120), course.between(0.01, 0.1)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
 
 def lognormal(course: Course) -> Steps:
-    """Yield steps with log-normal durations, as with sequences of any length."""
+    """Return a function that draws log-normal step times, as with sequences of any length."""
     usual, spread = course.between(3, 40), course.between(0.2, 1.0)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
 
 def pareto(course: Course) -> Steps:
-    """Yield steps with Pareto durations, as with a shared file system or network."""
+    """Return a function that draws Pareto step times, as with a shared file system or network."""
     least, index = course.between(2, 20), course.draw.uniform(1.5, 5)
     return lambda: least * course.draw.paretovariate(index)
 
 
 def weibull(course: Course) -> Steps:
-    """Yield steps with Weibull durations, which also have a heavy tail."""
+    """Return a function that draws Weibull step times, which also have a heavy tail."""
     usual, shape = course.between(3, 40), course.draw.uniform(0.5, 1.0)
     return lambda: 0.2 * usual + course.draw.weibullvariate(usual, shape)
 
 
 def stragglers(course: Course) -> Steps:
-    """Yield steps of equal duration, except that some wait for a slow rank."""
+    """Return a function that draws almost equal step times, except for steps that wait for a slow rank."""
     usual, share, delay = course.between(3, 60), course.between(0.02, 0.1), course.between(1, 60)
 
     def seconds() -> float:
@@ -152,7 +152,7 @@ def stragglers(course: Course) -> Steps:
 
 
 def drifting(course: Course) -> Steps:
-    """Yield steps that slowly become three times as long, and then short again."""
+    """Return a function that draws step times that slowly become three times as long, then short again."""
     usual, length = course.between(3, 60), course.draw.randint(200, 2000)
 
     def seconds() -> float:
@@ -169,7 +169,7 @@ def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Rep
 
 
 def reinforced(course: Course) -> Iterator[Report]:
-    """Yield rollouts of minutes up to more than an hour, each followed by a weight sync and a few steps."""
+    """Yield rollouts of a minute to more than an hour. A weight sync and a few steps follow each rollout."""
     draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
     updates, step = draw.randint(1, 8), course.between(2, 60)
     yield from course.begin()
@@ -181,7 +181,7 @@ def reinforced(course: Course) -> Iterator[Report]:
 
 
 def restarted(course: Course) -> Iterator[Report]:
-    """Yield a run whose ranks are lost and restarted from the last checkpoint."""
+    """Yield the signals of a run that loses its ranks and restarts them from the last checkpoint."""
     draw, seconds = course.draw, even(course)
     while True:
         yield from course.begin(20, 2400)
@@ -224,7 +224,7 @@ def logged_rollouts(course: Course) -> Iterator[Report]:
 
 
 def logged(course: Course) -> Iterator[Report]:
-    """Yield a trainer's log: a line every few steps, and messages about evaluations and checkpoints."""
+    """Yield signals of a trainer's log, with lines about steps, and with evaluations and checkpoints."""
     course.every = course.draw.choice((1, 1, 5, 10, 25))
     steps = course.draw.choice((even, lognormal, pareto, weibull))
     return trained(course, steps(course), longest_start=1200.0)
@@ -253,8 +253,9 @@ KINDS: dict[str, Callable[[Course], Iterator[Report]]] = {
     "log only, each 33 minutes": logged_every_half_hour,
 }
 
-#: Pauses that are unlike any earlier part of the run, and longer than the threshold for a first wait. A watch
-#: that reports hangs within a minute or two calls these pauses stalls, and reports their end.
+#: Kinds of runs with pauses that are unlike any earlier part of the run, and longer than the threshold for a
+#: first wait. A watch that reports hangs within a minute or two reports these pauses as stalls, and then
+#: reports their end.
 UNFORESEEN: dict[str, Callable[[Course], Iterator[Report]]] = {
     "stragglers": _trains(stragglers),
     "evaluations that nothing tells of": untold,
@@ -263,7 +264,7 @@ UNFORESEEN: dict[str, Callable[[Course], Iterator[Report]]] = {
 
 
 def simulate(kind: str, draw: random.Random) -> Run:
-    """Simulate a run of this kind, with a probe or with a log alone."""
+    """Simulate a run of this kind, either with a probe or with only a log."""
     course = Course(draw, hooked=not kind.startswith(("log only", "evaluations")))
     hours, ranks = course.between(3, 100), draw.choice((1, 1, 1, 1, 2, 8))
     return Run(kind, hours, ranks, {**KINDS, **UNFORESEEN}[kind](course), course.hooked)

@@ -1,18 +1,20 @@
-"""Measure how soon a slow host is found, and how often a healthy host is reported as slow.
+"""Measure how soon Stallwatch finds a slow host, and how often it reports a healthy host as slow.
 
     python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 
-A step takes 1 s. Each host spends 0.7 s of it on its own part, multiplied by noise: independent Gaussian or
-log-normal, or Gaussian with an autocorrelation of 0.7 from step to step (AR(1)). σ is the noise of one host
-in one step.
+A step takes 1 s. Each host needs 0.7 s of this time for its own work, multiplied by noise. The noise is
+independent Gaussian, independent log-normal, or Gaussian with an autocorrelation of 0.7 from step to step
+(AR(1)). σ is the noise of one host in one step.
 
-* Slow-downs: after 64 steps, one host takes 10 % longer. Every result comes from ``SlowHosts`` itself. Next
-  to each result is the number of steps that any test needs for the same certainty, even if the test knows the
-  level of the noise and the time of the slow-down (``fewest``): no test can average out lasting noise.
-* False alarms: hours of healthy runs are tested by ``Twin``, which applies the test of ``SlowHosts`` to many
-  runs in parallel, with numpy. First, the two are compared step by step on runs with slow hosts: a difference
-  is an error. At most one alarm counts in 640 steps. ``SlowHosts`` also ignores hosts that cost less than 1 %
-  of the throughput; the twin does not, so it raises at least as many alarms.
+* Slow-downs: after 64 steps, the work of one host takes 10 % longer. All results come from ``SlowHosts``
+  itself. Next to each result, the benchmark shows the number of steps that any test needs for the same
+  certainty (``fewest``), even if the test knows the level of the noise and the time of the slow-down. No test
+  can average out lasting noise.
+* False alarms: ``Twin`` applies the test of ``SlowHosts`` to hours of healthy runs, with many runs in
+  parallel (numpy). First, the benchmark compares the two classes step by step on runs with slow hosts, where
+  a difference is an error. Of all alarms of a run in 640 steps, only one counts. ``SlowHosts`` also ignores
+  hosts that cost less than 1 % of the throughput. ``Twin`` does not ignore these hosts, so it raises at least
+  as many alarms.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from stallwatch_rules.judgements.slow_hosts import (
 SIGMAS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20, 0.50)
 NOISES = ("gaussian", "log-normal", "AR(1)")
 CORRELATION = 0.7  # autocorrelation of the AR(1) noise
-WARM = 64  # healthy steps before the slow-down
+WARM = 64  # number of healthy steps before the slow-down
 SLOWER = 0.10
-MOST = 2000  # largest number of steps in which a slow-down counts as found
+MOST = 2000  # maximum number of steps until a slow-down is found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
-CHUNK_HOURS = 100.0  # hours that are simulated, and stored, at once
+CHUNK_HOURS = 100.0  # number of hours that are simulated and stored at a time
 _99 = 2.326  # 99 % quantile of the normal distribution, in standard errors
-_APART = 640  # steps after an alarm in which more alarms of the same run do not count
+_APART = 640  # number of steps after an alarm in which other alarms of the same run do not count
 
 Array = Any  # numpy array of runs × hosts
 
@@ -58,11 +60,13 @@ Array = Any  # numpy array of runs × hosts
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", type=int, default=128)
-    parser.add_argument("--trials", type=int, default=300, help="slow-downs for each noise and σ up to 3 %%")
-    parser.add_argument("--hours", type=float, default=1000.0, help="healthy hours for each noise and σ")
-    parser.add_argument("--runs", type=int, default=64, help="that the twin follows at once")
+    parser.add_argument(
+        "--trials", type=int, default=300, help="number of slow-downs per noise and σ up to 3 %%"
+    )
+    parser.add_argument("--hours", type=float, default=1000.0, help="number of healthy hours per noise and σ")
+    parser.add_argument("--runs", type=int, default=64, help="number of runs that the twin follows at once")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--resume", type=Path, help="keep results here, and continue where they end")
+    parser.add_argument("--resume", type=Path, help="store results in this file, and continue from them")
     given = parser.parse_args()
     kept = Kept(given.resume, [given.hosts, given.runs, given.seed])
     began = time.monotonic()
@@ -97,7 +101,7 @@ def main() -> None:
 
 
 class Kept:
-    """Results by simulation. If a path is given, they are stored in this file as JSON lines."""
+    """Results of the simulations. If a path is given, this file stores the results as JSON lines."""
 
     def __init__(self, path: Path | None, given: list[int]) -> None:
         self._path, self._given = path, given
@@ -116,10 +120,10 @@ class Kept:
 
 
 def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
-    """Return how many steps any test needs for a certainty of `Z` standard errors, plus `errors` more.
+    """Return the number of steps that any test needs for a certainty of `Z + errors` standard errors.
 
-    The first slow step, minus its expectation from the step before, shows the whole slow-down. Each later
-    step shows only the part that the correlation leaves.
+    For the first slow step, the difference from its expectation after the previous step shows the whole
+    slow-down. For each later step, the difference shows only the part that the correlation leaves.
     """
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     wanted = ((Z + errors) * sigma / math.log1p(SLOWER)) ** 2 * (1 - correlation**2)
@@ -140,7 +144,7 @@ def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
 
 
 def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Iterator[Array]:
-    """Yield factors for each step, by which the own part of each host takes longer than usual."""
+    """Yield for each step the factors by which the noise changes the durations of the hosts' own work."""
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     state = draw.standard_normal(shape)
     while True:
@@ -148,13 +152,13 @@ def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Ite
         yield np.exp(sigma * state) if noise == "log-normal" else np.maximum(0.02, 1 + sigma * state)
 
 
-# ---- slow-downs, found by the product
+# ---- slow-downs, found by Stallwatch
 
 
 def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> list[int | None]:
-    """Return after how many steps each slow-down was found.
+    """Return the number of steps after which each slow-down was found.
 
-    It is ``None`` if no host or another host was blamed.
+    The number is ``None`` if no host or a healthy host was blamed.
     """
     draw = np.random.default_rng([seed, NOISES.index(noise), round(1000 * sigma)])
     return [
@@ -163,14 +167,14 @@ def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> 
 
 
 def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
-    """Return after how many steps the guilty host was found to be slow; ``None`` if it was not found."""
+    """Return the number of steps until the guilty host was found, or ``None`` if it was not found."""
     watched = SlowHosts()
     for step in range(WARM + MOST):
-        own = OWN_SECONDS * next(factors)
+        busy = OWN_SECONDS * next(factors)
         if step >= WARM:
-            own[guilty] *= 1 + SLOWER
-        whole = STEP_SECONDS - OWN_SECONDS + float(own.max())
-        for rank, seconds in enumerate(own.tolist()):
+            busy[guilty] *= 1 + SLOWER
+        whole = STEP_SECONDS - OWN_SECONDS + float(busy.max())
+        for rank, seconds in enumerate(busy.tolist()):
             watched.see(f"n{rank}", rank, step, RankStep(seconds, whole))
         if watched.slow is not None:
             return step - WARM + 1 if watched.slow.host == f"n{guilty}" and step >= WARM else None
@@ -183,7 +187,7 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
 class Twin:
     """Version of ``Comparison`` for many runs at once.
 
-    It returns which of the runs raise an alarm in a step.
+    In each step, it returns the runs that raise an alarm.
     """
 
     def __init__(self, runs: int, hosts: int) -> None:
@@ -264,16 +268,16 @@ class Twin:
 
     def _score(self, mean: Array, runs: Array, hosts: Array, steps: int) -> Array:
         seen = min(self.steps - 1, slow_hosts._OWN_MEMORY)
-        own = self.noise[runs, hosts] * max(0.0, 1 - 3 / math.sqrt(seen))
+        noise = self.noise[runs, hosts] * max(0.0, 1 - 3 / math.sqrt(seen))
         correlated = self._correlation()[runs]
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
-        error = np.sqrt(np.maximum(self._larger()[runs], own) / (2 * rest) * spread / steps)
+        error = np.sqrt(np.maximum(self._larger()[runs], noise) / (2 * rest) * spread / steps)
         return np.sqrt(self._samples() * np.log1p((mean / error) ** 2 / self._samples()))
 
 
 def others_median(values: Array) -> Array:
-    """Return, for each value, the median of the other values of the same run."""
+    """Return for each value the median of the other values of the same run."""
     others = values.shape[1] - 1
     half, odd = divmod(others, 2)
     wanted = [half - 1, half, half + 1] if half else [half, half + 1]
@@ -291,9 +295,9 @@ def middle(values: Array) -> Array:
 
 
 def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
-    """Apply `Twin` and ``Comparison`` to the same runs, some with a slow host. Count the equal results.
+    """Apply `Twin` and ``Comparison`` to the same runs, and count the equal results.
 
-    Raises `AssertionError` at the first difference.
+    Some of the runs have a slow host. Raise `AssertionError` at the first difference.
     """
     draw = np.random.default_rng([seed, 99])
     agreed = 0
@@ -323,7 +327,7 @@ def false_alarms(
     seed: int,
     note: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, float]:
-    """Return the number of alarms in healthy runs, and how many hours were simulated."""
+    """Return the number of alarms in healthy runs, and the number of simulated hours."""
     draw = np.random.default_rng([seed, 7, NOISES.index(noise), round(1000 * sigma)])
     twin, factors = Twin(runs, hosts), noise_of(noise, sigma, (runs, hosts), draw)
     alarms, last = 0, np.full(runs, -_APART)

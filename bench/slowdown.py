@@ -1,6 +1,6 @@
-"""Measure false alarms of the slow-down test, and its delay for real slow-downs, in simulated series.
+"""Measure the false alarms of the slow-down test, and its delay for real slow-downs, in simulated series.
 
-The test is applied to each series after every step, as in live use. `python bench/slowdown.py [SERIES]`
+The test runs after every step of each series, as in live use. Usage: `python bench/slowdown.py [SERIES]`
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ramp(draw: random.Random, spread: float) -> list[float]:
 
 
 def alarms(paces: list[float]) -> Iterator[int]:
-    """Yield the number of steps at each time at which the test finds the run slow."""
+    """Yield the number of steps whenever the test finds that the run is slow."""
     return (seen for seen in range(1, len(paces) + 1) if slowdown(paces[:seen]) is not None)
 
 

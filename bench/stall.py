@@ -1,20 +1,20 @@
-"""Compare the stall watch with fixed timeouts: false stalls of healthy runs, and delay for hangs.
+"""Compare the false stalls and the delays of the stall watch with the results of fixed timeouts.
 
     make bench-stall
 
-10,000 hours of simulated runs go through the agent's own watch (``HookedProgress``, ``Advance``,
-``StallWatch``), with a clock that jumps. Their signals are those of a probe, or those that the reader
-extracts from log lines. Then the watch reads the healthy recordings of the test corpus line by line, as far
-as their lines have times. ``simulated.py`` generates the runs; the watch does not use any of its parameters.
+The agent's own watch (``HookedProgress``, ``Advance``, ``StallWatch``) observes 10,000 hours of simulated
+runs, with a clock that jumps. Their signals come from a probe, or from the reader of log lines. Then the
+watch reads the healthy recordings of the test corpus line by line, provided that their lines have times.
+``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
 A simulated run starts up for up to 40 minutes, and its first step compiles. Its steps are even, log-normal
 (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After 20
-to 500 steps, an evaluation of 5 to 60 batches with up to three minutes of metrics and a checkpoint of 2 to
-600 seconds follow, each with a probability of 0.7. Other runs have rollouts, restarts, compilations of up to
-ten minutes, or only logs. Runs with a probe are watched twice: by their thresholds alone, as on hosts where
-stacks cannot be sampled, and with stack samples. A simulated sample shows the call of rank 0, and the other
-ranks in a collective; bytes move during a save or a load, and nothing else is counted. A hang is a call of
-the program's own code in the current phase of the run.
+to 500 steps, the run can evaluate 5 to 60 batches, with up to three minutes of metrics, and can write a
+checkpoint for 2 to 600 seconds, each with a probability of 0.7. Other runs have rollouts, restarts,
+compilations of up to ten minutes, or only logs. Runs with a probe are watched twice: with their thresholds
+alone, as on hosts where stacks cannot be sampled, and with stack samples. A simulated sample shows the call
+of rank 0, and shows the other ranks in a collective. It shows moved bytes during a save or a load, and no
+other counters. A hang is a call of the program's own code in the current phase of the run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
         "--kind",
         choices=sorted({**KINDS, **UNFORESEEN}),
         action="append",
-        help="simulate only this kind of run; may be given more than once",
+        help="simulate only this kind of run (you can repeat this option)",
     )
     given = parser.parse_args()
     began = time.monotonic()
@@ -86,12 +86,12 @@ def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
 
 
 def final(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return the final verdict on each run. It includes stack samples, if the run has any."""
+    """Return the final verdict on each run, which considers the stack samples of the run if there are any."""
     return [verdict.looked or verdict for verdict in verdicts]
 
 
 def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
-    """Return (kind, verdicts) for each kind of run, then for all runs."""
+    """Return pairs of kind and verdicts, for each kind of run and then for all runs."""
     found: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         found[verdict.kind].append(verdict)
@@ -99,35 +99,35 @@ def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
 
 
 def false_stalls(verdicts: list[Verdict]) -> str:
-    """Return a line for each kind of run, with the stalls that were reported while the run was healthy."""
+    """Return a line for each kind of run, with the number of stalls that were reported for healthy runs."""
     lines = [
         f"{'false stalls':34}{'hours':>8}{'looks':>8}{'none':>8}"
         + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
     ]
-    for kind, own in by_kind(verdicts):
-        looked = sum(v.false_learnt for v in final(own))
-        row = f"{kind:34}{sum(v.hours for v in own):8,.0f}{looked:8,}{sum(v.false_learnt for v in own):8,}"
-        lines.append(row + "".join(f"{sum(v.false_fixed[s] for v in own):9,}" for s in FIXED))
+    for kind, part in by_kind(verdicts):
+        looked = sum(v.false_learnt for v in final(part))
+        row = f"{kind:34}{sum(v.hours for v in part):8,.0f}{looked:8,}{sum(v.false_learnt for v in part):8,}"
+        lines.append(row + "".join(f"{sum(v.false_fixed[s] for v in part):9,}" for s in FIXED))
     return "\n".join(lines)
 
 
 def hangs(verdicts: list[Verdict]) -> str:
-    """Return a line for each kind of run, with the seconds between the last sign of life and the report."""
+    """Return a line for each kind of run, with the seconds from the last activity to the report of a hang."""
     lines = [
         f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
         f"{'without looks: median':>23}{'longest':>9}"
     ]
-    for kind, own in by_kind(verdicts):
-        looked, alone = sorted(v.found_after for v in final(own)), [v.found_after for v in own]
+    for kind, part in by_kind(verdicts):
+        looked, alone = sorted(v.found_after for v in final(part)), [v.found_after for v in part]
         late = looked[int(0.9 * (len(looked) - 1))]
-        row = f"{kind:34}{len(own):8,}{statistics.median(looked):8,.0f}{late:8,.0f}{looked[-1]:9,.0f}"
+        row = f"{kind:34}{len(part):8,}{statistics.median(looked):8,.0f}{late:8,.0f}{looked[-1]:9,.0f}"
         lines.append(f"{row}{statistics.median(alone):23,.0f}{max(alone):9,.0f}")
     lines.append(f"{'fixed timeouts':34}{'':8}" + "".join(f"{seconds:8,}" for seconds in FIXED))
     return "\n".join(lines)
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """Return the number of false stalls in 1,000 hours, and the delay with which hangs were found."""
+    """Return the number of false stalls per 1,000 hours, and the delay until hangs were found."""
     hours, final_verdicts = sum(verdict.hours for verdict in verdicts), final(verdicts)
     rate = 1000 * sum(verdict.false_learnt for verdict in final_verdicts) / hours
     median = statistics.median(verdict.found_after for verdict in final_verdicts)
@@ -139,7 +139,7 @@ def summary(verdicts: list[Verdict]) -> str:
 
 
 def recordings(paths: Iterable[Path]) -> str:
-    """Return the number and length of the healthy recordings, and the stalls that were reported in them."""
+    """Return the number and the length of the healthy recordings, and the number of reported stalls."""
     found = [watch_recording(path) for path in paths]
     timed = [each for each in found if each is not None]
     stalls = sum(each.false_learnt for each in timed)

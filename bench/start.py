@@ -1,7 +1,7 @@
-"""Measure the cost of `stallwatch run`: its start (`-- true`), and its agent while 8 ranks print.
+"""Measure the cost of starting `stallwatch run -- true`, and the cost of its agent while 8 ranks print.
 
-Each rank prints 10 lines a second. Runs of the versions alternate, each with its own caches: `python
-bench/start.py OLD/stallwatch NEW/stallwatch`.
+Each rank prints 10 lines per second. The runs of the versions alternate, and each version has its own caches.
+Usage: `python bench/start.py OLD/stallwatch NEW/stallwatch`
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ time.sleep(float(sys.argv[1]))
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment with its own folders. Bytecode is cached, as in an installation."""
+    """Return an environment with its own folders. Python caches bytecode, as in an installation."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**environ, "STALLWATCH_HOME": str(folder / "home"), "STALLWATCH_CACHE": str(folder / "cache")}
 
@@ -71,7 +71,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folders = {each: Path(name) / str(number) for number, each in enumerate(given.stallwatch)}
-        for _ in range(2):  # the first call writes bytecode and catalogue, the second reads them
+        for _ in range(2):  # the first call writes bytecode and catalogue, and the second call reads them
             for each, folder in folders.items():
                 start(each, folder)
         took: dict[str, list[float]] = {each: [] for each in folders}
@@ -86,7 +86,7 @@ def main() -> None:
             share, resident = watch(each, folder, given.seconds)
             middle = statistics.median(took[each])
             pairs = zip(took[each], took[given.stallwatch[0]], strict=True)
-            ratio = statistics.median(own / first for own, first in pairs)
+            ratio = statistics.median(mine / first for mine, first in pairs)
             print(f"| {each} | {middle:.2f} | {ratio:.2f} | {100 * share:.2f} | {resident:.0f} |")
 
 

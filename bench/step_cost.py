@@ -1,11 +1,12 @@
-"""Measure the cost of the probe's hooks per step of a plain loop, compared with the step without them.
+"""Measure the cost of the probe's hooks per step of a plain loop, compared with a step without hooks.
 
     python bench/step_cost.py
 
-A step is one batch of a data loader, one forward pass, ten collectives, a backward pass and an optimizer
-step. A stand-in with the same interface replaces the library, once with the probe's hooks and once without,
-in one process. All kinds of steps come in random order, and between two steps the caches are filled with
-other data, as training does. The unit is processor time, which other programs on a busy machine disturb less.
+A step consists of a batch of a data loader, a forward pass, ten collectives, a backward pass, and an
+optimizer step. The step calls replacements with the same interface as torch, once with the probe's hooks and
+once without them, in the same process. All kinds of steps come in random order. Between two steps, the
+benchmark fills the caches with other data, as training does. The unit is processor time, on which other
+programs have less influence.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Any, NamedTuple
 
 from stallwatch_exporter.probe.api import Probe
 
-WORK_SECONDS = 0.005  # seconds of work before each step; leaves caches as cold as 50 ms do
-STEP_SECONDS = 0.05  # duration of the training step to which costs are compared
+WORK_SECONDS = 0.005  # seconds of work before each step; it makes the caches as cold as 50 ms of work would
+STEP_SECONDS = 0.05  # duration of the training step with which the costs are compared
 COMPARED = 1500  # number of measurements of each kind of step
-SWEPT_BYTES = 4 << 20  # bytes that the work copies, which evicts everything else from the caches of a core
-FURTHER = 20  # number of further batches in a step that has several
-WARM_UP = 300  # number of warm-up steps: the first steps write a record each
+SWEPT_BYTES = 4 << 20  # bytes that the work copies to evict all other data from the caches of a core
+FURTHER = 20  # number of additional batches in a step with several batches
+WARM_UP = 300  # number of warm-up steps, because each of the first steps writes a record
 
 
 class Costs(NamedTuple):
@@ -53,9 +54,9 @@ def costs(differences: list[float]) -> Costs:
 
 
 class Work:
-    """Work that training code does between two calls of the probe. It consists of arithmetic and copies.
+    """Work between two calls of the probe, as in training code. It consists of arithmetic and copies.
 
-    The work is not a sleep, which would hide added time.
+    The work is not a sleep, because a sleep would hide added time.
     """
 
     def __init__(self) -> None:
@@ -134,7 +135,7 @@ class Library:
         self._batches = iter(self.classes.DataLoader())
 
     def step(self, further: int = 0) -> None:
-        """Run one step with `further` batches beyond the first."""
+        """Run one step with `further` batches in addition to the first."""
         for number, batch in enumerate(self._batches):
             if number == further:
                 loss = self._model(batch)

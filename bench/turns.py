@@ -1,10 +1,11 @@
-"""Compare two checkouts of Stallwatch, which read the same logs alternately, and ripgrep.
+"""Compare the speed of two checkouts of Stallwatch and of ripgrep, which alternately read the same logs.
 
     python bench/turns.py matches|diagnose|two|samples ROUNDS CHECKOUT CHECKOUT LOG...
 
-On a shared machine, only such alternating runs can show a difference between two versions. Each checkout has
-its own process, which reads the logs once before the measurement. The output shows the minimum and median of
-processor and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes suitable logs.
+On a shared machine, only alternating runs can show a difference between two versions. Each checkout has its
+own process, which reads the logs once before the measurement. The output shows the minimum and the median of
+the processor seconds and of the elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes
+suitable logs.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ READERS = {
 
 
 def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
-    """Read the logs each time a line is received, and print the seconds.
+    """Read the logs each time a line arrives on the standard input, and print the seconds that this takes.
 
-    One process does this per checkout.
+    Each checkout has a process that runs this function.
     """
     sys.path[:0] = [str(Path(checkout, part)) for part in PARTS]
     from scanners import contenders, plain_rules

@@ -4,9 +4,9 @@
     python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
 
 The cases are the scoreboard's cases, every sample block of every rule page, and each folder with logs below
-the folders of ``--logs``. A row holds the whole JSON report in schema 1 without its times, and the verdict of
-schema 2. ``compare`` prints each difference and exits with 1 if the verdict, root cause, its confidence,
-rank, line or fixes of a case differ.
+the folders of ``--logs``. A row contains the complete JSON report in schema 1 (without times) and the verdict
+in schema 2. ``compare`` prints each difference. Its exit code is 1 if the verdict or the root cause of a case
+differs, or the confidence, the rank, the line, or the fixes of the root cause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MINOR_SHOWN = 20
 
 
 def listed(corpora: tuple[Path, ...], logs: tuple[Path, ...]) -> Iterator[tuple[str, Path | str]]:
-    """Yield (name, path or text) for every case."""
+    """Yield the name of every case, and its path or its text."""
     for corpus in (*OWN, *corpora):
         for number, (name, _, content) in enumerate(cases(corpus), 1):
             yield f"{corpus.name}/{number} {name}", content
@@ -54,20 +54,21 @@ def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
     """Return the row of one case: its name, and the JSON report without times."""
     name, content = case
     diagnosis = diagnosis_of(content, _catalogue())
-    # Another checkout reads the same logs at another path.
+    # Remove the path of the checkout, because another checkout has the same logs at another path.
     report = json.loads(to_json(diagnosis).replace(f"{ROOT}/".encode(), b""))
     report.pop("stats", None)
     return {"case": name, **report, "run": f"{diagnosis.verdict} {diagnosis.interrupted_by or ''}".rstrip()}
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the differences of two rows as ``key: a -> b``.
+    """Return the differences between two rows in the form ``key: a -> b``.
 
-    The first list has the differences in the parts of the verdict, the second list all others.
+    The first list contains the differences in the parts of the verdict. The second list contains all other
+    differences.
     """
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
-    major += [("run", before["run"], after["run"])] if "run" in before else []  # older files lack this field
+    major += [("run", before["run"], after["run"])] if "run" in before else []  # missing in older files
     major += [(f"primary.{key}", old.get(key), new.get(key)) for key in PRIMARY]
     minor = [
         (key, before.get(key), after.get(key))
@@ -97,9 +98,9 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
         command
     )
     command = click.option(
-        "--logs", multiple=True, type=folder, help="Folder with folders of runs, at any depth."
+        "--logs", multiple=True, type=folder, help="Folder that contains folders of runs."
     )(command)
-    return click.option("--corpus", multiple=True, type=folder, help="Another labeled corpus.")(command)
+    return click.option("--corpus", multiple=True, type=folder, help="Also use this labeled corpus.")(command)
 
 
 def _rows(corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> Iterator[dict[str, Any]]:

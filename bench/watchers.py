@@ -1,4 +1,4 @@
-"""Watches that detect stalls: the agent's, with and without stack samples, and fixed timeouts."""
+"""Watches that detect stalls: the agent's watch, with and without stack samples, and fixed timeouts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FLOWING = 1 << 30  # bytes that a save or a load moves between two samples
 _OWN, _LIBRARY = "/w/train.py", "/usr/lib/python3/dist-packages/"
 _MAIN = Frame(_OWN, 9, "main")
 _WAITS = (_MAIN, Frame(_LIBRARY + "torch/distributed/distributed_c10d.py", 1, "all_reduce"))
-#: Function of the program, and the library function that it called, by activity.
+#: For each activity: function of the program, and file and name of the library function that it called.
 _CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
     "step": ("train_step", "torch/autograd/graph.py", "_engine_run_backward"),
     "load": ("load_model", "transformers/modeling_utils.py", "from_pretrained"),
@@ -50,7 +50,7 @@ class Verdict:
     kind: str
     hours: float
     false_learnt: int = 0
-    found_after: float = 0.0  #: seconds from the last sign of life before the hang until the stall was found
+    found_after: float = 0.0  #: seconds from the last activity before the hang until the stall was found
     hangs_in: Doing = "step"
     looked: Verdict | None = None  #: verdict on the same run with stack samples, if the run allows them
     false_fixed: dict[int, int] = field(default_factory=lambda: dict.fromkeys(FIXED, 0))
@@ -58,7 +58,7 @@ class Verdict:
 
 
 class SimulatedLooks:
-    """Replacement of `Evidence` that returns the stacks of a simulated run at once.
+    """Replacement for `Evidence` that returns the stacks of a simulated run at once.
 
     Rank 0 is in the call, and the other ranks wait for it. Only a save and a load move bytes.
     """
@@ -103,14 +103,14 @@ class SimulatedLooks:
 
 
 class Watched:
-    """The parts of the agent that detect stalls, with the same inputs as in the agent."""
+    """Parts of the agent that detect stalls. They get the same inputs as in the agent."""
 
     def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
         self.progress = HookedProgress()
         self.watch = StallWatch(settings, started)
         self.advance = Advance(self.progress, self.watch, RunMetrics("simulated"))
-        self.signs = 0.0  #: time of the last sign of progress, for the fixed timeouts
+        self.signs = 0.0  #: time of the last progress, for the fixed timeouts
         self._beats = 0
         self._looks = looks
         self._suspicion = Suspicion(settings, self.watch, looks) if looks is not None else None  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ class Watched:
     def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
         """Simulate a wait that begins at `now`.
 
-        Return when a stall is reported; ``None`` if not before `until`.
+        Return the time at which a stall is reported, or ``None`` if no stall is reported before `until`.
         """
         if self._suspicion is None or self._looks is None:
             return until if self.stalled(until) else None
@@ -131,18 +131,18 @@ class Watched:
         return None
 
     def _tick(self, now: float, *, exact: bool) -> float:
-        """Return the seconds until the next check. In a long wait, checks are as rare as in the agent."""
+        """Return the seconds until the next check. During a long wait, checks are as rare as in the agent."""
         return LOOK_TICK if exact else max(LOOK_TICK, (now - self.watch.last_sign) / 20)
 
     def stalled(self, now: float) -> bool:
         """Return True if the run counts as stalled at `now`."""
         quiet = now - self.watch.last_sign
-        # Most waits need no arithmetic: a wait below the floor, or shorter than an earlier wait, is not a
-        # stall.
+        # Most waits need no arithmetic, because a wait that is below the floor or shorter than an earlier
+        # wait is not a stall.
         return quiet > 30.0 and quiet > self.watch.longest and self.watch.check(now).stalled
 
     def take(self, now: float, report: Report, ranks: int) -> None:
-        """Pass a signal of the run to the agent's parts, at the time `now`."""
+        """Pass a signal of the run to the parts of the agent at the time `now`."""
         if report.what == "gone":
             self.progress.ended(now)
             self.advance.seen(now)
@@ -171,7 +171,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Watch a run until its time is over. Then let it hang in its current activity."""
+    """Watch a run until its time is over. Then let the run hang in its current activity."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:
@@ -188,7 +188,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
             verdict.wrongly.append(
                 f"{report.doing} in {state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s"
             )
-        if report.what != "log-line":  # a fixed timeout on steps sees no other signal
+        if report.what != "log-line":  # a fixed timeout on steps does not see log lines
             for seconds in FIXED:
                 verdict.false_fixed[seconds] += now - sign > seconds
         if report.what in ("step", "log-step"):
@@ -204,7 +204,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
 
 
 def found_after(watched: Watched, last: float) -> float:
-    """Return how many seconds after `last` a check finds the stall. There is one check per second."""
+    """Return the number of seconds from `last` until a check finds the stall. A check runs every second."""
     seconds = TICK
     while not watched.watch.check(last + seconds).stalled:
         seconds += TICK
@@ -212,7 +212,7 @@ def found_after(watched: Watched, last: float) -> float:
 
 
 def watch_recording(path: Path) -> Verdict | None:
-    """Watch a log by the times of its lines. Return ``None`` if it has no times or no step."""
+    """Watch a log by the times of its lines. Return ``None`` if the log has no times or no steps."""
     from recorded import timed_runs
 
     verdict = Verdict(path.name, 0.0)
@@ -221,7 +221,7 @@ def watch_recording(path: Path) -> Verdict | None:
 
 
 def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) -> bool:
-    """Add the stalls of one run to the verdict. Return True if the run has a step."""
+    """Add the stalls of one run to the verdict. Return True if the run contains a step."""
     first = sign = lines[0][0]
     watched, episode = Watched(first), 0
     for now, sample, line in lines:

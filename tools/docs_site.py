@@ -1,9 +1,9 @@
 """Hook of mkdocs that builds pages of the documentation site from other files of the repository.
 
-The catalogue has a page per rule and language, with the lines that the rule recognizes. README, CHANGELOG and
-other files at the top of the repository are also pages of the site. Links to files without a page lead to
-`repo_url`, if mkdocs.yml has one, and are plain text otherwise. The options that click knows replace ``<!--
-options: stallwatch run -->``.
+The catalogue has a page for each rule and language, with the lines that the rule recognizes. README,
+CHANGELOG, and other files at the top of the repository are also pages of the site. Links to files without a
+page point to `repo_url` if mkdocs.yml contains this setting, and become plain text otherwise. The options of
+a command, as defined in click, replace comments such as ``<!-- options: stallwatch run -->``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ELSEWHERE = {
     "bench/README.md": "benches.md",
 }
 _FIRST = 6  #: number of samples that a page shows first
-_FIX = "\x00"  #: placeholder for a fix while its condition is translated to words
+_FIX = "\x00"  #: placeholder for a fix while its condition is converted to text
 _CATALOGUE = "rules/stallwatch_rules/catalogue/"
 #: Pages that are irrelevant when a reader searches for an error or an option.
 _UNSEARCHED = ("decisions/", "benches", "benchmark", "changelog", "scoreboard", "versions")
@@ -104,7 +104,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Insert the options of commands, and fix the links that lead out of docs/."""
+    """Insert the options of commands, and adjust the links to files outside of docs/."""
     uri = page.file.src_uri
     if uri.startswith(_UNSEARCHED):
         page.meta["search"] = {"exclude": True}
@@ -117,9 +117,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
 
 
 def relinked(text: str, path: str, name: str, repo_url: str | None) -> str:
-    """Return the text of the file `path` with its links changed, so that they work on the page `name`.
+    """Return the text of the file `path`, with its links adjusted to the page `name`.
 
-    The path is relative to the repository. The name is that of a page of the site.
+    The argument `path` is relative to the repository. The argument `name` is the name of a page of the site.
     """
 
     def link(found: re.Match[str]) -> str:
@@ -139,7 +139,7 @@ def relinked(text: str, path: str, name: str, repo_url: str | None) -> str:
 
 
 def site_page(path: str) -> str | None:
-    """Return the site's page for a file of the repository; ``None`` if it has none."""
+    """Return the site's page for a file of the repository, or ``None`` if the file has no page."""
     if path in ELSEWHERE:
         return ELSEWHERE[path]
     if path.startswith(_CATALOGUE):
@@ -161,7 +161,7 @@ def decisions() -> Iterator[tuple[str, str]]:
 
 
 def catalogue_pages() -> Iterator[tuple[str, str]]:
-    """Yield name and text of each rule's page and of the rule lists, in both languages."""
+    """Yield the name and the text of each rule page and of each list of rules, in both languages."""
     from stallwatch_rules.pages.catalogue import folder_of_pack, load_catalogue, packs
 
     catalogue = load_catalogue([folder_of_pack(name) for name in packs()])
@@ -174,7 +174,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the JSON with which docs/javascripts/rules.js finds the rules for a line, causes first."""
+    """Return the JSON in which docs/javascripts/rules.js finds the rules for a line. Causes come first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))
@@ -182,7 +182,7 @@ def patterns(pages: list[RulePage]) -> str:
 
 
 def rule_list(pages: list[RulePage], language: str) -> str:
-    """Return the list of all rules, family by family."""
+    """Return the list of all rules, grouped by family."""
     words = WORDS[language]
     data = "patterns.json" if language == "en" else "../../catalogue/patterns.json"
     finder = (
@@ -217,7 +217,7 @@ def rule_page(page: RulePage, language: str) -> str:
     parts = ["---\nhide: [navigation]\n---", f"# {title}", facts_line, prose]
     samples = list(dict.fromkeys(text for part in page.parts for text in part.fires))
     parts += [words["judged"]] if page.judged else []
-    once = "" if language == "en" else " { data-search-exclude }"  # the English page has the same lines
+    once = "" if language == "en" else " { data-search-exclude }"  # the English page contains the same lines
     parts += [f"## {words['fires']}{once}", fenced("\n".join(samples[:_FIRST]))]
     if samples[_FIRST:]:  # in a separate section, because the search ranks short sections higher
         parts += [f"## {words['more']}{once}", fenced("\n".join(samples[_FIRST:]))]
@@ -225,7 +225,10 @@ def rule_page(page: RulePage, language: str) -> str:
     if page.explains:
         parts += [f"## {words['explains']}", "\n".join(f"* [{rule}]({rule}.md)" for rule in page.explains)]
     if page.references:
-        parts += [f"## {words['references']}", "\n".join(f"* {_cited(one)}" for one in page.references)]
+        parts += [
+            f"## {words['references']}",
+            "\n".join(f"* {_cited(reference)}" for reference in page.references),
+        ]
     return "\n\n".join([*parts, ""])
 
 

@@ -1,10 +1,10 @@
-"""Find words that are used here in a private sense: ``python tools/plain_words.py``.
+"""Find words that the project uses in a private sense: ``python tools/plain_words.py``.
 
-With ``--sample SEED``, print randomly drawn texts instead, for a reader who rates them.
+With ``--sample SEED``, print random texts instead, for a reader who rates them.
 
 `plain_words.toml` lists the words with their replacements and the contexts in which they are correct. The
-check covers the names in Python code, docstrings, comments, help texts, the documentation, the rule pages and
-the English messages, but not code spans, code blocks and links.
+check covers the names in Python code, docstrings, comments, help texts, the documentation, the rule pages,
+and the English messages. It ignores code spans, code blocks, and links.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Word:
 
 
 class Text(NamedTuple):
-    """A paragraph or a name. Each of its lines has the number of this line in the file."""
+    """A paragraph or a name. Each line is stored with its line number in the file."""
 
     kind: str
     lines: list[tuple[int, str]]
@@ -82,7 +82,7 @@ class Hit(NamedTuple):
     context: str
 
     def __str__(self) -> str:
-        """Return the line for the terminal."""
+        """Return the line that is printed on the terminal."""
         return f"{self.path}:{self.line}: {self.found}: write {self.word.instead}: …{self.context}…"
 
 
@@ -155,7 +155,7 @@ def spelled(name: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Replace code spans and links by spaces, so that each line keeps its length."""
+    """Replace code spans and links with spaces, so that each line keeps its length."""
     return _SPAN.sub(lambda found: re.sub(r"[^\n]", " ", found[0][:-1]) + "~", text)
 
 
@@ -199,7 +199,7 @@ def _strings(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def _comments(source: str) -> Iterator[Text]:
-    """Yield the comments; consecutive lines that contain only comments are one text."""
+    """Yield the comments. Consecutive lines that contain only comments form one text."""
     block: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -224,7 +224,7 @@ def _paragraphs(lines: Iterable[tuple[int, str]]) -> Iterator[Text]:
 
 
 def _markdown(source: str) -> Iterator[Text]:
-    """Yield the paragraphs of a page and its title, without code blocks."""
+    """Yield the title and the paragraphs of a page, without code blocks."""
     text = _FRONT.sub(lambda found: re.sub(r"^(?!title:).*$", "", found[0], flags=re.M), source)
     text = _FENCED.sub(_blank, text)
     text = text.partition("\n## 中文\n")[0]
@@ -236,7 +236,7 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the group, place and source text of texts drawn at random: `DRAWN` of each group.
+    """Yield the group, the place, and the source of random texts. `DRAWN` is their number in each group.
 
     Lines before and after a text are included, because a docstring is read together with its function. ``>``
     marks the lines of the text itself.
@@ -261,13 +261,13 @@ def sample(seed: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_rated(text: Text, is_chinese: bool) -> bool:
-    """Return whether a text is long enough for a rating. Headings, code and type comments are not rated."""
+    """Return True if a text is long enough for a rating. Headings, code, and type comments are not rated."""
     plain = "\n".join(line for _, line in text.lines)
     return len((_CHINESE if is_chinese else _WORD).findall(plain)) > 3 and not _NO_TEXT.match(plain)
 
 
 def _in_context(name: str, lines: list[str], text: Text) -> tuple[str, str]:
-    """Return the place of a text, and its lines with the lines around them."""
+    """Return the place of a text, and its lines together with the lines before and after the text."""
     before, after = CONTEXT
     first, last = text.lines[0][0], text.lines[-1][0]
     numbers = range(max(1, first - before), min(len(lines), last + after) + 1)
@@ -283,11 +283,11 @@ def _group(name: str, line: str) -> str:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1)
-@click.option("--word", "only", metavar="TEXT", help="Look for the entries of TEXT alone.")
+@click.option("--word", "only", metavar="TEXT", help="Look only for the entries that match TEXT.")
 @click.option("--count", is_flag=True, help="Count the hits of each word.")
-@click.option("--sample", "seed", type=int, metavar="SEED", help="Draw texts for a rating instead.")
+@click.option("--sample", "seed", type=int, metavar="SEED", help="Print random texts for a rating instead.")
 def main(paths: tuple[str, ...], only: str | None, count: bool, seed: int | None) -> None:
-    """Print the places of private words with their replacements; exit with 1 if there are any."""
+    """Print the places and the replacements of private words. The exit code is 1 if there are any."""
     if seed is not None:
         for number, (group, place, quoted) in enumerate(sample(seed), 1):
             click.echo(f"[{number}] {group}: {place}\n{quoted}\n")

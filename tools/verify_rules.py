@@ -1,7 +1,7 @@
 """Check that packages still print the rules' text: ``python tools/verify_rules.py --package deepspeed``.
 
-A rule is found if one of its patterns is found: the pattern's fixed text in the strings of the package's
-Python, C++ and compiled files. A rule for other versions is skipped. ``docs/rules.md`` defines what counts.
+A rule is found if the fixed text of one of its patterns is found in the strings of the package's Python, C++,
+or compiled files. Rules for other versions are skipped. ``docs/rules.md`` describes the exact conditions.
 """
 
 from __future__ import annotations
@@ -25,24 +25,22 @@ from stallwatch_rules.pages.page import RulePage
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--package", required=True, metavar="NAME", help="The package, such as deepspeed.")
-@click.option("--version", metavar="X", help="The release to download, or the version that the folder holds.")
+@click.option("--version", metavar="X", help="The release to download, or the version in the folder.")
 @click.option(
     "--path",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="DIR",
-    help="Look into this folder of source instead of the installed package.",
+    help="Search this folder of source instead of the installed package.",
 )
-@click.option(
-    "--download", is_flag=True, help="Look into the newest release (or --version); nothing of it is run."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
+@click.option("--download", is_flag=True, help="Search the newest release (or --version) without running it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
     "--rules",
     "rule_dirs",
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder of your own rule pages; may be repeated.",
+    help="A folder of your own rule pages. You can repeat this option.",
 )
 def verify(
     package: str,
@@ -52,14 +50,14 @@ def verify(
     as_json: bool,
     rule_dirs: tuple[Path, ...],
 ) -> None:
-    """Look whether a package's source still holds the text of the rules that name it in emitted_by.
+    """Check that a package's source still contains the text of the rules that name the package in emitted_by.
 
     \b
     python tools/verify_rules.py --package deepspeed
     python tools/verify_rules.py --package trl --download
     python tools/verify_rules.py --package torch --path ~/src/pytorch
 
-    Exit code: 1 when a rule's text is missing; 2 when there is no source to look into; else 0.
+    The exit code is 1 if the text of a rule is missing, 2 if there is no source to search, and 0 otherwise.
     """
     if path and download:
         raise click.UsageError("--path and --download exclude each other")
@@ -80,11 +78,15 @@ def verify(
     except SourceError as error:
         raise click.UsageError(str(error)) from error
     if as_json:
-        record = {"package": package, "version": found_version, "rules": [asdict(one) for one in results]}
+        record = {
+            "package": package,
+            "version": found_version,
+            "rules": [asdict(result) for result in results],
+        }
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         _print(results, package, found_version)
-    sys.exit(1 if any(one.state == "missing" for one in results) else 0)
+    sys.exit(1 if any(result.state == "missing" for result in results) else 0)
 
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
@@ -108,7 +110,7 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 
         see(named)
         see(_promising(source, search, advance))
-        see(binary)  # binary files come last, as they are large and have no lines
+        see(binary)  # binary files come last, because they are large and have no lines
     absent = search.compiled - {file.base for file in files}
     for file in files:
         if absent and file.binary:
@@ -122,9 +124,9 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 def _promising(
     files: Iterable[SourceFile], search: Search, advance: Callable[[], None]
 ) -> Iterator[SourceFile]:
-    """Yield the files that can contain a rule's text. The most likely files come first.
+    """Yield the files that can contain the text of a rule. The most likely files come first.
 
-    If all rules are found in these, the other files need no parsing.
+    If all rules are found in these files, the other files need no parsing.
     """
     by_promise: dict[int, list[SourceFile]] = {2: [], 1: []}
     for file in files:
@@ -144,18 +146,20 @@ def _print(results: Sequence[Verified], package: str, version: str) -> None:
 
     styles = {"found": "green", "missing": "bold red", "skipped": "dim"}
     table = Table("rule", "", "where", box=None, pad_edge=False)
-    for result in sorted(results, key=lambda one: (one.state != "missing", one.state == "skipped", one.rule)):
+    for result in sorted(
+        results, key=lambda item: (item.state != "missing", item.state == "skipped", item.rule)
+    ):
         place = f"{result.file}:{result.line}" if result.line else result.file
         where = {"found": place, "missing": result.pattern, "skipped": result.reason}[result.state]
         table.add_row(result.rule, Text(result.state, style=styles[result.state]), Text(where))
     Console(width=None if sys.stdout.isatty() else 1000).print(table, highlight=False)
-    counts = [f"{sum(one.state == state for one in results)} {state}" for state in styles]
+    counts = [f"{sum(result.state == state for result in results)} {state}" for state in styles]
     click.echo(f"{package} {version or '(version unknown)'}: {', '.join(counts)}")
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on a terminal; yield the function that advances it."""
+    """Show a progress bar on a terminal, and yield the function that advances the bar."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -1,8 +1,8 @@
-"""Generate logs of training runs. A log's id determines its style, launcher, ranks, noise and fault.
+"""Generate logs of training runs. The id of a log determines its style, launcher, ranks, noise, and fault.
 
-    python bench/cases/generate.py ID          # print one
+    python bench/cases/generate.py ID          # print the log with this id
 
-The random numbers of a case are seeded with its id, so the repository keeps only ids and hashes.
+The id of a log seeds its random numbers, so the repository stores only the ids and hashes of the logs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from styles import STYLES, Lines, Scene
 
 VARIANTS = 3  #: number of logs for each fault
 GPU_LAUNCHERS = ("none", "torchrun", "torchrun-tee", "deepspeed", "srun", "srun-labelled", "accelerate")
-OTHER_STYLES = ("sb3", "keras", "columns", "epochs")  #: styles of programs that mostly have one process
+OTHER_STYLES = ("sb3", "keras", "columns", "epochs")  #: styles of programs that usually have one process
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Log:
     source: str
 
 
-# ---------------------------------------------------------------- noise that means nothing
+# ---------------------------------------------------------------- noise: lines that do not show a failure
 
 NOISE: tuple[tuple[str, ...], ...] = (
     (
@@ -137,14 +137,14 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """Collector of the lines of a log with their ranks. The attribute `text` adds the launcher's prefixes."""
+    """Collector of the lines of a log and their ranks. The method `text` adds the launcher's prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()
         self.style = STYLES[s.style]
 
     def add(self, lines: Lines, rank: int | None = 0, *, uncaught: bool = False) -> None:
-        """Add lines of one rank, or of no rank; `uncaught` marks the traceback of an unhandled exception."""
+        """Add lines of one rank or of no rank. Set `uncaught` for the traceback of an unhandled exception."""
         raised = False
         for line in (line for text in lines for line in text.split("\n")):
             raised = raised or (uncaught and line.startswith("Traceback (most"))
@@ -157,7 +157,7 @@ class Writer:
         self.add(self.style.start(self.s))
 
     def steps(self, count: int, every: int = 1) -> None:
-        """Add `count` progress lines, with evaluations, saves and noise between them."""
+        """Add `count` progress lines, with evaluations, saves, and noise between them."""
         s = self.s
         evaluated = max(count // s.chance.choice([2, 3, 5]), 4)
         for number in range(1, count + 1):
@@ -349,7 +349,7 @@ def failing(name: str, fault: Fault) -> Log:
             8,
             chance.choice(["torchrun", "srun", "deepspeed"]),
         )
-    if fault.code < 0 and STYLES[s.style].ray:  # Ray itself would print more
+    if fault.code < 0 and STYLES[s.style].ray:  # Ray would print additional lines
         s.style = "trainer"
     w = Writer(s)
     odd = chance.randrange(s.ranks)
@@ -361,7 +361,7 @@ def failing(name: str, fault: Fault) -> Log:
         odd = 0
     if chance.random() < 0.15:
         w.add(_caught(s), chance.randrange(s.ranks))
-    job_first = chance.random() < 0.5  # the scheduler's stderr may come early or late
+    job_first = chance.random() < 0.5  # the scheduler can print its message early or late
     early = chance.random() < 0.2
     if fault.job and job_first:
         w.add(fault.job(s), None)
@@ -387,7 +387,7 @@ def failing(name: str, fault: Fault) -> Log:
     return Log(w.text(launcher, code), fault.cause, fault.sign, code, at_fault, s.ranks, fault.source)
 
 
-# ---------------------------------------------------------------- runs in which nothing is wrong
+# ---------------------------------------------------------------- runs without a failure
 
 
 def _ctrl_c(w: Writer) -> None:
@@ -428,7 +428,7 @@ BENIGN = (
 
 
 def benign(name: str, kind: str) -> Log:
-    """Generate the log of a run without a failure. ``kind`` names what makes the log look suspicious."""
+    """Generate the log of a run without a failure. ``kind`` is the reason why the log looks suspicious."""
     chance = Random(name)
     s, launcher = _scene(chance, gpus=False)
     w, code = Writer(s), 0

@@ -1,10 +1,11 @@
-"""Faults that are inserted into generated logs. Each is a text that the process at fault prints.
+"""Faults that are inserted into generated logs. A fault consists of lines that the process at fault prints.
 
-Each fault has the class of its cause (causes.json), the words that name the cause, and the source of the
-format. The faults are not taken from the catalogue's pages, and a quarter of them has no page at all (class
-``other``). Most are tracebacks, kept as rows of inserted_faults.json: the exception of a library (``at``:
-file, function, call, exception), of the program (``own``) or of its forward pass (``forward``). The other
-faults are functions in this module.
+For each fault, this module contains the class of its cause (causes.json), the words that name the cause, and
+the source of the format. The faults are not copied from the catalogue's pages, and a quarter of the faults
+have no page (class ``other``). Most faults are tracebacks, which are rows of inserted_faults.json. The
+exception of such a traceback comes from a library (``at``: file, function, call, exception), from the program
+(``own``), or from the forward pass of the program (``forward``). The other faults are functions in this
+module.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from styles import Lines, Scene
 class Fault:
     name: str
     cause: str
-    sign: str  #: words that name the cause, alternatives separated by bars
+    sign: str  #: words that name the cause; bars separate alternatives
     lines: Callable[[Scene], Lines]
     source: str  #: package, version, and file that defines the format
     code: int = 1  #: exit code of the process; negative for a signal
-    others: str = "wait"  #: what other ranks do: wait (their collectives time out), closed, alike, silent
-    when: str = "mid"  #: time of the fault: start, mid, save or eval
-    gpus: bool = True  #: True if the fault needs a trainer that runs on GPUs
+    others: str = "wait"  #: behavior of other ranks: wait (collectives time out), closed, alike, silent, none
+    when: str = "mid"  #: time of the fault: start, mid, save, or eval
+    gpus: bool = True  #: True if the fault occurs only in a trainer that runs on GPUs
     job: Callable[[Scene], Lines] | None = None  #: lines of the scheduler or the kernel about the fault
 
 
 def trace(s: Scene, raised: str, *calls: tuple[str, int, str, str]) -> Lines:
-    """Return a traceback. It contains the program's own calls, followed by those of the library."""
-    own = [
+    """Return a traceback with the calls of the program, followed by the calls of the library."""
+    own_calls = [
         (f"{s.home}/train.py", s.chance.randrange(200, 420), "<module>", "main()"),
         (f"{s.home}/train.py", s.chance.randrange(90, 199), "main", "trainer.train()"),
     ]
     lines = ["Traceback (most recent call last):"]
-    for path, number, name, code in [*own, *calls]:
+    for path, number, name, code in [*own_calls, *calls]:
         lines += [f'  File "{path}", line {number}, in {name}', f"    {code}"]
     return [*lines, *raised.split("\n")]
 
@@ -121,7 +122,7 @@ _ADVICE = (
 
 
 def _watchdog(s: Scene) -> Lines:
-    """Return the watchdog's lines, in the format of torch 2.6, ProcessGroupNCCL.cpp."""
+    """Return the lines of NCCL's watchdog, in the format of torch 2.6 (ProcessGroupNCCL.cpp)."""
     seq, size = s.chance.randrange(900, 90000), s.chance.choice([1, 16384, 52428800])
     rank, limit = s.chance.randrange(s.ranks), s.chance.choice([600000, 1800000])
     head = f"[rank{rank}]:[E{s.glog} ProcessGroupNCCL.cpp"

@@ -1,7 +1,7 @@
 """Pack new runs into the cases and rewrite ``cases.jsonl``: ``python bench/cases/pack.py [REAL] [HANGS]``.
 
-REAL is the output folder of run_real.py, HANGS the output folder of record.py. Generated cases are only
-indexed.
+REAL is the output folder of run_real.py, and HANGS is the output folder of record.py. For generated cases,
+the program only writes the rows of ``cases.jsonl``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WORK = re.compile(r"/tmp/hang-\w+/(?:work|home/runs/[^/\"\s]+)")
 
 
 def clean() -> Scrubber:
-    """Return a function of tests/repro that removes local details, adapted to the benchmark's folders."""
+    """Return the scrubber of tests/repro, which removes local details, for the folders of the benchmark."""
     base = scrubber(HERE / "programs", ROOT)
     return Scrubber({**dict(base._folders), str(ROOT / "bench" / "live_programs"): "/opt/train"}, _host(), ())
 
@@ -40,7 +40,7 @@ def _host() -> str:
 
 
 def pack_hang(folder: Path, scrub: Scrubber) -> None:
-    """Pack one run's folder as a reproducible archive."""
+    """Pack the folder of a run as a reproducible archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(folder.rglob("*")):

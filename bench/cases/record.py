@@ -1,11 +1,11 @@
-"""Record the hangs of ``programs/`` and of ``bench/live_programs/`` again.
+"""Record the hangs of the programs in ``programs/`` and ``bench/live_programs/`` again.
 
     python bench/cases/record.py OUT [--only GLOB] [--jobs 2]
 
-Each program runs under the real ``stallwatch run`` with real thresholds. The run's folder is copied 15
-seconds after the hang was reported, or 200 seconds after the hang began. The copy contains what a user finds
-while a run hangs. Any tool can use the logs, which include the time of each line; Stallwatch also uses its
-own observations (stacks of the processes).
+Each program runs under the real ``stallwatch run`` with real thresholds. The recorder copies the run's folder
+15 seconds after the hang was reported, or 200 seconds after the hang began. The copy contains the files that
+a user finds while a run hangs. Any tool can use the logs, which include the time of each line. Stallwatch
+also uses its own observations (stacks of the processes).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from machine import free_port  # noqa: E402
 
 AFTER_EVENT, AFTER_REPORT, AT_MOST = 200.0, 15.0, 360.0
 PROGRAM_HANGS = HERE / "programs" / "hangs.py"
-#: Programs of the live benchmark that do not hang within a minute; a start or a request of ten minutes is too
-#: long.
+#: Parts of the names of live programs that are not recorded. These programs do not hang within a minute. A
+#: start or a request that takes ten minutes is also too long.
 _NOT = (
     "never-joins",
     "straggles",
@@ -55,7 +55,7 @@ _NO_HANG = ("exception", "oom", "nan", "slow", "truncated", "trace-cache", "stra
 
 
 def hangs() -> list[dict[str, Any]]:
-    """Return a row for each hang to record, with its id, its command and its correct answer."""
+    """Return a row for each hang to record, with its id, its command, and its correct answer."""
     from hangs import SCENARIOS
 
     rows = []

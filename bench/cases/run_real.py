@@ -23,7 +23,7 @@ SECONDS = 300  #: time limit of a program
 
 
 def keep(run: Run, seed: int, out: Path, work: Path) -> str:
-    """Run one program under bash, as a job script does, and keep its output and its exit code."""
+    """Run a program under bash, as a job script does, and keep its output and its exit code."""
     name = f"{'fine' if not run.cause else 'fault'}-{run.scenario.replace('_', '-')}-{seed}"
     path = out / f"{name}.log.gz"
     if path.exists():
@@ -36,7 +36,7 @@ def keep(run: Run, seed: int, out: Path, work: Path) -> str:
             f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {run.ranks} {tee}",
             1,
         )
-    # The shell's own report of a signal is part of a job's log.
+    # The log of a real job also contains the shell's message about a signal.
     script = f"{program}\ncode=$?\nexit $code\n"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     environ |= {"STALLWATCH_BENCH_SEED": str(seed), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}

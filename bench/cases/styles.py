@@ -1,7 +1,7 @@
-"""Styles in which training programs print their start, steps, evaluations, saves and end.
+"""Styles in which training programs print their start, steps, evaluations, saves, and end.
 
-Each style follows the format of the program after which it is named, with different numbers. A style is a
-function that takes a `Scene` and returns lines.
+Each style is named after a program and follows the format of this program, with different numbers. A style
+consists of functions that take a `Scene` and return lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 @dataclass
 class Scene:
-    """The state of the run for which a log is generated: its random numbers, its clock and its counters."""
+    """The state of the run whose log is generated: its random numbers, its clock, and its counters."""
 
     chance: Random
     style: str

@@ -1,10 +1,11 @@
-"""Train over several hosts, and inject faults on demand.
+"""Train on several hosts, and inject faults on demand.
 
     torchrun … training.py CONTROL LAYOUT
 
-All hosts share the folder CONTROL. To inject a fault, write ``fault.json`` there, such as ``{"number": 3,
-"kind": "sleep", "rank": 1}``. That rank then writes ``began-3``, performs the fault in its next step, and
-continues when the file ``healed-3`` exists. ``step`` holds rank 0's step, ``pid-1`` the process id of rank 1.
+All hosts share the folder CONTROL. To inject a fault, write the file ``fault.json`` into this folder, such as
+``{"number": 3, "kind": "sleep", "rank": 1}``. In this example, rank 1 writes the file ``began-3``, performs
+the fault in its next step, and continues when the file ``healed-3`` exists. The file ``step`` contains the
+current step of rank 0, and ``pid-1`` contains the process ID of rank 1.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Faults:
         self._seen = 0
 
     def due(self, *kinds: str) -> int:
-        """If a fault of these kinds is due, record that it begins and return its number.
+        """If a fault of one of these kinds is due, record its start, and return its number.
 
-        Otherwise return 0.
+        Otherwise, return 0.
         """
         try:
             wanted = json.loads((CONTROL / "fault.json").read_text())
@@ -93,7 +94,7 @@ def forward(model: torch.nn.Module, batch: torch.Tensor, faults: Faults) -> torc
 
 
 def evaluate(group: dist.ProcessGroup) -> None:
-    """Join the collective at the end of an epoch, as every rank has to."""
+    """Join the collective that every rank must join at the end of an epoch."""
     dist.barrier(group)
 
 

@@ -2,9 +2,10 @@
 
     python training.py SCENARIO NOTE [LOG]
 
-The output depends on the scenario alone. The training writes its longest pause between two steps and its exit
-code into NOTE, so that a benchmark knows the outcome without the watcher. With LOG, it prints into that file,
-and reopens the file if it was moved, as ``logging.handlers.WatchedFileHandler`` does.
+The output depends only on the scenario. The training writes its longest pause between two steps and its exit
+code into the file NOTE, from which a benchmark learns the outcome without the watcher. If LOG is given, the
+training prints into this file, and reopens it if another process moved it, as
+``logging.handlers.WatchedFileHandler`` does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 STEPS, TOTAL, PAUSE = 25, 100, 0.03
-LONG = 4.5  #: seconds; with a floor of 0.1 s, a stall is reported after 2 s
+LONG = 4.5  #: length of a hang in seconds; with a floor of 0.1 s, Stallwatch reports a stall after 2 s
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
     " 79.11 GiB of which 1.50 GiB is free."
@@ -56,7 +57,7 @@ class Training:
         self._optimizer = None
         self._at = time.monotonic()
         self.longest = 0.0
-        if os.environ.get("FAULTS_RINGS"):  # a stand-in for torch
+        if os.environ.get("FAULTS_RINGS"):  # the trial provides an imitation of torch
             import torch.optim.optimizer
 
             self._optimizer = torch.optim.optimizer.Optimizer()
@@ -96,8 +97,8 @@ def train(scenario: str, training: Training, output: Output) -> int:
 
 
 def main(scenario: str, note: str, log: str | None = None) -> int:
-    """Run the training, and write its longest pause and its exit code into the note."""
-    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # limits of the watcher do not apply
+    """Run the training, and write its longest pause and its exit code into the file NOTE."""
+    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # without the watcher's limits
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (hard, hard))
     output = Output(log)

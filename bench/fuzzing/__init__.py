@@ -1,1 +1,1 @@
-"""Parts of ``bench/fuzz.py``: targets, generation of inputs, and evaluation of results."""
+"""Parts of ``bench/fuzz.py``: the targets, the generation of inputs, and the evaluation of results."""

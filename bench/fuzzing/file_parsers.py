@@ -1,4 +1,4 @@
-"""Fuzz targets for files, for records of the probe, and for messages, settings, pages and stored records."""
+"""Fuzz targets for files, for records of the probe, and for messages, settings, pages, and stored records."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _decompressed(data: bytes) -> Iterator[bytes]:
 
 
 def size_unpacked(data: bytes) -> int:
-    """Return the size of the unpacked input, up to a limit. A few bytes can unpack to a large size."""
+    """Return the size of the unpacked input, up to a limit. A few bytes can have a large unpacked size."""
     sizes = [size_of_lines(data)]
     for portions in (_decompressed, _unpacked):
         sizes.append(0)

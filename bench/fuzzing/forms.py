@@ -1,4 +1,4 @@
-"""Examples of each kind of message, file and setting, with the tokens that occur in them."""
+"""Examples of each kind of message, file, and setting, and the tokens that they contain."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Stretch inputs, and look for parsers whose time grows faster than their input.
+"""Repeat parts of inputs, and look for parsers whose time grows faster than their input.
 
-An input of four times the size may take four times as long, but not eight times. The stretched units are the
-tokens and lines of a parser's samples, pairs of them, and the attacks on the product's regular expressions
-(``patterns``), each as one long line and as many lines.
+An input of four times the size may take four times as long, but not eight times as long. The repeated units
+are the tokens and lines of a parser's samples, pairs of them, and the attacks on Stallwatch's regular
+expressions (``patterns``). The lines are repeated both as many lines and within a single long line.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fuzzing.targets import Target, seconds_for
 
 _SIZES = (16_000, 64_000)
 _FASTER = 8.0
-_FLOOR = 0.02  #: minimum seconds of the longer input for a comparison
-_LINES = 60  # number of sample lines that are stretched
+_FLOOR = 0.02  #: minimum seconds for the longer input; shorter times are not compared
+_LINES = 60  # number of sample lines that are repeated
 _PAIRED = 120
 _NESTED = (
     b"[",
@@ -39,7 +39,7 @@ _NESTED = (
 
 
 def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield (prefix, repeated unit, suffix) for each input to stretch."""
+    """Yield the prefix, the repeated unit, and the suffix of each input."""
     chance = random.Random(target.name)
     tokens = [*target.tokens, *TOKENS]
     lines = [line for sample in target.samples() for line in sample.split(b"\n") if 0 < len(line) < 200]
@@ -52,7 +52,7 @@ def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
     for _ in range(_PAIRED):
         example, other = chance.choice([*tokens, *some]), chance.choice(tokens)
         yield b"", example + other, chance.choice((b"", b"\n", b"!"))
-    # JSON and similar formats contain no text for the patterns.
+    # JSON and similar formats contain no text that the patterns search.
     if not target.json:
         for pattern in patterns.every_pattern():
             text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
@@ -63,7 +63,7 @@ def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
-    """Repeat the unit up to about `size` bytes in all."""
+    """Repeat the unit until the input has about `size` bytes."""
     before, middle, end = unit
     return before + middle * max(1, size // len(middle)) + end
 
@@ -71,12 +71,12 @@ def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
 def slow(
     target: Target, unit: tuple[bytes, bytes, bytes], sizes: Sequence[int] = _SIZES
 ) -> tuple[float, float] | None:
-    """Return the growth of the time, and the time for the longer input; ``None`` if the growth is normal."""
+    """Return the growth of the time and the time for the longer input, or ``None`` for a normal growth."""
     small, large = (stretched(unit, size) for size in sizes)
     took = seconds_for(target, large)
     if took < _FLOOR:
         return None
-    for _ in range(3):  # the growth must be excessive every time: the machine may be busy, or a cache cold
+    for _ in range(3):  # repeat the comparison, because the machine can be busy or a cache cold
         before, took = max(seconds_for(target, small), 1e-4), min(took, seconds_for(target, large))
         if took < _FLOOR or took / before < _FASTER * (sizes[1] / sizes[0]) / 4:
             return None
@@ -84,7 +84,7 @@ def slow(
 
 
 def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
-    """Stretch all units of all targets; report each parser whose time grows faster than its input."""
+    """Repeat all units of all targets, and report each parser whose time grows faster than its input."""
     found = 0
     for target in targets:
         count, worst, seen = 0, 0.0, 0

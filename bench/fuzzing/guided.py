@@ -1,4 +1,4 @@
-"""Fuzz one parser with libFuzzer, through atheris: inputs that reach new code are kept."""
+"""Fuzz one parser with libFuzzer (through atheris), which keeps the inputs that reach new code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAMPLES = 200  # number of samples in the initial corpus
 
 
 def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
-    """Fuzz a parser until an input fails. The input is then written to a file, whose name is printed."""
+    """Fuzz a parser until an input fails. Write this input to a file, and print the name of the file."""
     try:
         import atheris
     except ImportError:

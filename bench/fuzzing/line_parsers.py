@@ -1,4 +1,4 @@
-"""Fuzz targets for lines, whole logs, and functions that render their text; each target takes bytes."""
+"""Fuzz targets for lines, for whole logs, and for functions that render text. Each target takes bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def text_of(data: bytes) -> str:
 
 
 def from_system(data: bytes) -> str:
-    """Decode bytes in the same way as Python decodes file names, variables and arguments."""
+    """Decode bytes in the same way as Python decodes file names, variables, and arguments."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -95,7 +95,7 @@ _USUAL_LINE = 32
 def size_of_lines(data: bytes) -> int:
     """Return the effective size of an input.
 
-    This is the number of bytes and an allowance for each line, because short lines take time, too.
+    This size is the number of bytes plus an allowance for each line, because short lines also take time.
     """
     return len(data) + _USUAL_LINE * sum(map(data.count, (b"\n", b"\r", b"\b")))
 
@@ -162,7 +162,7 @@ def parse_unescaping(data: bytes) -> None:
 def numbers(data: bytes) -> None:
     text = text_of(data)
     duration(text)
-    number(text)  # `number` requires a text that a pattern matched, so that a ValueError here is expected
+    number(text)  # `number` requires a text that a pattern matched, so a ValueError is expected here
 
 
 def samples_in(data: bytes) -> None:

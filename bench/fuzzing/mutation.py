@@ -1,7 +1,7 @@
-"""Generate inputs from real samples, which are spliced, nested, stretched and damaged.
+"""Generate inputs by splicing, nesting, repeating, and damaging real samples.
 
-The same seed, target and number give the same bytes on every machine: a failure can be reproduced without a
-file, and an interrupted session continues at the next number.
+The same seed, target, and number give the same bytes on every machine. Therefore, a failure can be reproduced
+without a file, and an interrupted session can continue with the next number.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-LONGEST = 64 * 1024  #: largest size of an input in bytes; most inputs are far shorter
+LONGEST = 64 * 1024  #: maximum size of an input in bytes; most inputs are much shorter
 _USUAL = 4096
 
-#: Tokens that often break parsers of any format.
+#: Tokens that often break parsers, whatever their format.
 TOKENS: tuple[bytes, ...] = (
     *(b"\0", b"\n", b"\r", b"\r\n", b"\t", b"\x0b", b"\x1c", b"\x85", b"\b", b"\x7f", b" ", b"\xa0"),
     *(b"\x1b[31m", b"\x1b[0m", b"\x1b]0;title\x07", b"\x1b[", b"\x1b", b"\x9b31m", b"\x1b[999999999A"),
@@ -154,7 +154,7 @@ _NESTING = (10, 100, 500, 2000, 20_000)
 
 
 class Mutator:
-    """Generator of inputs for one target from its samples and tokens, and from `forms` of its format."""
+    """Generator of inputs for a target. It combines samples and tokens of the target with general tokens."""
 
     def __init__(
         self, samples: Sequence[bytes], tokens: Sequence[bytes] = (), *, json_lines: bool = False
@@ -241,7 +241,7 @@ class Mutator:
         return b"\n".join(lines)
 
     def _with_other_values(self, data: bytes, chance: random.Random) -> bytes:
-        """Return the JSON (or one line of it) with one value replaced by a value of a different type."""
+        """Return the input after changing up to four values of its JSON, or of one of its JSON lines."""
         lines = data.split(b"\n")
         at = chance.randrange(len(lines))
         for text, wrap in ((data, None), (lines[at], at)):
@@ -251,7 +251,7 @@ class Mutator:
                 continue
             for _ in range(chance.choice((1, 1, 2, 4))):
                 value = _changed(value, chance)
-            # Python also writes numbers that JSON does not allow, such as Infinity, and single surrogates.
+            # Python also writes values that JSON does not allow, such as Infinity and single surrogates.
             made = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
             if wrap is None:
                 return made
@@ -268,7 +268,7 @@ _CHANGES: tuple[_Change, ...] = (
 
 
 def _changed(value: Any, chance: random.Random) -> Any:
-    """Return the value with one of its parts replaced, removed, doubled or renamed."""
+    """Return the value with one of its parts replaced, removed, duplicated, or renamed."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(sorted(value))
         how = chance.random()

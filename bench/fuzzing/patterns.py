@@ -1,9 +1,10 @@
-"""Attack every regular expression of the product with texts that make a backtracking engine retry.
+"""Attack every regular expression of Stallwatch with texts that make a backtracking engine retry.
 
-A text consists of the pattern's own parts: the body of each repeat, many times, after the required prefix,
-and with a suffix that does not match; and the beginning of the pattern, many times, from each of which a
-search starts. A pattern whose time grows much faster than the text is reported. ``growth`` feeds the same
-texts to the parsers, some of which truncate a line before they search it.
+The texts come from the pattern itself. Some texts repeat the body of a repeat many times, after the prefix
+that the pattern requires and before a suffix that does not match. Other texts repeat the beginning of the
+pattern many times, because a search starts at each beginning. The module reports patterns whose time grows
+much faster than the text. ``growth`` passes the same texts to the parsers, some of which truncate a line
+before they search it.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ _PACKAGES = (
 )
 _NOT_IMPORTED = ("bootstrap", ".pages.", "entry", "__main__", "migrations", ".grafana", "integrations")
 _SIZES = (2_000, 8_000)
-_FASTER = 8.0  #: ratio of times that is reported, for four times the text: linear is 4, quadratic 16
-_SURE = 0.004  #: seconds that the longer text must take; a linear search takes a tenth of that
-_ENOUGH = 20.0  # elapsed seconds after which a search is given up
+_FASTER = 8.0  #: smallest reported ratio of times for four times the text (linear: 4, quadratic: 16)
+_SURE = 0.004  #: minimum seconds for the longer text; a linear search takes a tenth of this time
+_ENOUGH = 20.0  # elapsed seconds after which a search is aborted
 _ENDS = ("", "\0", "\n")
 _MOST_UNITS = 16  # maximum number of texts for one pattern
 
 
 class Pattern(NamedTuple):
-    """One regular expression and its place in the source."""
+    """A regular expression and its place in the source code."""
 
     place: str
     pattern: str | bytes
@@ -72,7 +73,7 @@ class Text(NamedTuple):
 
 @functools.cache
 def every_pattern() -> tuple[Pattern, ...]:
-    """Return all distinct patterns in the modules of the product."""
+    """Return all distinct patterns in the modules of Stallwatch."""
     found: dict[tuple[str | bytes, int], Pattern] = {}
     for package in _PACKAGES:
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -114,12 +115,12 @@ def _patterns_in(value: Any, deep: int, seen: set[int]) -> Iterator[tuple[str | 
 
 @functools.lru_cache(4096)
 def texts(pattern: str, flags: int) -> tuple[Text, ...]:
-    """Return texts for which a backtracking engine may need a long time to match the pattern."""
+    """Return texts for which a backtracking engine can need a long time to match the pattern."""
     tree = parser.parse(pattern, flags & ~re.DEBUG)
     found: dict[tuple[str, str], None] = {}
     _walk(list(tree), "", found)
     first = ""
-    for node in tree:  # parts from which each search starts
+    for node in tree:  # beginnings of the pattern, where a search starts
         first += _sample([node])
         if first:
             found[("", first)] = None
@@ -169,7 +170,7 @@ def _variants(nodes: list[Any]) -> list[str]:
 
 
 def _sample(nodes: Iterable[Any]) -> str:
-    """Return a short text that the nodes match; lookahead and lookbehind are ignored."""
+    """Return a short text that the nodes match. Ignore lookahead and lookbehind."""
     out = ""
     for op, argument in nodes:
         if op is C.LITERAL:
@@ -230,9 +231,9 @@ def _class_of(items: list[Any]) -> str:
 
 
 def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float:
-    """Return how much longer a search takes if the text is four times as long.
+    """Return the ratio of the search times for texts of four times the size and of the normal size.
 
-    Return 0 if the times are too short to be sure.
+    Return 0 if the times are too short for a reliable ratio.
     """
     took = _least(search, text(_SIZES[1]))
     if took < _SURE:
@@ -243,7 +244,7 @@ def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float
 
 
 def _least(search: Callable[[Any], object], value: Any) -> float:
-    """Return the shortest processor time of a search. The search is given up after `_ENOUGH` seconds."""
+    """Return the shortest processor time of a search. Abort the search after `_ENOUGH` seconds."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -262,7 +263,7 @@ def _least(search: Callable[[Any], object], value: Any) -> float:
 
 
 def slow(pattern: Pattern) -> tuple[float, Text] | None:
-    """Return the growth of a pattern's time, and the text for which it is slow.
+    """Return the growth of a pattern's search time, and the text for which the search is slow.
 
     Return ``None`` if the growth is normal.
     """
@@ -290,14 +291,14 @@ def _sources() -> str:
 
 
 def is_searched(pattern: Pattern) -> bool:
-    """Return True if the pattern is searched anywhere in a text, not only matched at its beginning."""
+    """Return True if the pattern is searched anywhere in a text, and not only matched at the beginning."""
     name = pattern.place.rpartition(".")[2]
     uses = set(re.findall(rf"\b{name}\.([a-z]+)\b", _sources()))
     return not uses & {"match", "fullmatch"} or bool(uses - {"match", "fullmatch", "pattern"})
 
 
 def search(report: Callable[[str], None]) -> list[Pattern]:
-    """Test all patterns. Report and return those whose time grows faster than the text."""
+    """Test all patterns. Report and return the patterns whose time grows faster than the text."""
     found = []
     for pattern in every_pattern():
         if (slowed := slow(pattern)) is not None:

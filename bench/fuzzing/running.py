@@ -1,7 +1,7 @@
 """Run the inputs of a target in a supervised process with limited memory.
 
-The process writes the number of its current input to shared memory. So the caller can identify an input that
-hangs or kills the process, and continues with the next input.
+The process writes the number of its current input to shared memory. With this number, the caller can identify
+an input that hangs or kills the process, and can continue with the next input.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from fuzzing.targets import BY_NAME, Target, seconds_for, wrong
 FLOOR_SECONDS = 0.01  #: shorter times are ignored, because they depend more on the machine than on the parser
 MOST_TIMES = 10  #: limit of an input's time, in multiples of the median time per byte
 HANG_SECONDS = 60.0  #: elapsed seconds after which one input counts as a hang
-GROWTH = 192 * 1024 * 1024  #: bytes by which one input may raise the peak of memory
-_MEMORY = 3 * 1024**3  # address space beyond the size of the process at its start
-_LEARNT = 300  # number of inputs whose times are collected before times are checked
-_KEPT = 4000  # largest number of bytes of an input in a report
+GROWTH = 192 * 1024 * 1024  #: number of bytes by which an input can increase the peak memory
+_MEMORY = 3 * 1024**3  # limit of the address space in addition to its size at the start of the process
+_LEARNT = 300  # number of inputs that determine the median time before times are checked
+_KEPT = 4000  # maximum number of bytes of an input in a report
 _RETRIES = 3
-_OF_A_KIND = 3  # largest number of failures that one process reports
+_OF_A_KIND = 3  # maximum number of failures of each kind that a process reports
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Failure:
     target: str
     seed: int
     number: int
-    kind: str  #: raised, slow, memory, hang, killed
+    kind: str  #: "raised", "slow", "memory", "hang", or "killed"
     what: str
     size: int = 0
     input: str = ""  #: beginning of the input in base64
@@ -61,7 +61,7 @@ class Result:
     failures: list[Failure] = field(default_factory=list)
 
     def add(self, part: Result) -> None:
-        """Add the results of some more inputs."""
+        """Add the results of other inputs of the target."""
         self.inputs += part.inputs
         self.seconds += part.seconds
         self.slowest, self.peak = max(self.slowest, part.slowest), max(self.peak, part.peak)
@@ -69,7 +69,7 @@ class Result:
 
 
 def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
-    """Return the input with this `number` for a target.
+    """Return the input of a target that has this `number`.
 
     As long as there are unused samples, every tenth input is an unchanged sample.
     """
@@ -80,11 +80,11 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """Judge of whether an input takes too long, compared with the target's median time per byte.
+    """Comparison of an input's time with the median time per byte of the target.
 
-    The time of an empty input is subtracted, because it dominates short inputs. If a parser rejects most
-    inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read in
-    full, is used instead.
+    The time of an empty input is subtracted from all times, because it dominates the time of short inputs.
+    Some parsers reject most inputs after the first bytes, which takes almost no time. Therefore, the median
+    of the unchanged samples, which a parser reads completely, is used if it is larger.
     """
 
     def __init__(self, target: Target, samples: Sequence[bytes] = ()) -> None:
@@ -130,7 +130,7 @@ def _limit_memory() -> None:
 
 
 def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, at: Any, out: Any) -> None:
-    """Run inputs `first` up to `last` in this process. Failures are sent at once, the result at the end."""
+    """Run inputs `first` to `last` in this process. Send failures at once, and the result at the end."""
     logging.disable(logging.WARNING)  # parsers log warnings about the parts that they leave out
     target = BY_NAME[name]
     mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)
@@ -139,7 +139,7 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
         wrong(target, sample)
     _limit_memory()
     gc.collect()
-    gc.freeze()  # otherwise a slow garbage collection would count as the time of some input
+    gc.freeze()  # otherwise, a slow garbage collection would count as the time of an input
     judge = Judge(target, samples) if timed else None
     result = Result(name)
     peak, seen = _peak(), dict[str, int]()
@@ -182,9 +182,9 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
 def run(
     target: Target, seed: int, first: int, last: int, *, timed: bool = True, end: float = math.inf
 ) -> Result:
-    """Run inputs `first` up to `last` of a target. If an input ends the worker process, start another one.
+    """Run inputs `first` to `last` of a target. If an input ends the worker process, start another process.
 
-    The run stops at `end`, a time of the monotonic clock.
+    Stop the run at `end`, which is a time of the monotonic clock.
     """
     total = Result(target.name)
     began = first

@@ -91,19 +91,19 @@ SECRETS = (
 
 
 def text_of(folder: Path, pattern: str, most: int = 10**9) -> list[bytes]:
-    """Return the files of a folder that match the pattern, in the order of their names."""
+    """Return the contents of the files in a folder that match the pattern, sorted by file name."""
     return [path.read_bytes()[:most] for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
 @functools.cache
 def pages() -> list[bytes]:
-    """Return every eighth rule page: about forty pages, from all families."""
+    """Return every eighth rule page, which is about forty pages from all families."""
     return text_of(ROOT / "rules" / "stallwatch_rules" / "catalogue", "*/*.md")[::8]
 
 
 @functools.cache
 def logs() -> list[bytes]:
-    """Return short logs: the lines of rule pages, tracebacks, bars, launchers, and parts of recordings."""
+    """Return short logs: lines of rule pages, tracebacks, progress bars, launchers, parts of recordings."""
     catalogue = ROOT / "rules" / "stallwatch_rules" / "catalogue"
     blocks = [found[1] for page in text_of(catalogue, "*/*.md") for found in _BLOCK.finditer(page)]
     recorded = [log[:6000] for log in text_of(ROOT / "tests" / "recordings", "*/ranks/*.log")]
@@ -123,7 +123,7 @@ def logs() -> list[bytes]:
 
 @functools.cache
 def lines() -> list[bytes]:
-    """Return lines of these logs, one for each template."""
+    """Return lines of the logs from `logs`, with one line for each template."""
     found = {
         re.sub(rb"\d+", b"0", line): line
         for log in logs()
@@ -134,7 +134,7 @@ def lines() -> list[bytes]:
 
 
 def stored(*names: str) -> list[bytes]:
-    """Return the stored files with these names, from runs of version 0.1 and from the recordings."""
+    """Return the stored files that have these names, from runs of version 0.1 and from recordings."""
     found = [body for name in names for body in text_of(ROOT / "tests" / "release_0_1" / "runs", f"*/{name}")]
     return [*found, *(body for name in names for body in text_of(ROOT / "tests" / "recordings", f"*/{name}"))]
 
@@ -145,7 +145,7 @@ def as_json(*values: object) -> list[bytes]:
 
 
 def ring(records: int = _RING_RECORDS) -> bytes:
-    """Return the bytes of a complete ring buffer that contains a few records."""
+    """Return the bytes of a complete ring file that contains a few records."""
     record = record_struct(FIELDS)
     page = bytearray(pack_header(Header(record.size, records, 3, 1, 1, 1.7e9, FIELDS)))
     COUNTERS.pack_into(page, COUNTERS_AT, records + 2, 1, 0, 0)
@@ -214,7 +214,7 @@ def rank_files() -> list[bytes]:
 
 
 def checkpoints() -> list[bytes]:
-    """Return files of tensors: safetensors, and the format of ``torch.save`` with a handwritten pickle."""
+    """Return files with tensors: safetensors, and the format of ``torch.save`` with a handwritten pickle."""
     header = json.dumps(
         {"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"a": "b"}}
     ).encode()
@@ -231,5 +231,5 @@ def checkpoints() -> list[bytes]:
 
 
 def joined(parts: Iterable[bytes], between: bytes = b"\n") -> bytes:
-    """Return one input that joins all parts."""
+    """Join all parts, and return the result as a single input."""
     return between.join(parts)

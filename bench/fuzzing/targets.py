@@ -1,8 +1,8 @@
-"""Table of every parser that takes foreign bytes: the call, and the exceptions that it may raise.
+"""Table of all parsers of external data, with their functions and the exceptions that they can raise.
 
 A target takes bytes and returns nothing. Any exception that its row does not name is a failure. The same
-holds for errors that the target itself detects (`Broken`), such as lines that depend on how the bytes were
-split.
+applies to errors that the target itself detects (`Broken`). For example, lines must not depend on how the
+bytes were split.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stallwatch_rules.pages.page_body import PageError
 
 @dataclass(frozen=True)
 class Target:
-    """One parser. ``cost`` is the rough time of an input in microseconds: cheap parsers get more inputs.
+    """A parser. ``cost`` is its approximate time per input in microseconds. Fast parsers get more inputs.
 
-    ``size`` returns the effective size of an input, to which its time is compared; by default the number of
-    bytes.
+    ``size`` returns the effective size of an input, with which the time of the input is compared. The default
+    is the number of bytes.
     """
 
     name: str
@@ -103,7 +103,7 @@ BY_NAME = {target.name: target for target in TARGETS}
 
 
 def wrong(target: Target, data: bytes) -> str | None:
-    """Parse an input; return a description of an undocumented exception, or ``None``."""
+    """Parse an input. Return a description of an undocumented exception, or ``None`` if there is none."""
     try:
         target.parse(data)
     except target.raises:
@@ -121,7 +121,7 @@ def seconds_for(target: Target, data: bytes) -> float:
 
 
 def described(error: BaseException) -> str:
-    """Return the exception, and the innermost place in Stallwatch that raised it."""
+    """Return a description of the exception, and the innermost place in Stallwatch that raised it."""
     place, frame = "", error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename

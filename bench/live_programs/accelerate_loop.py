@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 
 class Prepared:
-    """The model, the optimizer and the loader that ``accelerator.prepare`` returned."""
+    """The model, the optimizer, and the loader that ``accelerator.prepare`` returned."""
 
     def __init__(self, accumulation: int = 1) -> None:
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
@@ -101,7 +101,7 @@ def rank_1_hangs() -> None:
 
 
 def rank_1_leaves_the_gather_out() -> None:
-    """Filter the last predictions on rank 1 so that none remain. Rank 1 then skips the gather."""
+    """Filter out all of the last predictions on rank 1, so this rank skips the gather."""
     prepared = Prepared()
     prepared.train(70)
     if RANK == 0:

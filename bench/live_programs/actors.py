@@ -1,4 +1,4 @@
-"""Training with an actor process that plays and a learner process that trains, with a queue between them."""
+"""Training in which an actor process plays, and a learner process trains on rollouts from a queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def play(queue: Any, seconds: float, hangs_at: int, dies_at: int) -> None:
 
 
 def step_environment() -> None:
-    """Wait for an hour, as for a simulator that does not answer."""
+    """Wait for an hour, as if a simulator did not respond."""
     time.sleep(HOUR)
 
 

@@ -1,7 +1,7 @@
-"""Shared parts of the live benchmark's programs: the record of the event, and work that only takes time.
+"""Shared parts of the live benchmark's programs: records of events, and work that only takes time.
 
-Computation is simulated by a sleep inside the real call (a dataset, a forward pass, a write into a slow
-file), so that Stallwatch sees what it would see in a real training.
+To simulate computation, the programs sleep inside the real call (a dataset, a forward pass, a write into a
+slow file). Therefore, Stallwatch sees the same calls as in a real training.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def say(*words: object) -> None:
 
 
 class SlowFile:
-    """A file on slow storage: a write of ``size`` bytes takes ``seconds``."""
+    """A file on slow storage. A write of ``size`` bytes takes ``seconds`` seconds."""
 
     def __init__(self, path: Path, seconds: float, size: int) -> None:
         self._file = path.open("wb", buffering=0)

@@ -49,7 +49,7 @@ def save_on_rank_0() -> None:
 
 
 def uneven_steps() -> None:
-    """Train with steps that vary on each rank; the slowest rank determines the step time."""
+    """Train with steps that vary on each rank. The slowest rank determines the step time."""
     loop = Loop()
     chance = random.Random(10 * SEED + RANK)
     for _ in range(160):
@@ -58,7 +58,7 @@ def uneven_steps() -> None:
 
 
 def paused_as_a_group() -> None:
-    """Train while all processes of the run are stopped for a minute by the program that runs this one."""
+    """Train while the runner of this program stops all processes of the run for a minute."""
     loop = Loop()
     loop.train(60)
     if RANK == 0:

@@ -43,7 +43,7 @@ def rank_2_hangs() -> None:
 
 
 def balance() -> None:
-    """Reduce on every rank except rank 1. Such an error can be in the code of a user."""
+    """Call an all-reduce on every rank except rank 1, as faulty user code can do."""
     if RANK != 1:
         dist.all_reduce(torch.zeros(4))
 
@@ -157,7 +157,7 @@ def loader_of_rank_1_hangs() -> None:
 
 
 def rank_1_never_joins() -> None:
-    """Let rank 1 wait for a data set, so that it never joins the process group."""
+    """Let rank 1 wait for a data set. Therefore, rank 1 never joins the process group."""
     if RANK == 1:
         fetch_dataset()
     Loop()

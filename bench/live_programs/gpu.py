@@ -15,7 +15,7 @@ CYCLES_PER_SECOND = 1_700_000_000  #: approximate clock rate of a GPU
 
 
 class Loop:
-    """Training steps on the device, averaged over the ranks if there are several."""
+    """Training steps on the device. If there are several ranks, their gradients are summed up."""
 
     def __init__(self) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -40,12 +40,12 @@ class Loop:
 
 
 def occupy(seconds: float) -> None:
-    """Launch a kernel that does nothing for `seconds`."""
+    """Launch a kernel that does nothing for `seconds` seconds."""
     torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))
 
 
 def long_kernel() -> None:
-    """Run one step that computes for a minute, while the host waits for its loss."""
+    """Run a step that computes for a minute while the host waits for the loss."""
     loop = Loop()
     loop.train(60)
     occupy(60)
@@ -59,7 +59,7 @@ def stuck_on_the_device() -> None:
 
 
 def synchronising_wait() -> None:
-    """Queue kernels for most of an hour, and let the host wait for them."""
+    """Queue kernels that run for most of an hour, and let the host wait for them."""
     loop = Loop()
     loop.train(70)
     for _ in range(600):
@@ -68,7 +68,7 @@ def synchronising_wait() -> None:
 
 
 def stream_hang() -> None:
-    """Let one stream wait for endless work of another stream."""
+    """Let one stream wait for another stream, which has work for most of an hour."""
     loop = Loop()
     loop.train(70)
     other = torch.cuda.Stream()

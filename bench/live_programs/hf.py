@@ -96,7 +96,7 @@ def upload_after_a_checkpoint() -> None:
 
 
 def early_stopping() -> None:
-    """Train with a learning rate of zero, so that early stopping ends the run."""
+    """Train with a learning rate of zero. Therefore, early stopping ends the run."""
     hf_trainer = trainer(
         5000,
         learning_rate=0.0,
@@ -116,7 +116,7 @@ def gradient_accumulation() -> None:
 
 
 def multi_epoch() -> None:
-    """Train over several short epochs, each with a new shuffle."""
+    """Train over several short epochs, each with newly shuffled data."""
     hf_trainer = trainer(-1, num_train_epochs=8)
     hf_trainer.train_dataset = Numbers(60)
     hf_trainer.train()

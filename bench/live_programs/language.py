@@ -1,4 +1,4 @@
-"""Tokenizer of single bytes and a tiny language model with random weights; no download is needed."""
+"""Tokenizer of single bytes and tiny language model with random weights. No download is needed."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ WIDTH = 16
 
 
 class Net(nn.Module):
-    """Network of two layers. Its forward pass takes a given time."""
+    """Network of two layers whose forward pass takes a given time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Net(nn.Module):
 
 
 class Loop:
-    """A model, its optimizer and its training step.
+    """A model, its optimizer, and its training step.
 
     If there are several ranks, their gradients are averaged.
     """
@@ -50,7 +50,7 @@ class Loop:
     def step(
         self, features: torch.Tensor | None = None, pace: float | None = None, loss_factor: float = 1.0
     ) -> float:
-        """Run one forward pass, backward pass and update, and log the step."""
+        """Run a forward pass, a backward pass, and an update, and log the step."""
         self.net.pause = self.pace if pace is None else pace
         features = self.batch() if features is None else features
         loss = (self.model(features) - features.sum(1, keepdim=True)).square().mean() * loss_factor
@@ -69,7 +69,7 @@ class Loop:
             self.step(pace=self.pace * CHANCE.uniform(0.9, 1.1))
 
     def train_unevenly(self, seconds: float, sigma: float) -> None:
-        """Run steps for `seconds`. Their durations have a log-normal distribution."""
+        """Run steps for `seconds` seconds. The durations of the steps have a log-normal distribution."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.step(pace=self.pace * math.exp(CHANCE.gauss(0.0, sigma)))

@@ -53,7 +53,7 @@ def evaluation_with_a_bar() -> None:
 
 
 def inference_mode_evaluation() -> None:
-    """Evaluate in inference mode, without a switch of the model to evaluation mode."""
+    """Evaluate in inference mode, without switching the model to evaluation mode."""
     loop = Loop()
     loop.train(60)
     loop.net.pause = 2.0
@@ -109,7 +109,7 @@ def slow_safetensors() -> None:
 
 
 def final_save_and_merge() -> None:
-    """Merge adapters after the last step, then save."""
+    """Merge adapters after the last step, and then save the model."""
     loop = Loop(total=80)
     loop.train(80)
     say("Merging LoRA weights ...")
@@ -177,7 +177,7 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def open_the_shards(_worker: int) -> None:
-    """Simulate that a worker of the data loader opens files before its first batch."""
+    """Simulate a worker of the data loader that opens files before its first batch."""
     time.sleep(about(45))
 
 
@@ -239,7 +239,7 @@ def uneven_steps_10() -> None:
 
 
 def long_first_step() -> None:
-    """Run a first step that takes long, because it waits for a compiler."""
+    """Run a first step that takes a long time, because it waits for a compiler."""
     loop = Loop()
     loop.step(pace=about(60))
     loop.train(100)
@@ -265,7 +265,7 @@ def parse(sample: int) -> int:
 
 
 def caught_exceptions() -> None:
-    """Log bad samples with their tracebacks, and skip them."""
+    """Log the tracebacks of bad samples, and skip these samples."""
     logging.basicConfig(level=logging.INFO)
     loop = Loop()
     for sample in range(200):
@@ -279,7 +279,7 @@ def caught_exceptions() -> None:
 
 
 def retry_warnings() -> None:
-    """Retry a storage request that succeeds at the third attempt, every ten seconds."""
+    """Retry a storage request, which succeeds on the third attempt, every ten seconds."""
     logging.basicConfig(level=logging.WARNING)
     loop = Loop()
     for _ in range(7):

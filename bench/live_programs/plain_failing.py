@@ -23,7 +23,7 @@ STEPS = 70
 
 
 def healthy_start(**options: Any) -> Loop:
-    """Return a loop after enough steps for the agent to learn its pace."""
+    """Run enough steps for the agent to learn the pace, and return the loop."""
     loop = Loop(**options)
     loop.train(STEPS)
     return loop
@@ -94,7 +94,7 @@ def take_lock(lock: Any) -> None:
 
 
 def lock_of_a_dead_owner() -> None:
-    """Wait for a lock that is never released, because the thread that holds it ended."""
+    """Wait for a lock that is never released, because the thread that acquired it has ended."""
     lock = threading.Lock()
     owner = threading.Thread(target=lock.acquire)
     owner.start()
@@ -175,7 +175,7 @@ def chatty_logger_beside_a_hang() -> None:
 
 
 def rebuild(seconds: float) -> None:
-    """Print the lines of ZeRO-3 about a trace cache that is invalidated again and again."""
+    """Print ZeRO-3's lines about a trace cache that is invalidated repeatedly."""
     event("trace cache")
     end = time.monotonic() + seconds
     number = 0
@@ -227,7 +227,7 @@ def nan_in_the_log() -> None:
 
 
 def nan_that_only_the_probe_sees() -> None:
-    """Train with a NaN loss that is not printed, so that only the probe sees it."""
+    """Train with a NaN loss that is not printed. Therefore, only the probe sees it."""
     loop = healthy_start(every=10**9)
     event("nan")
     for _ in range(300):
@@ -262,7 +262,7 @@ def slow_down() -> None:
 
 
 def hang_in_a_generation() -> None:
-    """Sample between steps; the fourth generation does not return."""
+    """Generate samples between steps. The fourth generation does not return."""
     loop = Loop()
     for number in range(4):
         loop.train(25)

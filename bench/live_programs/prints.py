@@ -1,6 +1,6 @@
 """Programs that print lines in the formats of other trainers, without importing these trainers.
 
-Stallwatch can then read only the log.
+For such programs, the log is the only source that Stallwatch can read.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def tqdm_bar() -> None:
 
 
 def rich_bar() -> None:
-    """Draw a progress bar although the output is not a terminal."""
+    """Draw a progress bar even though the output is not a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -101,7 +101,7 @@ def rich_bar() -> None:
 
 
 def validation_lines() -> None:
-    """Print the progress of a validation every ten seconds."""
+    """Print the progress of a validation, with a line every ten seconds."""
     for number in range(1, 161):
         jax_line(number)
         time.sleep(0.25)

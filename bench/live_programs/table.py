@@ -1,7 +1,7 @@
-"""Table of the live benchmark's programs and their correct answers.
+"""Table of the programs of the live benchmark and their correct answers.
 
-The hash of a program's name decides whether it is *frozen*. Frozen programs are used only for measurements:
-Stallwatch is never tuned to them. The other programs are also used for development.
+The hash of a program's name determines whether the program is *frozen*. Frozen programs are used only for
+measurements, and Stallwatch is never tuned to them. The other programs are also used for development.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-#: Command by launch form. ``{python}`` is the interpreter beside ``stallwatch``, ``{port}`` a free port.
+#: Command of each launch form. ``{python}`` is the interpreter in the folder of ``stallwatch``, and
+#: ``{port}`` is a free port.
 FORMS = {
     "python": "{python} {program}",
     "torchrun2": "{python} -m torch.distributed.run --standalone --nproc-per-node 2 {program}",
@@ -24,9 +25,9 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Expected:
-    """What the first message after the event must contain, and how soon it must arrive."""
+    """Required content of the first message after the event, and the time limit of this message."""
 
-    place: str  #: regular expression of the function or line of the program, or of the phase
+    place: str  #: regular expression for the function, the line, or the phase of the program
     cause: str  #: a key of `live_scoring.CAUSES`
     rank: int | None = None  #: the rank at fault, if there are several ranks
     limit: str = "probe"  #: a key of `live_scoring.LIMITS`
@@ -36,18 +37,18 @@ class Expected:
 
 @dataclass(frozen=True)
 class Program:
-    """One program: its command and its correct answer."""
+    """A program with its command and its correct answer."""
 
     name: str
     family: str
-    file: str  #: file beside this module
+    file: str  #: file in the folder of this module
     scenario: str  #: name of the function
     seconds: float  #: approximate duration
     form: str = "python"
     expected: Expected | None = None  #: ``None`` for a healthy program
-    state: str = "finished"  #: final state if healthy; unknown if a followed log just ends
+    state: str = "finished"  #: final state of a healthy program; "unknown" if a followed log just ends
     needs: tuple[str, ...] = ()  #: required packages
-    signals: tuple[tuple[float, str], ...] = ()  #: (seconds after the event, signal) of the runner
+    signals: tuple[tuple[float, str], ...] = ()  #: signals to send: (seconds after the event, signal)
 
     @property
     def healthy(self) -> bool:
@@ -55,7 +56,7 @@ class Program:
 
     @property
     def frozen(self) -> bool:
-        """True if the program is in the third to which Stallwatch is never tuned."""
+        """Return True if the program is in the third of the programs to which Stallwatch is never tuned."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
 
 
@@ -71,7 +72,7 @@ def family(
 
 
 def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
-    """Return a program of a family. Its name contains the scenario and, if it differs, the launch form."""
+    """Return a program of a family, whose name contains the scenario and, if it differs, the launch form."""
     form = str(changes.get("form", base.form))
     suffix = "" if form == base.form else f"-{form}"
     name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"

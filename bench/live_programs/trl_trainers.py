@@ -92,7 +92,7 @@ def grpo_zero_loss() -> None:
 
 
 class Growing:
-    """Reward function that takes longer with each call, as with rollouts that become longer."""
+    """Reward function that takes longer with each call, as if the rollouts became longer."""
 
     __name__ = "growing"
 
@@ -113,7 +113,7 @@ def grpo_growing_rollouts() -> None:
 
 
 def score_answers(completions: list[str], **_: Any) -> list[float]:
-    """Return rewards, but wait for an hour after 60 calls, as for a reward service that stops answering."""
+    """Return rewards, but wait for an hour after 60 calls, as if a reward service did not respond."""
     score_answers.calls += 1  # type: ignore[attr-defined]
     if score_answers.calls > 60 and os.environ.get("RANK", "0") == os.environ.get("ODD", "0"):  # type: ignore[attr-defined]
         event("reward")

@@ -1,4 +1,4 @@
-"""Training in which Ray actors feed a learner actor, with Ray's own processes between them."""
+"""Training in which Ray actors send rollouts to a learner actor through Ray's own processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common import CHANCE, HOUR, event, run
 
 
 class Player:
-    """Actor that produces rollouts of varying length. One of the rollouts may never return."""
+    """Actor that produces rollouts of varying length, and hangs in the rollout `hangs_at`."""
 
     def __init__(self, hangs_at: int) -> None:
         self._number, self._hangs_at = 0, hangs_at
@@ -26,7 +26,7 @@ class Player:
         return rows
 
     def step_environment(self) -> None:
-        """Wait for an hour, as for a simulator that does not answer."""
+        """Wait for an hour, as if a simulator did not respond."""
         event("environment")
         time.sleep(HOUR)
 

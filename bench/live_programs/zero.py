@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO-1, 2 and 3 over gloo on the CPU."""
+"""DeepSpeed ZeRO-1, ZeRO-2, and ZeRO-3 over gloo on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch  # noqa: E402 - a line above has to come first
 
 torch.compile = lambda model=None, **_: (
     (lambda function: function) if model is None else model
-)  # compiling is not needed here
+)  # the programs need no compilation
 
 import deepspeed  # noqa: E402
 from common import HOUR, RANK, about, event, run, say  # noqa: E402
@@ -28,7 +28,7 @@ class Engine:
     """DeepSpeed engine for a small network, with a method for its training steps."""
 
     def __init__(self, stage: int) -> None:
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise it is compiled first
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise DeepSpeed compiles it
         deepspeed.init_distributed(dist_backend="gloo", timeout=timedelta(minutes=30))
         torch.manual_seed(0)
         self.net = Net()
@@ -88,7 +88,7 @@ def evaluation_zero2() -> None:
 
 
 def evaluation_zero3() -> None:
-    """Evaluate with ZeRO-3, in which a forward pass gathers the parameters of all ranks."""
+    """Evaluate with ZeRO-3, in which each forward pass gathers the parameters from all ranks."""
     training = Engine(3)
     training.train(60)
     training.evaluate(40, about(80) / 40)
@@ -138,7 +138,7 @@ def rank_1_hangs_zero3() -> None:
 
 
 def rank_1_hangs_after_trace_cache_lines() -> None:
-    """Hang in code of rank 1, after lines about the trace cache.
+    """Hang in the code of rank 1 after lines about the trace cache.
 
     These lines are not the cause of the hang.
     """

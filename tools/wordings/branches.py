@@ -8,7 +8,7 @@ from typing import Any
 
 from stallwatch_rules.matching.literal_index import sre, sre_parse
 
-MAX_BRANCHES = 64  #: maximum alternatives of one pattern
+MAX_BRANCHES = 64  #: maximum number of alternatives of a pattern
 
 Branch = tuple[str, ...]
 """One way to match: the pieces of fixed text that must come in this order, with anything between them."""

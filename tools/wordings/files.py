@@ -19,9 +19,9 @@ from wordings.search import COMPILED
 
 BINARY = (".so", ".dylib", ".pyd")
 SUFFIXES = (".py", *COMPILED, *BINARY)
-MAX_FILE = 20 << 20  #: maximum number of bytes of source; a larger file is generated and holds no messages
+MAX_FILE = 20 << 20  #: maximum number of bytes of source; larger files are generated and contain no messages
 MAX_ARCHIVE = 512 << 20  #: maximum number of bytes of source read into memory from a source archive
-LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive; torch's wheel holds 12,000 files
+LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive (torch's wheel has 12,000 files)
 
 
 class SourceError(Exception):
@@ -30,10 +30,10 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the package in which strings are searched."""
+    """A file of the package that is searched for strings."""
 
     name: str  #: path inside the package, with slashes
-    #: Returns an iterator over the content, from the start at each call.
+    #: Function that returns an iterator over the content. Each call starts from the beginning.
     chunks: Callable[[], Iterator[bytes]]
     place: str = ""  #: the complete path; rules can name its end
 
@@ -48,7 +48,7 @@ class SourceFile:
         return self.name.rpartition("/")[2]
 
     def text(self) -> str:
-        """Return the text of the file; an empty string if the file is longer than ``MAX_FILE``."""
+        """Return the text of the file, or an empty string if the file is longer than ``MAX_FILE``."""
         content = b""
         for chunk in self.chunks():
             content += chunk
@@ -80,7 +80,7 @@ def in_folders(folders: Iterable[Path]) -> list[SourceFile]:
 
 
 def in_wheel(path: Path) -> list[SourceFile]:
-    """Return the files in a wheel, or another zip archive; their content is read on demand."""
+    """Return the files in a wheel or in another zip archive. Their content is read on demand."""
     try:
         return [
             SourceFile(member.name, partial(_read_member, path.name, member))
@@ -94,7 +94,7 @@ def in_wheel(path: Path) -> list[SourceFile]:
 def in_sdist(name: str, content: bytes) -> list[SourceFile]:
     """Return the files in a source archive.
 
-    They are kept in memory, because a tar archive can only be read forward.
+    The contents of the files stay in memory, because a tar archive can be read only from start to end.
     """
     kind = kind_of(content[:512])
     found: list[SourceFile] = []

@@ -26,8 +26,8 @@ INDEX = "https://pypi.org/simple"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 MAX_PAGE = 64 << 20  #: maximum number of bytes of an index page
 MAX_SDIST = 256 << 20
-SECONDS = 600  #: seconds for a complete download
-_PAUSE = 60  # seconds without a response
+SECONDS = 600  #: maximum number of seconds for a complete download
+_PAUSE = 60  # maximum number of seconds without a response
 
 
 class Sdist(NamedTuple):
@@ -40,7 +40,7 @@ class Sdist(NamedTuple):
 
 
 def newest_sdist(package: str, version: Version | None) -> Sdist | None:
-    """Return the archive of the newest release, or of this version; ``None`` if the index has none."""
+    """Return the archive of this version or of the newest release, or ``None`` if the index lists none."""
     index = (os.environ.get("PIP_INDEX_URL") or INDEX).rstrip("/")
     name = canonicalize_name(package)
     page = f"{index}/{name}/"
@@ -48,17 +48,17 @@ def newest_sdist(package: str, version: Version | None) -> Sdist | None:
         files = listed(_fetch(page, MAX_PAGE, index))
     except ValueError as error:
         raise SourceError(f"{_host(index)} does not list the files of {name}: {error}") from error
-    found = [one for one in map(_sdist, files) if one is not None]
+    found = [sdist for sdist in map(_sdist, files) if sdist is not None]
     if version is not None:
-        found = [one for one in found if one.version == version]
+        found = [sdist for sdist in found if sdist.version == version]
     if not found:
         return None
-    newest = max(found, key=lambda one: (not one.version.is_prerelease, one.version))
+    newest = max(found, key=lambda sdist: (not sdist.version.is_prerelease, sdist.version))
     return newest._replace(url=urllib.parse.urljoin(page, newest.url))
 
 
 def fetched(sdist: Sdist) -> bytes:
-    """Return the content of the archive. Its hash must equal the hash that the index states."""
+    """Return the content of the archive. Check that its hash is the same as in the index."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     content = _fetch(sdist.url, MAX_SDIST, index)
     if hashlib.sha256(content).hexdigest() != sdist.sha256:
@@ -78,7 +78,7 @@ def _sdist(file: ListedFile) -> Sdist | None:
 
 
 def _fetch(url: str, most: int, index: str) -> bytes:
-    """Return a response of at most `most` bytes. Credentials for the index are sent only to its own host."""
+    """Return a response of at most `most` bytes. Send credentials of the index only to the index's host."""
     plain, login = _split(url)
     parts = urllib.parse.urlsplit(plain)
     if parts.scheme not in ("http", "https"):
@@ -104,7 +104,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return the URL without user name and password, and the user name and password as one string."""
+    """Return the URL without user name and password, and return user name and password as one string."""
     parts = urllib.parse.urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)
@@ -114,7 +114,7 @@ def _host(url: str) -> str:
     return urllib.parse.urlsplit(url).hostname or "the index"
 
 
-# ------------ an index's page of a project: JSON (PEP 691), or HTML (PEP 503, many mirrors)
+# ------------ the page of a project in an index: JSON (PEP 691), or HTML (PEP 503, many mirrors)
 
 
 class ListedFile(msgspec.Struct):
@@ -131,7 +131,7 @@ class _Page(msgspec.Struct):
 
 
 def listed(page: bytes) -> list[ListedFile]:
-    """Return all files that an index page lists; raise ``ValueError`` for another page."""
+    """Return all files that an index page lists. Raise ``ValueError`` for any other page."""
     if page.lstrip()[:1] == b"{":
         return msgspec.json.decode(page, type=_Page).files
     links = _Links()

@@ -1,4 +1,4 @@
-"""Find a package's files: installed here, or in an archive that is downloaded and never unpacked."""
+"""Find the files of an installed package, or of an archive that is downloaded but not unpacked."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def installed(package: str) -> Sources:
 
 @contextmanager
 def downloaded(package: str, version: str = "") -> Iterator[Sources]:
-    """Yield the files of the package's newest release, or of this version.
+    """Yield the files of the newest release of a package, or of the given version.
 
-    Nothing is installed, built or run.
+    Nothing is installed, built, or run.
 
-    This is the wheel that pip selects for this Python, or the index's source archive if there is no wheel or
-    only an older wheel.
+    The files come from the wheel that pip selects for this Python. If there is no wheel, or only an older
+    wheel, the files come from the source archive in the index.
     """
     wanted = requirement(package, version)
     exact = Version(version) if version else None
@@ -69,7 +69,7 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
 
 def requirement(package: str, version: str = "") -> Requirement:
-    """Return the requirement for pip, from a name and an optional version; reject pip's other syntax."""
+    """Return pip's requirement for a name and an optional version. Reject any other syntax of pip."""
     try:
         wanted = Requirement(f"{package}=={Version(version)}" if version else package)
     except InvalidVersion as error:
@@ -82,7 +82,7 @@ def requirement(package: str, version: str = "") -> Requirement:
 
 
 def version_of(wheel: str) -> str:
-    """Return the version in the file name of a wheel; empty if the name is invalid."""
+    """Return the version in the file name of a wheel, or an empty string if the name is invalid."""
     try:
         return str(parse_wheel_filename(wheel)[1])
     except InvalidWheelFilename:
@@ -90,7 +90,7 @@ def version_of(wheel: str) -> str:
 
 
 def _wheel(wanted: Requirement, folder: Path) -> tuple[Path | None, str]:
-    """Return the wheel that pip finds, or the message of pip.
+    """Return the wheel that pip finds, or pip's error message.
 
     Only wheels are accepted, because pip would run the build of any other archive.
     """

@@ -15,14 +15,14 @@ Phrase = tuple[str, ...]
 """Up to three neighbouring words."""
 
 _BETWEEN = r"[^\w\x00]+"  # includes quotes and line breaks of source; NUL ends a compiled string
-_MEMORY = 512 << 20  # maximum bytes for google-re2; a larger set finds nothing
-_LONG = 6  # words of a text with two disjoint phrases of three words
+_MEMORY = 512 << 20  # maximum number of bytes for google-re2; a larger set finds nothing
+_LONG = 6  # minimum number of words for two disjoint phrases of three words
 
 
 def rare_phrases(words: Sequence[str]) -> list[Phrase]:
-    """Return the longest phrase of a text, and the longest one of the phrases that do not overlap it.
+    """Return the longest phrase of a text, and the longest phrase that does not overlap with it.
 
-    If source inserts a value into the text, this breaks only one of them.
+    If the source inserts a value into the text, this value breaks only one of the two phrases.
     """
     size = min(3 if len(words) >= _LONG else 2, len(words))
     by_length = sorted(range(len(words) - size + 1), key=lambda at: -sum(map(len, words[at : at + size])))
@@ -32,7 +32,7 @@ def rare_phrases(words: Sequence[str]) -> list[Phrase]:
 
 
 class Phrases:
-    """Case-insensitive searcher for phrases, with hyperscan or, if it is missing, with google-re2."""
+    """Searcher for phrases, which ignores case. It uses hyperscan or, if hyperscan is missing, google-re2."""
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         self._phrases = list(phrases)

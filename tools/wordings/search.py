@@ -1,7 +1,8 @@
-"""Check that a rule's text is still in the source of the package that prints it, without reading files.
+"""Search the source of a package for the text of the rules that name the package, without reading files.
 
-A pattern's fixed text is cut into pieces (``pieces``); a source's strings are templates, with ``GAP`` in the
-place of a value. All specific pieces of an alternative must be near each other in one file.
+The fixed text of a pattern is split into pieces (``pieces``). The strings of the source are templates, in
+which ``GAP`` replaces each inserted value. All specific pieces of an alternative must be near each other in
+one file.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from wordings.branches import branches
 from wordings.phrases import Phrase, Phrases, rare_phrases
 from wordings.pieces import WORD, covers, is_specific, pieces_of
 
-NEAR = 20  #: lines of a source file between the pieces of one message
-_AROUND_PHRASE = 300  # bytes of source on either side that may hold a message broken into lines
+NEAR = 20  #: maximum number of lines between the pieces of one message in a source file
+_AROUND_PHRASE = 300  # number of bytes before and after a phrase that can contain the rest of a message
 
 State = Literal["found", "missing", "skipped"]
 
@@ -71,9 +72,9 @@ class _Piece:
         self.anchor = max(inner or WORD.findall(self.lowered), key=len)
 
     def may_be_in(self, around: bytes) -> bool:
-        """Return whether the text around a phrase contains most words of the piece.
+        """Return True if the text around a phrase contains most words of the piece.
 
-        This is a weaker test than ``COVERED``.
+        This test is weaker than ``COVERED``.
         """
         held = sum(len(word) for word in self.words if word in around)
         return 2 * held >= sum(map(len, self.words))
@@ -95,10 +96,10 @@ class Search:
         self.results: dict[str, Verified] = {}
         self._wanted: list[_Wanted] = []
         self._pieces: dict[str, _Piece] = {}
-        self._vague: set[str] = set()  # rules of several packages whose text is too short
+        self._vague: set[str] = set()  # rules that name several packages and have only short text
         self._modules: dict[str, list[str]] = {}
         for page in sorted(pages, key=lambda page: page.id):
-            emitted = [one for one in page.emitted_by if same_package(one.package, package)]
+            emitted = [emitter for emitter in page.emitted_by if same_package(emitter.package, package)]
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
         self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece
@@ -113,15 +114,17 @@ class Search:
 
     def _want(self, page: RulePage, emitted: Sequence[EmittedBy], version: str) -> None:
         result = self.results[page.id] = Verified(page.id, page.status, pattern=page.patterns[0])
-        if version and not any(in_range(version, one.versions) for one in emitted):
-            ranges = ", ".join(one.versions for one in emitted)
+        if version and not any(in_range(version, emitter.versions) for emitter in emitted):
+            ranges = ", ".join(emitter.versions for emitter in emitted)
             result.state, result.reason = "skipped", f"it claims {ranges} only"
             return
-        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in text that is not searched
+        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in text that is not searched for
         for pattern in page.patterns:
             for branch in branches(pattern):
                 texts.setdefault(tuple(pieces_of(branch)), pattern)
-        if () in texts and any(not same_package(one.package, emitted[0].package) for one in page.emitted_by):
+        if () in texts and any(
+            not same_package(emitter.package, emitted[0].package) for emitter in page.emitted_by
+        ):
             self._vague.add(page.id)
         wanted = [
             _Wanted(page.id, pattern, [self._pieces.setdefault(piece, _Piece(piece)) for piece in pieces])
@@ -130,37 +133,43 @@ class Search:
         ]
         if not wanted:
             result.state, result.reason = "skipped", "its patterns hold no text that is long enough"
-        self._modules[page.id] = [one.module for one in emitted if one.module]
+        self._modules[page.id] = [emitter.module for emitter in emitted if emitter.module]
         self._wanted += wanted
 
     @property
     def done(self) -> bool:
         """True if all rules are found or skipped."""
-        return all(self.results[one.rule].state != "missing" for one in self._wanted)
+        return all(self.results[wanted.rule].state != "missing" for wanted in self._wanted)
 
     def may_be_in(self, text: str) -> bool:
-        """Return whether a source file can contain an alternative. Most files cannot, and need no parsing."""
+        """Return True if a source file can contain an alternative. Most files cannot, and need no parsing."""
         return self.promise(text) > 0
 
     def promise(self, text: str) -> int:
         """Return how likely a source file is to contain an alternative.
 
-        This is 2 if it can contain all text of one, 1 for some of the text, and 0 otherwise.
+        The result is 2 if the file contains all text of an alternative, 1 if it can contain some of the text,
+        and 0 otherwise.
         """
         lowered = text.lower()
         hinted = self._hinted(lowered)
-        whole = any(all(piece.lowered in lowered for piece in one.pieces) for one in hinted)
+        whole = any(all(piece.lowered in lowered for piece in alternative.pieces) for alternative in hinted)
         return 2 if whole else int(bool(hinted))
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
-        """Search the strings of a file for all missing rules."""
+        """Search the strings of a file for the texts of all missing rules."""
         given = [(template, template.text.lower()) for template in templates]
         whole = "\n".join([lowered for _, lowered in given])
         hinted = self._hinted(whole)
         if not hinted:
             return
-        pieces = {piece.text: piece for one in hinted for piece in one.pieces if piece.anchor in whole}
-        lines: dict[str, list[int]] = {}  # the lines of each piece
+        pieces = {
+            piece.text: piece
+            for alternative in hinted
+            for piece in alternative.pieces
+            if piece.anchor in whole
+        }
+        lines: dict[str, list[int]] = {}  # line numbers of each piece
         for template, lowered in given:
             for piece in pieces.values():
                 if piece.anchor not in lowered:
@@ -181,7 +190,7 @@ class Search:
                 result.state, result.reason = "skipped", f"this build is without {compiled}"
 
     def settle(self) -> None:
-        """Mark missing rules as skipped if their only long text can belong to another package."""
+        """Mark missing rules as skipped if their only long text can come from another package."""
         for rule in self._vague:
             result = self.results[rule]
             if result.state == "missing":
@@ -191,7 +200,7 @@ class Search:
                 )
 
     def named(self, path: str) -> bool:
-        """Return whether a rule names this file as the origin of its text. Such a file is searched first."""
+        """Return True if a rule names this file as the origin of its text. Such a file is searched first."""
         return any(
             path == module or path.endswith("/" + module.removeprefix("/"))
             for modules in self._modules.values()
@@ -218,19 +227,20 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
-        # A text with an alternative contains its first specific piece.
+        # A text that contains an alternative also contains the alternative's first specific piece.
         candidates = sorted(number for piece in near for number in self._by_first.get(piece, ()))
         return [
-            one
-            for one in map(self._wanted.__getitem__, candidates)
-            if self.results[one.rule].state == "missing"
-            and all(id(piece) in near for piece in one.pieces if piece.is_specific)
+            alternative
+            for alternative in map(self._wanted.__getitem__, candidates)
+            if self.results[alternative.rule].state == "missing"
+            and all(id(piece) in near for piece in alternative.pieces if piece.is_specific)
         ]
 
     def _record_found(self, wanted: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
         """Record an alternative as found if all of its pieces are near each other in a file.
 
-        A compiled file holds a message's parts at different places, so only the specific pieces count there.
+        A compiled file contains the parts of a message at different places, so only the specific pieces
+        count.
         """
         compiled = any(line == 0 for found in lines.values() for line in found)
         if any(piece.text not in lines for piece in wanted.pieces if piece.is_specific or not compiled):
@@ -243,12 +253,12 @@ class Search:
 
 
 def same_package(name: str, other: str) -> bool:
-    """Return whether two names denote the same package, as ``torch-npu`` and ``torch_npu`` do."""
+    """Return True if two names denote the same package, such as ``torch-npu`` and ``torch_npu``."""
     return canonicalize_name(name) == canonicalize_name(other)
 
 
 def in_range(version: str, versions: str) -> bool:
-    """Return whether a version is in a range. If one of them cannot be parsed, return True."""
+    """Return True if a version is in a range, or if the version or the range cannot be parsed."""
     try:
         return SpecifierSet(versions).contains(Version(version).base_version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):

@@ -1,4 +1,4 @@
-"""Extract the strings of a source file, with gaps for inserted values: Python, C++ and compiled files."""
+"""Extract the strings of Python, C++, and compiled files, with gaps for inserted values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wordings.phrases import Phrases
 from wordings.pieces import GAP
 from wordings.search import Template
 
-MAX_STRING = 2000  #: longest compiled string in bytes
-BLOCK = 32 << 20  #: bytes of a compiled file that are searched at once
+MAX_STRING = 2000  #: maximum length of a compiled string in bytes
+BLOCK = 32 << 20  #: number of bytes of a compiled file that are searched at a time
 
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT_ENDS = re.compile(r"[;{}]")
@@ -21,9 +21,9 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
 def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
-    """Yield all strings of a source file. Of a compiled file, yield the strings around phrases.
+    """Yield all strings of a source file, or only the strings around phrases for a compiled file.
 
-    ``worth`` decides from a source file's text whether it needs parsing.
+    ``worth`` decides from the text of a source file whether the file needs parsing.
     """
     if file.binary:
         yield from binary_strings(file, phrases)
@@ -43,7 +43,7 @@ def python_strings(text: str) -> Iterator[Template]:
         return
     inner: set[int] = set()
     names: set[str] = set()
-    for node in ast.walk(tree):  # outer nodes first, so that a sum is visited before its parts
+    for node in ast.walk(tree):  # outer nodes come first, so a sum is visited before its parts
         if id(node) in inner:
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.JoinedStr):
@@ -75,7 +75,7 @@ def _name(node: ast.AST) -> str | None:
 
 
 def _joined(node: ast.expr) -> str | None:
-    """Return a string with its parts joined; ``None`` if the node may be something other than a string."""
+    """Return a string with its parts joined, or ``None`` if the node can be something other than a string."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -93,7 +93,7 @@ def _joined(node: ast.expr) -> str | None:
 
 
 def c_strings(text: str) -> Iterator[Template]:
-    """Yield the strings of C++ source; the literals of one statement form one string with gaps."""
+    """Yield the strings of C++ source. The literals of a statement form one string with gaps."""
     parts: list[str] = []
     line, seen, end = 1, 0, 0
     for found in _LITERAL.finditer(text):
@@ -117,7 +117,7 @@ def c_strings(text: str) -> Iterator[Template]:
 
 
 def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
-    """Yield the strings of a compiled file, between NUL bytes, that contain a phrase; each of them once."""
+    """Yield the strings between NUL bytes of a compiled file that contain a phrase, each string once."""
     given: set[bytes] = set()
     for data in _blocks(file, 2 * MAX_STRING):
         last_end = 0  # end of the last string
@@ -145,7 +145,7 @@ def held(file: SourceFile, texts: Collection[str]) -> set[str]:
 
 
 def _blocks(file: SourceFile, overlap: int) -> Iterator[bytes]:
-    """Yield the file in large blocks, each starting with the end of the previous block."""
+    """Yield the file in large blocks. Each block starts with the end of the previous block."""
     held: list[bytes] = []
     size = 0
     for chunk in file.chunks():

@@ -1,8 +1,8 @@
 """Run a small training program that fails in a chosen way: ``python faults.py SCENARIO``.
 
-``STALLWATCH_BENCH_SEED`` chooses the style of the log and the step of the failure. The failures are real: the
-libraries raise the exceptions, the kernel kills the processes. Only failures that need a GPU are raised by
-hand (``raised``, labeled re-enacted).
+``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the failure. The failures are real:
+the libraries raise the exceptions, and the kernel kills the processes. Only for failures that need a GPU, the
+program itself raises the exception (``raised``). These runs are labeled re-enacted.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ def loss_is_nan_raised() -> None:
 
 
 def loss_is_nan_exit() -> None:
-    """Exit when the loss is NaN, as DETR, MAE and similar programs do."""
+    """Exit if the loss is NaN, as DETR, MAE, and similar programs do."""
     model = train()
     with torch.no_grad():
         model[0].weight.fill_(float("nan"))  # type: ignore[index]
@@ -495,7 +495,7 @@ def rank_is_late() -> None:
 
 
 def rank_leaves() -> None:
-    """End rank 1 with exit code 0, because it has fewer batches than the other ranks."""
+    """Let rank 1 end with exit code 0, because it has fewer batches than the other ranks."""
     model = ddp(20)
     train(model=model)
     if RANK == 1:

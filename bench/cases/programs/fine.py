@@ -1,4 +1,4 @@
-"""Run a program without a failure whose log may look suspicious: ``python fine.py SCENARIO``."""
+"""Run a program that does not fail, but whose log can look suspicious: ``python fine.py SCENARIO``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fine_ddp() -> None:
 
 
 def fine_with_retries() -> None:
-    """Download with two failures before the success, and skip a bad sample whose traceback is logged."""
+    """Log two failed downloads before the third attempt succeeds, and a traceback for a skipped sample."""
     model = train(STEPS // 2, total=STEPS)
     for attempt in range(3):
         try:

@@ -1,9 +1,10 @@
 """Run a small training program that hangs in a chosen way after some healthy steps.
 
-    python hangs.py SCENARIO          # STALLWATCH_BENCH_SEED chooses the log's style and the step of the hang
+    python hangs.py SCENARIO
 
-Only the duration of a step is simulated: the locks, pipes, sockets, child processes and collectives are real.
-Each program writes the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
+``STALLWATCH_BENCH_SEED`` determines the style of the log and the step of the hang. Only the duration of a
+step is simulated. The locks, pipes, sockets, child processes, and collectives are real. Each program writes
+the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def score_in_pool() -> None:
 
 
 def pool_lost_a_worker() -> None:
-    """Kill a worker of a Pool, so that ``map`` waits forever for the worker's result."""
+    """Kill a worker of a pool. ``map`` then waits forever for the worker's result."""
     Loop().train()
     score_in_pool()
 
@@ -255,7 +256,7 @@ def checkpoint_to_a_dead_mount() -> None:
     write_checkpoint(loop, "step-25.pt")
     loop.train(STEPS)
     os.mkfifo("step-50.pt")
-    descriptor = os.open("step-50.pt", os.O_RDWR)  # a reader that reads nothing, so that the writer blocks
+    descriptor = os.open("step-50.pt", os.O_RDWR)  # no process reads the pipe, so the writer blocks
     event("save")
     write_checkpoint(loop, f"/proc/self/fd/{descriptor}")
 
@@ -294,9 +295,9 @@ def strip_markup(text: str) -> None:
 
 
 def regex_backtracks() -> None:
-    """Hang in a regular expression.
+    """Hang while searching for a regular expression.
 
-    Its search is compiled code that holds the interpreter's lock.
+    The search runs in compiled code that holds the interpreter's lock.
     """
     Loop().train()
     strip_markup("a" * 60 + "b")
@@ -467,7 +468,7 @@ def rank_0_saves_to_a_dead_mount() -> None:
 
 
 def uneven_data() -> None:
-    """Let rank 1 run out of batches. It joins the final barrier, while the other ranks wait in an all-reduce."""
+    """Let rank 1 run out of batches and wait in the last barrier while other ranks wait in an all-reduce."""
     loop = Loop().train()
     if RANK == 1:
         event("uneven")
@@ -487,7 +488,7 @@ def join_expert_group() -> None:
 
 
 def group_made_on_one_rank() -> None:
-    """Call ``new_group`` on one rank only, although every rank has to call it."""
+    """Call ``new_group`` on only one rank, although every rank must call it."""
     loop = Loop().train()
     if RANK == 0:
         join_expert_group()
@@ -527,7 +528,7 @@ def rank_1_polls_for_a_cache() -> None:
     loop.train(1000)
 
 
-#: Correct answer by scenario: (ranks, the function or call in which it hangs, the rank at fault or None).
+#: Correct answer by scenario: number of ranks, function or call that hangs, and rank at fault (or None).
 SCENARIOS: dict[str, tuple[int, str, int | None]] = {
     "socket_without_timeout": (1, "read_from_label_server", None),
     "child_process_never_ends": (1, "convert_audio", None),

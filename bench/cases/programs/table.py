@@ -1,4 +1,4 @@
-"""Table of the real runs: program, number of ranks, seeds, and correct answer."""
+"""Table of the real runs, with the program, the number of ranks, the seeds, and the correct answer."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Run:
     scenario: str
     cause: str  #: a class of causes.json; empty if nothing is wrong
-    sign: str = ""  #: words that name the cause, alternatives separated by bars
-    ranks: int = 0  #: number of ranks; 0 starts python without a launcher
+    sign: str = ""  #: words that name the cause; bars separate alternatives
+    ranks: int = 0  #: number of ranks; 0 means that python starts without a launcher
     seeds: int = 1
     kind: str = "real run"
     rank: int | None = None  #: the rank at fault

@@ -1,8 +1,9 @@
 """Faults inside one Python process: failing writes below a folder, resource limits, and a shifted wall clock.
 
-``FAULTS_FAIL`` is ``n:errno:once|on:folder``, ``FAULTS_LIMIT`` is ``nofile|as:number``: both variables are
-removed for child processes. ``FAULTS_CLOCK`` is a file that holds the shift of the wall clock in seconds, for
-all processes. (Under libfaketime 0.9.10, Python's ``time.sleep`` fails with EINVAL.)
+``FAULTS_FAIL`` has the form ``n:errno:once|on:folder``, and ``FAULTS_LIMIT`` has the form
+``nofile|as:number``. Child processes do not inherit these two variables. ``FAULTS_CLOCK`` names a file that
+contains the shift of the wall clock in seconds, for all processes. (libfaketime is not used, because Python's
+``time.sleep`` fails with EINVAL under libfaketime 0.9.10.)
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _fail(number: str, code: str, mode: str, folder: str) -> None:
 
 def _set_clock(path: str) -> None:
     real, steady = time.time, time.monotonic
-    state = [0.0, 0.0]  # the shift in seconds, and the time at which it was read
+    state = [0.0, 0.0]  # the shift in seconds, and the time of the last read
 
     def by() -> float:
         now = steady()
@@ -102,7 +103,7 @@ def _set_clock(path: str) -> None:
     except ImportError:
         return
     boot_time = _pslinux.boot_time
-    _pslinux.boot_time = lambda: boot_time() + by()  # psutil derives it from the wall clock
+    _pslinux.boot_time = lambda: boot_time() + by()  # psutil derives the boot time from the wall clock
 
 
 _here = str(Path(__file__).resolve().parent)
