@@ -322,7 +322,7 @@ class Trial:
             return process.wait()
 
     def _wait_for_training(self) -> None:
-        """Wait for the end of a training whose agent was killed.
+        """Wait for the end of a training run whose agent was killed.
 
         The training continues without the agent, because another process forwards its output.
         """

@@ -1,4 +1,4 @@
-"""Inject faults into the environment of a training at random moments, and check Stallwatch's promises.
+"""Inject faults into the environment of a training run at random moments, and check Stallwatch's promises.
 
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl

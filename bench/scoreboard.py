@@ -48,7 +48,7 @@ OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
 
 
 def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
-    """Yield the id, the label, and the path or the text of every case in the folder."""
+    """Yield the ID, the label, and the path or the text of every case in the folder."""
     for name in ("cases.jsonl", "failures.jsonl", "benign.jsonl", "files.jsonl"):
         path = corpus / name
         if not path.exists():

@@ -1,6 +1,6 @@
 """Score diagnoses by counting labeled cases. ``scoreboard.py`` runs the cases and prints the scores.
 
-A label is the id of a rule, ``unknown`` (a failure to which no rule applies), ``failed`` (any failure),
+A label is the ID of a rule, ``unknown`` (a failure to which no rule applies), ``failed`` (any failure),
 ``healthy``, or ``benign:…`` (text that looks like a failure but is harmless).
 """
 

@@ -120,7 +120,7 @@ def stage_key(incident: Incident, stage: str = "") -> str:
     """Return the key under which a notification about a stage of the incident is recorded.
 
     The default is the incident's current stage. The key includes the opening time, because a new run can have
-    the same name and incident ids as a deleted run.
+    the same name and incident IDs as a deleted run.
     """
     return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
 

@@ -84,7 +84,7 @@ def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _resolved(home: Path, key: str) -> set[str]:
-    """Return the ids of a multi-host run's incidents that any of its agents recorded as resolved."""
+    """Return the IDs of a multi-host run's incidents that any of its agents recorded as resolved."""
     folders = [folder for folder, info in kept_runs(home) if info.key == key]
     return {
         incident.id

@@ -97,7 +97,7 @@ class OperatorActions:
     def acknowledge_alerts(self, name: str) -> list[str]:
         """Acknowledge alerts that have no incident: withdraw their escalations.
 
-        `name` is the id of an alert or the name of a run. Return the ids of the alerts.
+        `name` is the ID of an alert or the name of a run. Return the IDs of the alerts.
         """
         mine = and_(
             or_(MESSAGES.c.about == name, MESSAGES.c.run == name), MESSAGES.c.about.startswith("alert/")

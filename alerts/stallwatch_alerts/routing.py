@@ -48,7 +48,7 @@ class Route(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ()  #: run names; can contain the wildcards * and ?
     severities: tuple[str, ...] = ()
     families: tuple[str, ...] = ()  #: families of rule pages, such as "memory"
-    rules: tuple[str, ...] = ()  #: rule ids; can contain the wildcards * and ?
+    rules: tuple[str, ...] = ()  #: rule IDs; can contain the wildcards * and ?
     urls: tuple[str, ...] | None = None  #: chats instead of [alerts] urls; the URLs are secrets
     quiet: QuietHours | None = None
     #: seconds without an acknowledgement until the escalation; 0 disables escalations

@@ -40,10 +40,10 @@ class ChatSink(DeliveryQueue):
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
-        # The parts of open incidents that their last messages show, by incident id: see `_shape`.
+        # The parts of open incidents that their last messages show, by incident ID: see `_shape`.
         self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
-        # Held warnings with the time at which holding began, by incident id.
+        # Held warnings with the time at which holding began, by incident ID.
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
@@ -77,7 +77,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether all due messages about the incident with this id were delivered."""
+        """Return whether all due messages about the incident with this ID were delivered."""
         return incident not in self._held and super().has_sent(incident)
 
     def _incident_message(self, incident: Incident) -> IncidentMessage:

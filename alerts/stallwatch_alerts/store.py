@@ -79,13 +79,13 @@ class IncidentStore:
             return _readable(connection.scalars(query))
 
     def get(self, incident: str) -> Incident | None:
-        """Return the incident with this id; ``None`` if it does not exist or cannot be read."""
+        """Return the incident with this ID; ``None`` if it does not exist or cannot be read."""
         with self._engine.connect() as connection:
             payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
         return next(iter(_readable([] if payload is None else [payload])), None)
 
     def beginning_with(self, text: str, limit: int) -> Sequence[Incident]:
-        """Return incidents whose id begins with the text, newest first."""
+        """Return incidents whose ID begins with the text, newest first."""
         mine = INCIDENTS.c.id.startswith(text, autoescape=True)
         query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
         with self._engine.connect() as connection:

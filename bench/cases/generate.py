@@ -1,8 +1,8 @@
-"""Generate logs of training runs. The id of a log determines its style, launcher, ranks, noise, and fault.
+"""Generate logs of training runs. The ID of a log determines its style, launcher, ranks, noise, and fault.
 
-    python bench/cases/generate.py ID          # print the log with this id
+    python bench/cases/generate.py ID          # print the log with this ID
 
-The id of a log seeds its random numbers, so the repository stores only the ids and hashes of the logs.
+The ID of a log seeds its random numbers, so the repository stores only the IDs and hashes of the logs.
 """
 
 from __future__ import annotations
@@ -494,7 +494,7 @@ BENIGN_LOGS = 170
 
 
 def logs() -> dict[str, Log]:
-    """Return all generated logs by id."""
+    """Return all generated logs by ID."""
     found = {}
     for fault in FAULTS:
         for number in range(VARIANTS):
@@ -507,7 +507,7 @@ def logs() -> dict[str, Log]:
 
 
 def generated_log(name: str) -> Log:
-    """Return the generated log with this id."""
+    """Return the generated log with this ID."""
     kind, _, number = name.removeprefix("gen-").rpartition("-")
     if kind == "benign":
         return benign(name, BENIGN[int(number) % len(BENIGN)])

@@ -55,7 +55,7 @@ _NO_HANG = ("exception", "oom", "nan", "slow", "truncated", "trace-cache", "stra
 
 
 def hangs() -> list[dict[str, Any]]:
-    """Return a row for each hang to record, with its id, its command, and its correct answer."""
+    """Return a row for each hang to record, with its ID, its command, and its correct answer."""
     from hangs import SCENARIOS
 
     rows = []

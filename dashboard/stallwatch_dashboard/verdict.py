@@ -148,7 +148,7 @@ def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the rule's id. If no rule explains the failure, return the exception or a phrase for this."""
+    """Return the rule's ID. If no rule explains the failure, return the exception or a phrase for this."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 

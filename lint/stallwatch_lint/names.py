@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import Function, bound_by, dotted, scopes
 
-_Place = tuple[int, str]  # the id of a scope or class, and a name
+_Place = tuple[int, str]  # the ID of a scope or class, and a name
 
 # Nodes that bind names, in addition to assignments.
 _BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -81,7 +81,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     stallwatch alerts ack myrun/stall/silent-hang-no-error/1
     stallwatch alerts ack myrun      # all open incidents of the run, and its end
 
-    The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if no such incident
+    The beginning of an ID or of a run's name is enough if it is unambiguous. Exit code: 1 if no such incident
     exists or the incident is no longer open.
     """
     config = app.config(hides_notifications)
@@ -113,7 +113,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
 def note(app: App, incident: str, text: str) -> None:
     """Add a note to an open or past incident.
 
-    A run's name or the beginning of an id is enough if it identifies a single incident. Exit code: 1 if no
+    A run's name or the beginning of an ID is enough if it identifies a single incident. Exit code: 1 if no
     such incident exists.
     """
     config = app.config(hides_notifications)
@@ -277,7 +277,7 @@ class NamedIncidents:
 
 
 def incidents_named(store: IncidentStore, name: str, *, single: bool = False) -> NamedIncidents:
-    """Return the incident with this id, or the relevant incidents of the run with this name.
+    """Return the incident with this ID, or the relevant incidents of the run with this name.
 
     Relevant incidents are open or were never resolved. If `single`, return at most one incident.
     """
@@ -287,7 +287,7 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
     runs = _runs(store, name)
     if len(runs) > 1:
         return NamedIncidents(several=tuple(sorted(runs))[:_CANDIDATES])
-    if runs and len(name) > len(runs[0]):  # the name is a prefix of an id, which begins with the run
+    if runs and len(name) > len(runs[0]):  # the name is a prefix of an ID, which begins with the run
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.
@@ -300,20 +300,20 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
 
 
 def run_named(store: IncidentStore, name: str) -> str:
-    """Return the only run whose incident ids start with `name`; otherwise return `name` unchanged."""
+    """Return the only run whose incident IDs start with `name`; otherwise return `name` unchanged."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """Return the run with this name or, if there is none, the runs whose incident ids start with the name."""
+    """Return the run with this name or, if there is none, the runs whose incident IDs start with the name."""
     if not name or store.list(run=name, limit=1):
         return [name]
     return list(dict.fromkeys(incident.run for incident in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open incident; if neither exists, return the ids of all."""
+    """Return the only incident, or the only open incident; if neither exists, return the IDs of all."""
     matching = tuple(found)
     still_open = tuple(incident for incident in matching if incident.status == "open")
     if len(matching) == 1 or len(still_open) == 1:

@@ -132,7 +132,7 @@ def check(app: App, folder: Path | None) -> None:
 @rules_option
 @click.pass_obj
 def test(app: App, rule: str | None, file: Path) -> None:
-    """Print the lines on which rules fire, with the rules' ids and captures.
+    """Print the lines on which rules fire, with the rules' IDs and captures.
 
     \b
     stallwatch rules test failing.log
@@ -205,7 +205,7 @@ def _count(number: int, what: str) -> str:
 @rules_option
 @click.pass_obj
 def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> None:
-    """List every rule with its id, family, role, harm, status, and title.
+    """List every rule with its ID, family, role, harm, status, and title.
 
     On a terminal, the output is a table for each family, otherwise tab-separated columns.
 

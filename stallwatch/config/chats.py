@@ -23,7 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident can have, including the rules of unloaded packs."""
+    """Return the IDs of all rules that an incident can have, including the rules of unloaded packs."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -31,7 +31,7 @@ def known_rules(catalogue: Catalogue) -> list[str]:
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
-    """Return the rules with ids similar to `pattern`; ``None`` if `pattern` matches the id of a rule.
+    """Return the rules with IDs similar to `pattern`; ``None`` if `pattern` matches the ID of a rule.
 
     A relay's message about an alert without an incident has the alert's name as its rule, such as
     ``StallwatchAgentGone``. This function cannot check such names, because users can add alerts.

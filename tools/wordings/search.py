@@ -219,7 +219,7 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """Return the alternatives of missing rules whose specific pieces a text can contain."""
+        """Return the pattern alternatives of missing rules whose literal parts can occur in a text."""
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):

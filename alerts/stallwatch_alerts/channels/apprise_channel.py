@@ -63,7 +63,7 @@ class AppriseChannel:
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
         # The notice being sent, and the locations of its messages in the chats that already accepted it.
         self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
-        # Locations of the messages about open incidents, by incident id.
+        # Locations of the messages about open incidents, by incident ID.
         self._places: OrderedDict[str, list[Place]] = OrderedDict()
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL

@@ -1,8 +1,8 @@
 """Choose the messages to send next, and claim them for one process.
 
 A claim identifies its process, so that other processes on this host can drop the claim of a dead process
-before it expires. A claim has 32 characters: a digest of the namespace in which the process id is valid
-(``process_namespace``), the process id, the start time of the process, and random characters. Claims of older
+before it expires. A claim has 32 characters: a digest of the namespace in which the process ID is valid
+(``process_namespace``), the process ID, the start time of the process, and random characters. Claims of older
 versions contain only random characters and count as claims of processes on other hosts.
 """
 

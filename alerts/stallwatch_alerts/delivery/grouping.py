@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True):
     count: int
     titles: list[str]  #: the first titles of the other notices, worst first
     severities: dict[str, int]  #: number of open notices by severity; "resolved" counts closed incidents
-    ids: list[str]  #: the first few hundred incident ids, for programs
+    ids: list[str]  #: the first few hundred incident IDs, for programs
     statuses: list[str] = []  #: the status for each of `ids`; empty in groups stored by version 0.1
 
 

@@ -51,11 +51,11 @@ class Batch:
     attempts: int  #: number of failed attempts to send the first message
     created_at: float  #: steady time at which the oldest message was stored
     expired: int = 0  #: number of discarded messages not yet reported to the chat
-    escalates: str = ""  #: the incident's id if the message is an escalation, otherwise empty
+    escalates: str = ""  #: the incident's ID if the message is an escalation, otherwise empty
 
     @property
     def ids(self) -> list[int]:
-        """The ids of all messages in the batch."""
+        """The IDs of all messages in the batch."""
         return [message.id for message in self.messages]
 
     @property
@@ -108,7 +108,7 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = SteadyTimes()
-        # Results that could not be stored, by message id: refusals, and the final values of finished
+        # Results that could not be stored, by message ID: refusals, and the final values of finished
         # messages.
         self._refusals: dict[int, _Refusal] = {}
         self._finished: dict[int, dict[str, Any]] = {}
@@ -283,7 +283,7 @@ class Outbox:
             return int(connection.scalar(count) or 0)
 
     def incidents_waiting(self, channel: str | None = None, now: float | None = None) -> set[str]:
-        """Return the ids of the incidents with undelivered messages.
+        """Return the IDs of the incidents with undelivered messages.
 
         If a chat and a time are given, consider only messages to this chat that are no longer deferred at
         that time.
@@ -471,7 +471,7 @@ def _waits_for(channel: str) -> ColumnElement[bool]:
 
 
 def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
-    """Withdraw the waiting escalations that the SQL condition `whose` selects; return their incident ids."""
+    """Withdraw the waiting escalations that the SQL condition `whose` selects; return their incident IDs."""
     waiting = and_(whose, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
     found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(waiting))))
     connection.execute(update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason))

@@ -187,7 +187,7 @@ def note_expired(connection: Connection, channel: str, count: int) -> None:
 
 
 def _sends(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> dict[int, float]:
-    """Return the steady times of the recent requests to the chat, by row id."""
+    """Return the steady times of the recent requests to the chat, by row ID."""
     rows = connection.execute(select(SENDS.c.id, SENDS.c.at).where(SENDS.c.channel == channel))
     return {row.id: moments.of(row.at, now) for row in rows}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Takes a chat and keys; returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
-#: takes an incident's id; returns the chats that received the escalation
+#: takes an incident's ID; returns the chats that received the escalation
 Escalated = Callable[[str], set[str]]
 _SILENCES_SECONDS = 10.0
 
@@ -46,7 +46,7 @@ class Draft:
     run: str
     notice: Notice
     keys: tuple[str, ...]
-    about: str = ""  #: the incident's id
+    about: str = ""  #: the incident's ID
     not_before: float = 0.0  #: the earliest time to send; 0 if the message is not deferred
 
     #: True if the message is withdrawn once the incident is acknowledged or resolved.

@@ -73,8 +73,8 @@ class DeliveryQueue:
         self._incident_messages: deque[IncidentMessage] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[IncidentMessage | str] = deque(maxlen=_AT_ONCE)
-        self._planned: set[str] = set()  # ids of the incidents whose escalation this agent has planned
-        self._in_hand: set[str] = set()  # ids of the incidents whose messages are being stored
+        self._planned: set[str] = set()  # IDs of the incidents whose escalation this agent has planned
+        self._in_hand: set[str] = set()  # IDs of the incidents whose messages are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)

@@ -82,7 +82,7 @@ class Sender:
         self._channel: Channel | None = None
         self._refusing = False
         self._troubled_at: float | None = None
-        self._edits: dict[str, Notice] = {}  # the newest edit of each incident's message, by incident id
+        self._edits: dict[str, Notice] = {}  # the newest edit of each incident's message, by incident ID
         self._edited_at = 0.0
         self._wake = threading.Event()
         self._closing = threading.Event()

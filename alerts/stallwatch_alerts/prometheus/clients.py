@@ -99,7 +99,7 @@ class Alertmanager(Server):
     def silence(self, silence: Silence) -> str:
         """Create a silence in Alertmanager for the same alerts as a silence of Stallwatch.
 
-        Return the id of the new silence. A silence that matches everything covers all Stallwatch alerts.
+        Return the ID of the new silence. A silence that matches everything covers all Stallwatch alerts.
         """
         body = {
             "matchers": _matchers(silence),

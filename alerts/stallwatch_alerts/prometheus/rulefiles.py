@@ -69,7 +69,7 @@ def _written_by_hand() -> dict[str, str]:
 
 
 def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
-    """Return the text of the rule file for the pages of `catalogue`, ordered by family and id."""
+    """Return the text of the rule file for the pages of `catalogue`, ordered by family and ID."""
     pages = [page for page in catalogue.pages.values() if _alerts(page)]
     pages.sort(key=lambda page: (page.family, page.id))
     families: dict[str, list[dict[str, Any]]] = {}
@@ -84,7 +84,7 @@ def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
 
 
 def alert_name(rule: str) -> str:
-    """Return the alert name for a rule id: ``StallwatchCudaOom`` for ``cuda-oom``."""
+    """Return the alert name for a rule ID: ``StallwatchCudaOom`` for ``cuda-oom``."""
     return "Stallwatch" + "".join(word.capitalize() for word in rule.split("-"))
 
 

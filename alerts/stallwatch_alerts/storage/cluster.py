@@ -86,7 +86,7 @@ class PostgresBacking:
 
     While this agent is the merging agent, it passes all reports to `merges`. A separate thread sends this
     agent's reports and calls `merges`. The thread calls `merges` only if the server has just confirmed, over
-    the connection that holds the lock, that the lock is still held. `agent` is this agent's id in its
+    the connection that holds the lock, that the lock is still held. `agent` is this agent's ID in its
     reports. `notice` receives one line for each new problem.
     """
 

@@ -41,7 +41,7 @@ ACKNOWLEDGEMENTS = Table(
     "acknowledgements",
     METADATA,
     Column("incident", String(400), primary_key=True),
-    # After a run is deleted, a new run with the same name can have the same incident ids.
+    # After a run is deleted, a new run with the same name can have the same incident IDs.
     Column("opened_at", Float, primary_key=True),
     Column("at", Float, nullable=False),
     Column("who", String(100), nullable=False),
@@ -81,7 +81,7 @@ MESSAGES = Table(
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("tried_at", Float, nullable=False, server_default="0"),
     Column("claim", String(32), nullable=False, server_default=""),  # the claim of the sending process
-    # The incident's id. It is empty in messages that a relay sends immediately.
+    # The incident's ID. It is empty in messages that a relay sends immediately.
     Column("about", String(400), nullable=False, server_default=""),
     # 1 means that the message is sent only if the incident is not acknowledged.
     Column("escalation", Integer, nullable=False, server_default="0"),
@@ -99,7 +99,7 @@ NOTIFIED = Table(
     "told",  # the table's name in release 0.1
     METADATA,
     Column("channel", String(64), primary_key=True),
-    Column("key", String(500), primary_key=True),  # such as "<incident id>/open"
+    Column("key", String(500), primary_key=True),  # such as "<incident ID>/open"
     Column("at", Float, nullable=False),
 )
 
@@ -145,7 +145,7 @@ CLUSTER_RUNS = Table(
     "cluster_runs",
     METADATA,
     Column("key", String(64), primary_key=True),
-    # The id of the merging agent.
+    # The ID of the merging agent.
     Column("merger", String(200), nullable=False),
     # The server process of the merging agent, which holds the lock.
     Column("session", Integer, nullable=False),

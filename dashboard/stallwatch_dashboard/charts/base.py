@@ -183,7 +183,7 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
 
     A name is truncated at the next name, and omitted if too little of it would remain. The last name ends at
     the right edge of the chart if it does not fit between the start of its band and the edge. A click on a
-    name opens the incident; its id is in the annotation's key ``name``.
+    name opens the incident; its ID is in the annotation's key ``name``.
     """
     names: list[Json] = []
     shown = sorted(

@@ -190,7 +190,7 @@ class Source:
         return [_as_left(incident, agents.get(incident.run, ())) for incident in found]
 
     def incident(self, key: str) -> Incident | None:
-        """Return the incident with this id, or the incident into which it was merged; None if unknown."""
+        """Return the incident with this ID, or the incident into which it was merged; None if unknown."""
         run = key.partition("/")[0]
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():

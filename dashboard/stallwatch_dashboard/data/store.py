@@ -178,7 +178,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of each run's row. The numbers are in memory, so the file is not read."""
+        """Return the values in the row of each run. They are in memory, so the database file is not read."""
         found = {}
         with self._lock:
             for run in runs:

@@ -139,13 +139,13 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether the boards are equal, except for id and version, which Grafana sets."""
+    """Return whether the boards are equal, except for ID and version, which Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
     """Return the tag that identifies the annotation of the incident."""
-    # The tag contains a hash, because ids of incidents can contain characters that URLs forbid.
+    # The tag contains a hash, because IDs of incidents can contain characters that URLs forbid.
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

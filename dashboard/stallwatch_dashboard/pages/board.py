@@ -27,7 +27,7 @@ def draw_board(
     """Draw the charts, two per row; charts whose key is in `wide` use the full width.
 
     A component with the same `key` keeps its charts and their zoom. If the user clicked on the name of an
-    incident, return the id of the incident, once for each click.
+    incident, return the ID of the incident, once for each click.
     """
     specs = [
         {

@@ -108,7 +108,7 @@ def missing() -> bool:
 
 
 def draw_incident(key: str) -> None:
-    """Draw the page of the incident with this id. While the incident is open, redraw it every few seconds."""
+    """Draw the page of the incident with this ID. While the incident is open, redraw it every few seconds."""
     incident = shared().incident(key)
     if incident is None:
         if missing():

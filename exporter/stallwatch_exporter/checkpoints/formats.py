@@ -7,7 +7,7 @@ the whole file into memory, and is not always installed.
 
 ``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle contains each
 tensor as a call of ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
-storage is a persistent id ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
+storage is a persistent ID ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
 ``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by an integer, and then by the integers
 and the tuple of the size.
 """
@@ -46,7 +46,7 @@ _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*
 _MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
 _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # start of pickles in protocols 2 to 5
-_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent id: kind, device, and key
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings in a persistent ID: kind, device, and key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}

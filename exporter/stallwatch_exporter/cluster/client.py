@@ -99,8 +99,8 @@ class HttpBacking:
         self._socket: ClusterServer | None = None
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
-        self._members: dict[str, Member] = {}  # agents that can merge reports, by host id
-        self._missing: dict[str, float] = {}  # time when the coordinator stopped listing an agent, by host id
+        self._members: dict[str, Member] = {}  # agents that can merge reports, by host ID
+        self._missing: dict[str, float] = {}  # time when the coordinator stopped listing an agent, by host ID
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)

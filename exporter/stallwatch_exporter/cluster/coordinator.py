@@ -139,12 +139,12 @@ class Coordinator:
         self._slowdown = slowdown
         self._lock = threading.RLock()
         self._present_at = clock()
-        self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
+        self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by ID
 
-        # Incidents that were open when another coordinator took over, by id.
+        # Incidents that were open when another coordinator took over, by ID.
         self._passed_on: dict[str, Incident] = {}
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
-        self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
+        self._ledger: dict[str, Incident] = {}  # incidents that were sent, by ID
         self._newest_at = 0.0  # time of the last change to an incident of an agent
         self._claimed: set[int] = set()  # ranks claimed by two agents
         self._start_anew()
@@ -152,7 +152,7 @@ class Coordinator:
     def _start_anew(self) -> None:
         """Set up the state of a run for which no report has arrived yet."""
         self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
+        self._named: dict[str, str] = {}  # IDs of the hosts by their names in the run
 
         # Ranks of the hosts that do not post, and the time when an agent first reported each host.
         self._absent: dict[str, tuple[str, float]] = {}
@@ -494,7 +494,7 @@ class Coordinator:
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _name_of(self, report: AgentReport) -> str:
-        """Return the name of the host, extended by its address or id if another host has the same name."""
+        """Return the name of the host, extended by its address or ID if another host has the same name."""
         where, _ = split_address(report.address)
         name = report.host
         for more in (where, report.host_id):

@@ -1,4 +1,4 @@
-"""Identify the host of an agent by an id, and by a Unix socket that the agents of a run share on the host.
+"""Identify the host of an agent by an ID, and by a Unix socket that the agents of a run share on the host.
 
 Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all agents
 of the host. When its process ends, the kernel releases the name, and another agent can bind it.
@@ -25,9 +25,9 @@ _PATH = 100  # maximum length of a socket's path, in bytes; sockaddr_un on macOS
 
 
 def host_id(hostname: str) -> str:
-    """Return an id that distinguishes this host from all others, even from hosts with the same name.
+    """Return an ID that distinguishes this host from all others, even from hosts with the same name.
 
-    The id includes the network namespace, because an abstract socket is visible only within its namespace
+    The ID includes the network namespace, because an abstract socket is visible only within its namespace
     (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"

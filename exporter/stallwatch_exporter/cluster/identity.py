@@ -42,7 +42,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a run that can have several agents; all its agents have the same `key`."""
 
     key: str  #: 16 hexadecimal digits from the scheduler, the job, and the attempt
-    job: str  #: job id, such as ``8123.0``
+    job: str  #: job ID, such as ``8123.0``
     attempt: int = 0
     origin: Origin
     master: str = ""  #: HOST or HOST:PORT at which the first agent is expected

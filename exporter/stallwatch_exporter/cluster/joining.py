@@ -58,7 +58,7 @@ class Joining:
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
         self._agent = f"{self._host_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-        self._known: set[int] = set()  # ids of processes that have been inspected
+        self._known: set[int] = set()  # IDs of processes that have been inspected
         is_off = settings.join.mode == "off"
         self._settled = is_off or not (ranks_may_say if identity is None else identity.provisional)
         self.member = None if identity is None or is_off else self._join(identity)

@@ -100,7 +100,7 @@ class Member:
         Some functions control the coordinator within this agent. `address` returns the address on which it
         listens, `step` processes its pending work, `is_settled` returns whether it has sent all
         notifications, and `is_known` returns whether the other hosts know about these notifications. `leave`
-        is called if another coordinator accepts the reports, and receives the ledger and the escalated ids of
+        is called if another coordinator accepts the reports, and receives the ledger and the escalated IDs of
         that coordinator.
 
         `shown` receives the incidents that this agent alone passed to `sinks`. `renamed` receives the new
@@ -132,16 +132,16 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # by id: open incidents, and closed ones that may be unreported
+        self._mine: dict[str, Incident] = {}  # by ID: open incidents, and closed ones that may be unreported
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
         self._is_known = True  # true if all changes were reported to users, according to the last reply
-        self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by id
+        self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by ID
 
-        # Posted incident, and the number of its first report, by id.
+        # Posted incident, and the number of its first report, by ID.
         self._posted: dict[str, tuple[Incident, int]] = {}
-        self._names: dict[str, tuple[str, float]] = {}  # public id and opening time, by id
-        self._alone: dict[str, Incident] = {}  # incidents that this agent reported to users, by public id
+        self._names: dict[str, tuple[str, float]] = {}  # public ID and opening time, by ID
+        self._alone: dict[str, Incident] = {}  # incidents that this agent reported to users, by public ID
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
@@ -240,10 +240,10 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return a copy of the incident with the id under which this agent alone notifies users.
+        """Return a copy of the incident with the ID under which this agent alone notifies users.
 
-        If an open incident of the run includes this incident, the copy gets the id of that incident.
-        Otherwise, it gets an id that no known incident has.
+        If an open incident of the run includes this incident, the copy gets the ID of that incident.
+        Otherwise, it gets an ID that no known incident has.
         """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:

@@ -46,12 +46,12 @@ def _is_unknown(reported: Incident | None) -> bool:
 
 
 def qualified(agent: str, incident: Incident) -> str:
-    """Return an incident id that is unique among all agents."""
+    """Return an incident ID that is unique among all agents."""
     return f"{agent} {incident.id}"
 
 
 def number_of(incident: Incident) -> int:
-    """Return the number at the end of an incident's id, which counts incidents of the same kind and rule."""
+    """Return the number at the end of an incident's ID, which counts incidents of the same kind and rule."""
     number = incident.id.rpartition("/")[2]
     return int(number) if number.isascii() and number.isdecimal() else 0
 
@@ -59,7 +59,7 @@ def number_of(incident: Incident) -> int:
 class RunEpisodes(Episodes):
     """Episodes of a run, each of which combines incidents of the run's agents.
 
-    The incidents have `qualified` ids. `flush` reports the episodes that changed.
+    The incidents have `qualified` IDs. `flush` reports the episodes that changed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RunEpisodes(Episodes):
         self._view = view
         self._is_complete = is_complete
         self._clock = clock
-        self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified id
+        self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified ID
         self._numbers: dict[tuple[str, str], int] = {}  # highest incident number in use, by kind and rule
         super().__init__(report)
 
@@ -127,18 +127,18 @@ class RunEpisodes(Episodes):
         return any(episode.changed and not episode.closed for episode in self._episodes)
 
     def _count(self, known: Incident) -> None:
-        """Record that the incident's number is in use, so that no later incident gets the same id."""
+        """Record that the incident's number is in use, so that no later incident gets the same ID."""
         self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
-        """Return whether the run has an incident with this id."""
+        """Return whether the run has an incident with this ID."""
         return any(name == episode.id or name in episode.merged for episode in self._episodes)
 
     def begin(self, trouble: Incident) -> Episode:
         """Begin an episode for an agent's incident.
 
-        If an incident that was already reported includes the agent's incident, the episode gets the id of the
-        reported incident. Otherwise, it gets a new id.
+        If an incident that was already reported includes the agent's incident, the episode gets the ID of the
+        reported incident. Otherwise, it gets a new ID.
         """
         known = self._known.get(trouble.id)
         if known is not None:
@@ -164,7 +164,7 @@ class RunEpisodes(Episodes):
     def _recognise(self, episode: Episode, known: Incident) -> None:
         """Treat the episode as the incident `known`, which was already reported.
 
-        If the episode has been reported too, the id of the incident that opened first is kept.
+        If the episode has been reported too, the ID of the incident that opened first is kept.
         """
         mine, before = episode.id, episode.reported
         merged, over = episode.merged, known.status == "resolved"
@@ -300,9 +300,9 @@ class RunEpisodes(Episodes):
         return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
 
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
-        """Return the other ids of the incident, each with the opening time that was reported under that id.
+        """Return the other IDs of the incident, each with the opening time that was reported under that ID.
 
-        A host without a connection to the other hosts reports the incident under an id of its own.
+        A host without a connection to the other hosts reports the incident under an ID of its own.
         """
         return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
 
@@ -345,7 +345,7 @@ def _blamed(stacks: StallStacks | None) -> object:
 
 
 def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
-    """Return an agent's incident with the coordinator's times, a qualified id, and the name `host`.
+    """Return an agent's incident with the coordinator's times, a qualified ID, and the name `host`.
 
     `host` is the name of the agent's host in the run. `ahead` is the number of seconds by which the agent's
     clock is ahead of the coordinator's clock.
@@ -387,7 +387,7 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 
 
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
-    """Return the incidents that stay in the ledger, by id.
+    """Return the incidents that stay in the ledger, by ID.
 
     Open and recently closed incidents stay. The last incident of each kind and rule also stays, because the
     next coordinator continues the numbering from it. `held` contains aliases of open incidents; incidents

@@ -188,7 +188,7 @@ class Slowness:
 
 
 def _known(ledger: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of slow hosts that an earlier coordinator reported, with their original ids."""
+    """Return the incidents of slow hosts that an earlier coordinator reported, with their original IDs."""
     found = []
     for known in ledger:
         for alias in known.aliases:

@@ -55,9 +55,9 @@ class AgentReport(msgspec.Struct, kw_only=True):
     """Report of one agent, which watches a host, or a single rank under ``srun … stallwatch run``."""
 
     key: str  #: key of the run
-    agent: str  #: unique id: host id, process id, and start time of the agent
+    agent: str  #: unique ID: host ID, process ID, and start time of the agent
     host: str
-    host_id: str  #: id from `host.host_id`, because several hosts can have the same name
+    host_id: str  #: ID from `host.host_id`, because several hosts can have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
     members: int = 0  #: digest of the members that this host knows, from `digest_of`
     node: int | None = None
@@ -127,12 +127,12 @@ class Reply(msgspec.Struct, kw_only=True):
     beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
     members: list[Member] | None = None  #: ``None`` if the host has the current list
     hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
-    names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
+    names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host ID
 
     #: Ruling of the run, which combines the rulings of its hosts.
     ruling: Ruling | None = None
     #: Shortened incidents of the run that were sent and are open or recently closed. The next coordinator
     #: does not send these incidents again.
     ledger: list[Incident] = []
-    escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
+    escalates: list[str] = []  #: IDs of the incidents whose escalation the coordinator has planned
     refused: str = ""  #: reason for the refusal of the report, as one line for the agent's terminal

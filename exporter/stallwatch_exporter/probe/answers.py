@@ -192,7 +192,7 @@ def _name(task: Any) -> str:
 
 
 def _awaited_workers(frame: FrameType | None) -> list[int]:
-    """Return the process ids of the data workers that the thread with this `frame` waits for."""
+    """Return the process IDs of the data workers that the thread with this `frame` waits for."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -273,7 +273,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
 
 
 def _framework_names() -> dict[int, list[str]]:
-    """Return the names that Megatron-core and DeepSpeed give to each group, by the id of the group object."""
+    """Return the names that Megatron-core and DeepSpeed give to each group, by the ID of the group object."""
     found: dict[int, list[str]] = {}
     for name in _LAYOUTS:
         module = sys.modules.get(name)

@@ -33,9 +33,9 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the host's boot id and the id of this process's namespace, or "" if they are unknown.
+    """Return the host's boot ID and the ID of this process's namespace, or "" if they are unknown.
 
-    `kind` is the kind of namespace, such as "time" for clocks. Boot ids differ between hosts, and between
+    `kind` is the kind of namespace, such as "time" for clocks. Boot IDs differ between hosts, and between
     boots of the same host (namespaces(7), random(4)).
     """
     try:

@@ -51,7 +51,7 @@ def is_replay(words: Sequence[str]) -> bool:
 
 def _is_near(folder: str) -> bool:
     """Return whether the agent is a close ancestor of this process."""
-    agent = os.path.basename(folder).partition("-")[0]  # the name starts with the agent's process id
+    agent = os.path.basename(folder).partition("-")[0]  # the name starts with the agent's process ID
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):
         if above == agent:

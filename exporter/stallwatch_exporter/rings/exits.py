@@ -52,7 +52,7 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, steady.wall(started)):  # otherwise, another process has this id now
+        if not is_there(pid, steady.wall(started)):  # otherwise, another process has this ID now
             os.close(fd)
             return
         try:

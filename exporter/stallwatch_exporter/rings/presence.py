@@ -1,4 +1,4 @@
-"""Inspect processes by their ids, which other processes can get later."""
+"""Inspect processes by their IDs, which other processes can get later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Fact = TypeVar("_Fact")
 #: Seconds by which a process may seem younger than its own ring. The kernel gives the start of a process
 #: relative to a boot time in whole seconds, which it adjusts when the clock is set (psutil 7.2.2,
 #: ``_pslinux.py``: ``create_time``, ``boot_time``). This adjustment explains one second. The other seconds
-#: are for clocks that NTP corrects while the job begins. A process id is reused only after all other ids,
+#: are for clocks that NTP corrects while the job begins. A process ID is reused only after all other IDs,
 #: which takes longer. Reporting a running rank as dead is worse than reporting a dead rank as running for a
 #: moment.
 SAME_PROCESS_SECONDS = 5.0
@@ -24,7 +24,7 @@ SAME_PROCESS_SECONDS = 5.0
 def is_there(pid: int, started: float) -> bool:
     """Return whether the process `pid`, which ran at `started` (current wall clock), still runs.
 
-    Zombies and other processes with the same id do not count as running. Processes that cannot be inspected
+    Zombies and other processes with the same ID do not count as running. Processes that cannot be inspected
     count as running.
     """
     try:
@@ -47,9 +47,9 @@ def inspect_process(pid: int, query: Callable[[psutil.Process], _Fact], otherwis
 
 @functools.cache
 def process_namespace() -> str:
-    """Return the namespace of this process's ids, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
+    """Return the namespace of this process's IDs, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
     Containers can share a folder and, with ``hostNetwork``, the name of the host, but they do not see each
-    other's processes. Therefore, the same id can belong to different processes.
+    other's processes. Therefore, the same ID can belong to different processes.
     """
     return namespace("pid")

@@ -53,7 +53,7 @@ def make_folder(home: Path) -> Path:
 
 
 def _tag() -> str:
-    """Return a short tag for the namespace of this process's ids."""
+    """Return a short tag for the namespace of this process's IDs."""
     return hashlib.sha256(process_namespace().encode()).hexdigest()[:12]
 
 
@@ -63,7 +63,7 @@ def _remove_orphans(parent: Path) -> None:
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
             continue
-        # The process id of an agent in another container has no meaning here, so use only the folder's age.
+        # The process ID of an agent in another container has no meaning here, so use only the folder's age.
         is_local = rest.partition("-")[2] == _tag()
         if is_local and psutil.pid_exists(int(pid)):
             continue
@@ -233,7 +233,7 @@ class Probing:
         return codes
 
     def pids(self) -> set[int]:
-        """Return the process ids of all rings, whether the processes run or not."""
+        """Return the process IDs of all rings, whether the processes run or not."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:

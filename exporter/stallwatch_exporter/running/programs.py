@@ -33,10 +33,10 @@ class Programs:
     """Find the programs that a command starts; call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.command: int | None = None  #: process id of the command
+        self.command: int | None = None  #: process ID of the command
         self.script = _script(words)  #: script that the command runs, if the command is a shell
         self.exits = Exits()
-        self.known: dict[int, Program] = {}  #: programs by process id
+        self.known: dict[int, Program] = {}  #: programs by process ID
 
     def look(self) -> None:
         """Find programs that have started since the last call, and watch for their ends."""

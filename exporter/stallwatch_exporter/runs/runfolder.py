@@ -87,7 +87,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     attempt: int = 0  #: number of the job's attempt
     key: str = ""  #: key that all agents of one run share; see ``cluster.identity``
     host_name: str = ""  #: different name of the host in the run, if another host is also named `host`
-    agent: str = ""  #: id of the agent in the run, made of host id, process id, and start time
+    agent: str = ""  #: ID of the agent in the run, made of host ID, process ID, and start time
     node: int | None = None  #: index of this host in the run
     agents: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
     ranks: str = ""  #: ranges of the ranks on this host, such as ``8-15``
@@ -488,7 +488,7 @@ def _write_record(path: Path, record: Any) -> None:
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Return whether the agent still runs.
 
-    If the agent's process id belongs to this namespace, the function checks the process. A process id from
+    If the agent's process ID belongs to this namespace, the function checks the process. A process ID from
     another host, container, or boot can belong to any process here. Such an agent is considered lost after
     `SILENT_SECONDS` of silence, or after `SILENT_HERE_SECONDS` if its host has the name of this host.
     """

@@ -47,7 +47,7 @@ class Evidence:
         notice: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.command: int | None = None  #: id of the process that `stallwatch run` started
+        self.command: int | None = None  #: ID of the process that `stallwatch run` started
         self._rings = rings
         self._folder = folder  # folder for the file with the stacks; None if no file is written
         self._run = run

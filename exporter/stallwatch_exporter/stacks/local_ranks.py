@@ -110,7 +110,7 @@ def _alone(folder: Path) -> list[LocalRank]:
     """Return the only Python program of the command; an empty list if there are several."""
     running = [process for process in _named(folder, SIGNAL) if not process.ended]
     running.sort(key=lambda process: process.started)
-    # A process that called ``exec`` has several files with its process id, so keep only the newest file.
+    # A process that called ``exec`` has several files with its process ID, so keep only the newest file.
     alone = _outermost(list({process.pid: process for process in running}.values()))
     return alone if len(alone) == 1 else []
 

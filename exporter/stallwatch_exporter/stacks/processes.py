@@ -95,7 +95,7 @@ def is_frozen(pid: int) -> bool:
 
 
 def lock_holders() -> dict[int, int]:
-    """Map each process that waits for a file lock to the process that holds the lock, both by process id."""
+    """Map each process that waits for a file lock to the process that holds the lock, both by process ID."""
     waiting: dict[int, int] = {}
     holder: int | None = None
     for line in (_read(PROC / "locks") or "").splitlines():

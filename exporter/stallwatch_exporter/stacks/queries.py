@@ -112,7 +112,7 @@ _WORKER_LOOP = "_worker_loop"  # main function of a data worker, in torch/utils/
 
 
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
-    """Return the process id and the stack of the data worker in a rank that runs user code.
+    """Return the process ID and the stack of the data worker in a rank that runs user code.
 
     Workers that run no user code wait for their next batch. Without py-spy, the result is empty.
     """

@@ -91,7 +91,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            # The process has not been reaped, so its id is still valid.
+            # The process has not been reaped, so its ID is still valid.
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
@@ -157,7 +157,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # Stop at the first free id: once the parent has reaped the process, another process can get the id.
+        # Stop at the first free ID: once the parent has reaped the process, another process can get the ID.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
@@ -244,7 +244,7 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """Set the process id of the command, whose descendants can be ranks."""
+        """Set the process ID of the command, whose descendants can be ranks."""
         self.evidence.command = command
 
     def alone(self) -> bool:

@@ -40,7 +40,7 @@ class NoTargetError(Exception):
 class Target(msgspec.Struct, frozen=True):
     """A local run or a process, whose descendants can be ranks."""
 
-    run: str  #: empty if the user gave a process id
+    run: str  #: empty if the user gave a process ID
     command: int | None  #: process whose descendants can be ranks; ``None`` if it has ended
     rings: Path | None  #: folder of the ranks' rings; ``None`` if the ranks have no probe
 
@@ -55,7 +55,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the run or process with this name, folder, or id; without a name, the only run on this host."""
+    """Return the run or process with this name, folder, or ID; without a name, the only run on this host."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:

@@ -35,16 +35,16 @@ _RESOLUTIONS: Sequence[Resolution] = (
 class Episode(msgspec.Struct):
     """Episode with the newest state of each of its problems."""
 
-    troubles: dict[str, Incident] = {}  # by id
+    troubles: dict[str, Incident] = {}  # by ID
     history: list[Event] = []
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
     closed: bool = False
     # These fields are set only for a run over several hosts:
-    id: str = ""  # id of the run's incident
+    id: str = ""  # ID of the run's incident
     began: float = 0.0  # time at which the first incident arrived
     closed_at: float | None = None
-    merged: dict[str, float] = {}  # opening times of other incidents that were sent, by id
+    merged: dict[str, float] = {}  # opening times of other incidents that were sent, by ID
 
     @property
     def first(self) -> Incident:

@@ -280,10 +280,10 @@ class Reporting:
         self._metrics = metrics
         self._sinks = sinks
         self._guarded = guarded
-        self._reported: dict[str, Incident] = {}  # open incidents by id, as last sent to the sinks
+        self._reported: dict[str, Incident] = {}  # open incidents by ID, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # Shift of the wall clock at the first report of each incident, by id. It stays the same for this
+        # Shift of the wall clock at the first report of each incident, by ID. It stays the same for this
         # incident, because destinations identify an incident by its opening time.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())

@@ -257,7 +257,7 @@ class LostRankAlarms:
 
 
 def _message_id(ranks: Sequence[LostRank], how: str) -> str:
-    """Return the id of the message for one rank or for several ranks."""
+    """Return the ID of the message for one rank or for several ranks."""
     return f"diagnosis.ranks-{how}" if len(ranks) > 1 else f"diagnosis.rank-{how}"
 
 

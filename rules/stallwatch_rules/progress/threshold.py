@@ -309,7 +309,7 @@ class StallThresholds:
 
     @property
     def suspected(self) -> float:
-        """The stall threshold of training that follows only from the durations of steps."""
+        """The stall threshold of the phase "train", derived only from the durations of steps."""
         self._update()
         return self._suspected
 

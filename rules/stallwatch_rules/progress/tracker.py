@@ -457,7 +457,7 @@ class ProgressTracker:
         """True if the training is certainly complete. A line that only resembles an end is not sufficient.
 
         A counter at its total is not sufficient either if the counter can start again in another epoch, or if
-        the log shows no loss. Without a loss, the counter may not belong to a training.
+        the log shows no loss. Without a loss, the counter may not belong to a training run.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:

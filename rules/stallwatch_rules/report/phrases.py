@@ -27,7 +27,7 @@ from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.text.digest import FEW_HOSTS, fold_ranks, name_runs, parse_iso, ranks_on, span_of
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
-ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: id of the note on a program's last message
+ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: ID of the note on a program's last message
 DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than right
 MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 

@@ -31,7 +31,7 @@ _EXTREMES = 12  # number of the shortest sources to read, and number of the long
 _FAILED = ("traceback", "frame", "crash", "launcher")  # names of the watches that show a failure
 _LAST = 4096  # number of bytes at the end of a source to search for the last line
 
-# The report of a program about its end. In such a line, only the number distinguishes success from failure.
+# A line with which a program reports that it ended. Only the number in it distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
 Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines that contain a severe word

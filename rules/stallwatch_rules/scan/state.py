@@ -103,7 +103,7 @@ class ScanState:
     #: final line of a traceback → number of such tracebacks
     finals: dict[bytes, int] = field(default_factory=dict)
     templates: dict[bytes, int] = field(default_factory=dict)
-    #: template → number of lines that were read near matches
+    #: template → number of lines that were read because they are close to a match
     neighbours: dict[bytes, int] = field(default_factory=dict)
     #: Pairs of a target and a rank for which there was a hit.
     ranks: set[tuple[int, bytes]] = field(default_factory=set)

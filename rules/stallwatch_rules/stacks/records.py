@@ -54,8 +54,8 @@ Why = Literal[
     "frozen",
 ]
 
-#: The parallelism of the ranks in a group: data, tensor, pipeline, expert, or context parallel, or all ranks
-#: ("world").
+#: The kind of parallelism for which a group exists: data, tensor, pipeline, expert, or context parallelism;
+#: "world" for the group of all ranks.
 Axis = Literal["", "world", "dp", "tp", "pp", "ep", "cp"]
 
 

@@ -12,7 +12,7 @@ from stallwatch_alerts.channels.http import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, address, blocks_of, bold_label, fitted
 from stallwatch_alerts.notice import SIGNS, Notice
 
-Place = Mapping[str, Any]  #: ids that locate a message in its chat; edits and replies need them
+Place = Mapping[str, Any]  #: IDs that locate a message in its chat; edits and replies need them
 
 Written = TypeVar("Written")
 

@@ -47,7 +47,7 @@ class Discord(Chat):
         return [Request(self._url, _body(notice) | self._user, params={"wait": "true", **self._thread})]
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the id of the posted message; `None` if the response has no id."""
+        """Return the ID of the posted message; `None` if the response has no ID."""
         body = answer.json()
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 

@@ -66,7 +66,7 @@ class Slack(Chat):
                 if found is None:
                     return None
                 name = found["channel"]
-                # This follows Apprise: an id begins with "+", and a name without a prefix is a channel.
+                # This follows Apprise: an ID begins with "+", and a name without a prefix is a channel.
                 target["channel"] = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
                 if found["thread_ts"]:
                     target["thread_ts"] = found["thread_ts"]
@@ -79,7 +79,7 @@ class Slack(Chat):
         return [Request(self._url, {**body, **target}, headers=self._headers) for target in self._targets]
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the message's channel id and timestamp; `None` for webhooks, which return neither."""
+        """Return the message's channel ID and timestamp; `None` for webhooks, which return neither."""
         body = answer.json()
         return {"channel": body["channel"], "ts": body["ts"]} if {"channel", "ts"} <= body.keys() else None
 

@@ -62,7 +62,7 @@ class Telegram(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the ids of the chat and the message; `None` if the response has no ids."""
+        """Return the IDs of the chat and the message; `None` if the response has no IDs."""
         try:
             result = answer.json()["result"]
             return {"chat_id": result["chat"]["id"], "message_id": result["message_id"]}

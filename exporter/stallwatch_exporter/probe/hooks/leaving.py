@@ -28,7 +28,7 @@ from ..api import Probe
 from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # priority among multiprocessing's finalizers, which runs them after those of the program
+_LAST = -100  # priority of our finalizer: multiprocessing runs it after the finalizers of the program
 
 
 def install(_: Any, probe: Probe) -> None:

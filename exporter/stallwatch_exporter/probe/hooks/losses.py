@@ -108,4 +108,4 @@ def _is_an_engines(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 
-_scaled: set[int] = set()  # ids of the probes with scaled losses
+_scaled: set[int] = set()  # IDs of the probes with scaled losses

@@ -56,7 +56,7 @@ class PhaseTracker:
         self._evaluating = False  # whether a trainer evaluates; reset when its training continues
         self._evaluated = False  # whether the model is in evaluation mode
         self._within = self._evaluates = ""  # names of the functions that began the phase and the evaluation
-        self.thread: int | None = None  #: id of the training thread, used after the first step
+        self.thread: int | None = None  #: ID of the training thread, used after the first step
         self._before = "train"  # phase before a compilation
         self._saving = ("", 0.0)  # function of the program that started a save, and the start time
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes

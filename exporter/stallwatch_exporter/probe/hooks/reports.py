@@ -26,7 +26,7 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
     """Report that the failure that `rule` describes is imminent, but only once for each value of `about`.
 
-    `seen` is the id of the message that explains what was observed.
+    `seen` is the ID of the message that explains what was observed.
     """
     texts = {name: str(value)[:300] for name, value in captures.items()}
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)

@@ -217,7 +217,7 @@ def _summed_shape(node: Any) -> tuple[int, ...]:
 
 
 def _parameter_name(model: Any, parameter: Any) -> str:
-    """Return the parameter's path in the model, or its DeepSpeed id."""
+    """Return the parameter's path in the model, or its DeepSpeed ID."""
     for name, each in model.named_parameters():
         if each is parameter:
             return str(name)
