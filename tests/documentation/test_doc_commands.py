@@ -1,4 +1,4 @@
-"""The shell commands of the documentation: each parses, and each is run here or marked with a reason."""
+"""Each shell command of the documentation parses, and a test runs it or a marker names the reason why not."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LASTING = {
 }
 #: Commands that exit with 1 for what they find.
 FINDING = ("check", "diagnose", "matches", "rules test", "stacks")
-#: Commands on which later ones of a page build.
+#: Commands whose results later commands of a page use.
 BEFOREHAND = ("alerts", "config", "rules new")
 #: Programs that not every machine has; ``make test`` installs the first.
 OPTIONAL = ("torchrun", "jq")
-#: What stands for a secret, and folders of the machine.
+#: Replacements for secrets and for folders of the machine.
 REPLACED = {"…": "TokenA/TokenB/TokenC", "/etc/": "etc/", "/var/": "var/"}
 
 
@@ -61,7 +61,8 @@ def lasting(command: str) -> str | None:
 
 def lookup(words: list[str]) -> tuple[click.Context, list[str]]:
     """The context of the command that words name, and its arguments."""
-    context = click.Context(cli, info_name="stallwatch")
+    # click keeps the help option that the first context of a command asks for, so the flags must be right
+    context = click.Context(cli, info_name="stallwatch", **cli.context_settings)
     while isinstance(group := context.command, click.Group):
         words = list(group.make_parser(context).parse_args(words)[1])
         if not words:
