@@ -71,6 +71,8 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     style = f"bold {'white' if color == 'red' else 'black'} on {color}" if color else "bold"
     badge = Text(f" {shown.badge} ", style=style)
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
+    for doubt in shown.doubts:
+        parts += [_indent(Text(doubt, style="yellow")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
         # In a run over several hosts, the findings of the rank that failed first are at the top.
