@@ -48,7 +48,7 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match of a rule; if `held`, the match waits for the time of its rule in ``_HELD_SECONDS``."""
+        """Add a match of a rule. If `held` is true, ``_HELD_SECONDS`` determines how long it is kept."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 

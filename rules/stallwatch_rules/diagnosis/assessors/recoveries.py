@@ -72,7 +72,7 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make findings harmless if a user stopped the run before them, or if the command succeeded.
+    """Make findings harmless if a user stopped the run before they occurred, or if the command succeeded.
 
     Ranks that are interrupted one after another report that they lost each other. If the interrupt came
     first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
