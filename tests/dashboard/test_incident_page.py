@@ -53,6 +53,19 @@ def test_viewer_sees_that_actions_are_denied(incident: Incident, monkeypatch: py
     assert "Only operators" not in texts(page("incidents", incident="gone/1"), "caption")
 
 
+@pytest.mark.parametrize(("resolution", "offered"), [("recovered", True), ("run-stopped", False)])
+def test_silence_is_offered_only_while_the_run_can_continue(
+    home: Path, make_incident: Callable[..., Incident], resolution: str, offered: bool
+) -> None:
+    now = time.time()
+    found = make_incident(opened_at=now - 10, resolved_at=now, status="resolved", resolution=resolution)
+    store = IncidentStore.at_home(home)
+    store.upsert(found)
+    store.close()
+    app = page("incidents", incident=found.id)
+    assert ("silence" in [item.key for item in app.button]) is offered and app.text_area
+
+
 def test_deliveries_are_shown_in_the_selected_language(incident: Incident, home: Path) -> None:
     notice = incident_notice(incident, "en", None)
     store = IncidentStore.at_home(home)

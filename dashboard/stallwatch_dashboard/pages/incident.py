@@ -278,6 +278,8 @@ def _silence(incident: Incident, person: str, now: float) -> None:
         if st.button(say("end_silence"), icon=":material/notifications_active:", key="end_silence"):
             _do(lambda: cases.end_silences(found, now))
         return
+    if incident.run_is_over:  # no further message can follow
+        return
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     hours = left.selectbox(
         say("silence_for"),
