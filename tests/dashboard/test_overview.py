@@ -243,16 +243,21 @@ def test_restarted_job_is_no_longer_failed() -> None:
     assert (found.state, found.step, found.ended_at, found.started_at) == ("training", 3, None, NOW - 50)
 
 
-def test_runs_that_need_attention_are_listed_first() -> None:
+def test_runs_that_need_attention_are_listed_first(make_incident: Callable[..., Incident]) -> None:
+    stall, slower = make_incident(), make_incident(kind="finding", severity="warning")
     rows = [
         RunRow("old", "failed", started_at=1.0, ended_at=2.0),
         RunRow("fine", "training", started_at=5.0),
         RunRow("stuck", "stalled", started_at=3.0),
         RunRow("recent", "finished", started_at=3.0, ended_at=9.0),
         RunRow("by hand", "interrupted", started_at=3.0, ended_at=12.0),
+        RunRow("slow", "interrupted", started_at=3.0, ended_at=11.0, incident=slower),
+        RunRow("hung", "interrupted", started_at=3.0, ended_at=8.0, incident=stall),
+        RunRow("left", "unwatched", started_at=3.0, ended_at=7.0, incident=stall),
         RunRow("lost", "stale", started_at=4.0),
     ]
-    assert [row.run for row in in_order(rows)] == ["stuck", "lost", "fine", "old", "by hand", "recent"]
+    live, ended = ["stuck", "lost", "fine"], ["hung", "left", "old", "by hand", "slow", "recent"]
+    assert [row.run for row in in_order(rows)] == live + ended
 
 
 @pytest.mark.parametrize(

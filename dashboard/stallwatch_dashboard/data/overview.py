@@ -121,6 +121,13 @@ class RunRow(Numbers):
         return self.state == "finished" and is_far_from_end(self.step, self.total_steps)
 
     @property
+    def ended_badly(self) -> bool:
+        """True if the run failed, or was stopped or left by its watch during a critical incident."""
+        if self.state not in ("interrupted", "unwatched") or (last := self.incident) is None:
+            return self.state == "failed"
+        return last.severity == "critical" and last.began_as[0] != "ended"
+
+    @property
     def invalidations_per_step(self) -> float | None:
         """Trace-cache invalidations per step; None before the first step, or if they are not counted."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None
@@ -394,12 +401,13 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
     """Sort the runs. Runs that need attention come first and, within a state, the newest run comes first.
 
-    Ended runs come last. Among them, failed runs come first, and all others are sorted by time only.
+    Ended runs come last. Among them, runs that failed, or whose watch ended during a critical incident such
+    as a stall, come first. Within both groups, runs are sorted by time only.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:
         over = row.ended_at is not None
-        rank = (row.state != "failed") if over else get_args(State).index(row.state)
+        rank = (not row.ended_badly) if over else get_args(State).index(row.state)
         return over, int(rank), -(row.ended_at or row.started_at or 0.0)
 
     return sorted(rows, key=key)

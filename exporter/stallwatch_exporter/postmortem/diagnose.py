@@ -181,7 +181,6 @@ def diagnose_run(
         elsewhere=ranks_elsewhere(stacks),
         watched=known.watched,
     )
-    diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
@@ -193,6 +192,7 @@ def diagnose_run(
     diagnosis = without_copies(diagnosis, problems, folders)
     if stacks is not None and (known.stacks is not None or diagnosis.in_trouble):
         diagnosis = with_stacks(diagnosis, stacks, reading.catalogue)
+    diagnosis.series = series_of(reading.streams, diagnosis.blamed)
     return RunResult(diagnosis, _last_time(reading))
 
 
