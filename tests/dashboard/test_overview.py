@@ -14,6 +14,7 @@ from stallwatch_dashboard.data.overview import (
     Numbers,
     RunRow,
     as_one,
+    began,
     in_order,
     lasted,
     later_attempt,
@@ -26,7 +27,7 @@ from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.endings import Ending, EndingKind
-from stallwatch_rules.records import Progress
+from stallwatch_rules.records import Primary, Progress
 
 NOW = 1_795_000_000.0
 
@@ -328,6 +329,24 @@ def test_duration_of_an_incident_starts_at_the_last_step(
     make_incident: Callable[..., Incident], changes: dict[str, Any], seconds: float | None
 ) -> None:
     assert lasted(make_incident(**changes), 1100.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("time", "start"),
+    [
+        ("1970-01-01T00:16:40.000Z", 1000.0),
+        ("1970-01-01T00:20:00.000Z", 1030.0),  # later than the incident
+        ("1970-01-01T00:16:40.000", 1030.0),  # in an unknown zone
+        ("soonZ", 1030.0),
+        (None, 1030.0),
+    ],
+)
+def test_problem_began_at_the_first_line_of_its_cause(
+    make_incident: Callable[..., Incident], time: str | None, start: float
+) -> None:
+    nan = Primary("loss-nan", "", "cause", "fatal", 0.9, None, "stdout", 62, time, 61, [], {}, "", [])
+    incident = make_incident(kind="finding", rule="loss-nan", opened_at=1030.0, primary=nan)
+    assert began(incident) == start
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
+from stallwatch_alerts.messages.cause import primary_of
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.runs import run_state
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
+from stallwatch_rules.text.digest import parse_iso
 from stallwatch_rules.text.redact import redact
 
 #: States of runs, most urgent first. The table of runs uses this order.
@@ -374,8 +377,15 @@ def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = Fals
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix time at which the problem began; for a stall, the time of the last step."""
-    return incident.quiet_since if incident.kind == "stall" else incident.opened_at
+    """Return the Unix time at which the problem began: the last step before a stall, or the cause's line."""
+    if incident.kind == "stall":
+        return incident.quiet_since
+    primary = primary_of(incident)
+    # a time without a zone is not comparable with the agent's clock
+    if primary is not None and primary.time is not None and primary.time.endswith("Z"):
+        with suppress(ValueError):  # the record may come from another program
+            return min(incident.opened_at, parse_iso(primary.time))
+    return incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:

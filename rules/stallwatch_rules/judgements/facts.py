@@ -64,6 +64,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
     harm: Harm
     note: Text
+    mark: int | None = None  #: number of completed steps at which the problem began, if known
 
 
 class Trace(msgspec.Struct, frozen=True):

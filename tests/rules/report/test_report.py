@@ -298,10 +298,15 @@ def test_unknown_failure_is_in_the_headline() -> None:
 
 
 def test_unknown_failure_suggests_a_rule_page() -> None:
-    found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
+    place = Place(None, "a.log", 3, None, None, "ValueError: bad batch of the reader")
+    one = UnknownException("ValueError", "bad batch of the reader", [], 1, place, [])
+    found = diagnosis(verdict="unknown-failure", primary=None, findings=[], unknown=[one])
     assert "stallwatch rules new --from LOG" in printed(found, width=300).splitlines()[-1]
     assert "stallwatch rules new --from LOG" in printed(found, "zh", width=300).splitlines()[-1]
     assert "rules new" not in printed(diagnosis())
+    short = UnknownException("KeyError", "'input_idz'", [], 1, place, [])
+    refused = diagnosis(verdict="unknown-failure", primary=None, findings=[], unknown=[short], new_lines=[])
+    assert "rules new" not in printed(refused)
 
 
 def test_shortened_exception_keeps_its_location() -> None:
