@@ -21,9 +21,10 @@ from stallwatch_rules.text.digest import counted
 
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
-FINISH_SECONDS = 10.0  #: seconds to read the remaining output of an ended command in order
+FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
 LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after that time
-REPORT_SECONDS = 10.0  #: seconds to copy the unread output (at most half of them) and to conclude the run
+REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
+_COPYING = 1 / 3  # fraction of these seconds for copying; with a busy CPU, reading the end takes seconds
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
 _MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each reading visits all processes
@@ -167,7 +168,7 @@ class LogReader:
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
-        self._copy_until = self._read_until + report / 2
+        self._copy_until = self._read_until + report * _COPYING
         self._judge = judge
         self._queue.close()
         if not self._concluded.wait(patience + report):
