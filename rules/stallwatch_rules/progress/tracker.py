@@ -472,6 +472,25 @@ class ProgressTracker:
         finish = self.finish
         return finish is not None and finish.how != "left"
 
+    def reached_total(self, line: Line) -> bool:
+        """Return whether the training certainly reached its total in the output of a line's rank."""
+        stream = self._streams.get((line.source, line.rank))
+        if stream is None or not self._reached(stream):
+            return False
+        return not any(counter.endless and _counts(counter) for counter in stream.counters.values())
+
+    def ended_below(self, line: Line) -> bool:
+        """Return whether the training reported its end below a line, in the output of the same rank.
+
+        A script can also print such a report after its training failed, so the training must have reached its
+        total.
+        """
+        stream = self._streams.get((line.source, line.rank))
+        end = stream.end if stream is not None else None
+        return (
+            end is not None and end.how == "words" and end.number > line.number and self.reached_total(line)
+        )
+
     def summary(self) -> Progress:
         """Return the progress of the run as a record for the diagnosis."""
         loss = self.last_loss
