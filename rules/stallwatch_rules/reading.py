@@ -19,11 +19,13 @@ from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
 from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
+from stallwatch_rules.failures.quotations import quoted_spans
 from stallwatch_rules.failures.unexplained import Baseline, with_explanations
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.progress.activities import follow
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -489,6 +491,8 @@ class RunReading:
         if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
             # Source code below a traceback frame and training data mention failures that did not happen.
             hits = ()
+        elif hits and (spans := quoted_spans(line.text)):
+            hits = [hit for hit in hits if not self._is_quoted(hit[0], line.text, spans)]
         line = stream.dated(line)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
@@ -503,3 +507,12 @@ class RunReading:
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)
         return sample
+
+    def _is_quoted(self, rule: str, text: str, spans: Sequence[tuple[int, int]]) -> bool:
+        """Return whether a failure's rule matches only in quotations of a line."""
+        if rule not in self._failures:
+            return False
+        patterns = (cached_re2(pattern, encoded=False) for pattern in self.catalogue.pages[rule].patterns)
+        places = [found.start() for pattern in patterns for found in pattern.finditer(text)]
+        # Without a place, the match was in the part of the line that is masked.
+        return bool(places) and all(any(start <= at < end for start, end in spans) for at in places)
