@@ -370,7 +370,7 @@ def _ended(
 def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
     """Return whether the training reached its total, and survived an earlier occurrence of the exception.
 
-    A report such as "training finished" below the exception proves nothing, because scripts can print it, too.
+    A report such as "training finished" below the exception proves nothing: scripts can print it, too.
     """
     survived = seen.last.mark.advances - seen.raised.mark.advances >= SURVIVED
     return survived and tracker.reached_total(seen.last.line)
