@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stallwatch_alerts.messages.compose import render
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs, read_record
 from stallwatch_exporter.settings import ExporterSettings, JoinSettings
@@ -161,6 +162,26 @@ def test_timestamps_after_a_prefix_are_corrected(run: Any, log: Path) -> None:
     written = datetime(2026, 11, 20, 18, 0, 30, tzinfo=timezone.utc).timestamp()
     os.utime(log, (written, written))
     assert clock_shift(FileTailer(log)) == pytest.approx(8 * 3600, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("last", "rank", "place"), [(102, 5, "rank 5, step 102"), (103, None, "At: step 103")]
+)
+def test_stall_names_the_rank_behind_the_others(
+    run: Any, log: Path, last: int, rank: int | None, place: str
+) -> None:
+    for number in range(8):
+        file = log.with_name(f"rank{number}.log")
+        append(file, stamped(run.now - 412, 1, last if number == 5 else 103, 4.0))
+        os.utime(file, (run.now, run.now))
+    begin(run, log)
+    run.wait(40)
+    (incident,) = run.told
+    assert (incident.kind, incident.rank) == ("stall", rank)
+    assert incident.primary is not None and incident.primary.confidence == 0.6
+    sent = render(incident, "en", None)
+    assert place in sent.text and "after step 103" in sent.title
+    assert ("no error: rank 5" in sent.text) is (rank is not None)
 
 
 def test_new_lines_can_open_incidents(run: Any, log: Path) -> None:
