@@ -164,7 +164,7 @@ def _unwatched(command: Sequence[str]) -> int:
 
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
-@click.option("--once", is_flag=True, help="Read the current content of the files, report, and exit.")
+@click.option("--once", is_flag=True, help="Diagnose the current content of the files, as diagnose does.")
 @click.option(
     "--until-idle", type=float, metavar="SECONDS", help="Exit when the files have not grown for this time."
 )
@@ -189,6 +189,8 @@ def tail(
     GLOB is a file, a folder, or a quoted pattern; files that appear later are also watched. From lines that
     are already in the files, Stallwatch learns the usual step durations; these lines do not open an incident.
     With the same --name, a later call continues where the previous call stopped.
+
+    Exit code: 0; with --once, as for diagnose: 1 if the run failed or stalled, 2 if a file could not be read.
     """
     from stallwatch_exporter.tailing.follow import tail_files
 

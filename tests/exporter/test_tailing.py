@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from stallwatch_alerts.messages.compose import render
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs, read_record
 from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
@@ -22,7 +25,7 @@ from stallwatch_exporter.watching.opening import clock_shift, outlook, read_hist
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Stats
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
 OOM += "79.11 GiB of which 1.02 GiB is free."
@@ -163,6 +166,26 @@ def test_timestamps_after_a_prefix_are_corrected(run: Any, log: Path) -> None:
     assert clock_shift(FileTailer(log)) == pytest.approx(8 * 3600, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("last", "rank", "place"), [(102, 5, "rank 5, step 102"), (103, None, "At: step 103")]
+)
+def test_stall_names_the_rank_behind_the_others(
+    run: Any, log: Path, last: int, rank: int | None, place: str
+) -> None:
+    for number in range(8):
+        file = log.with_name(f"rank{number}.log")
+        append(file, stamped(run.now - 412, 1, last if number == 5 else 103, 4.0))
+        os.utime(file, (run.now, run.now))
+    begin(run, log)
+    run.wait(40)
+    (incident,) = run.told
+    assert (incident.kind, incident.rank) == ("stall", rank)
+    assert incident.primary is not None and incident.primary.confidence == 0.6
+    sent = render(incident, "en", None)
+    assert place in sent.text and "after step 103" in sent.title
+    assert ("no error: rank 5" in sent.text) is (rank is not None)
+
+
 def test_new_lines_can_open_incidents(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 80, 1, 20, 4.0))
     os.utime(log, (run.now, run.now))
@@ -293,6 +316,26 @@ def test_once_reads_existing_lines_and_ends(tmp_path: Path, log: Path, catalogue
     )
     (info,) = list_runs(tmp_path / "home")
     assert info.command[:2] == ["stallwatch", "tail"] and info.ended_at is not None
+
+
+def test_once_gives_the_diagnosis_of_a_post_mortem(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/data/shard-0081.tar'"
+    raised = f'Traceback (most recent call last):\n  File "/x/train.py", line 77, in main\n{error}\n'
+    for number in range(8):
+        steps = stamped(1_790_000_000, 1, 80 if number == 5 else 100, 4.0)
+        append(log.with_name(f"rank{number}.log"), steps + raised * (number == 5))
+    told: list[Incident] = []
+    code, ends, notices = tail(
+        tmp_path / "home", catalogue, [str(log.parent)], once=True, sinks=[told.append]
+    )
+    ((found, _, folder),) = ends
+    dead, _ = diagnose_paths(sorted(log.parent.iterdir()), Options(catalogue))
+    assert code == 1 and found.verdict == "failed" and told == []
+    kept = read_record(folder.path / "diagnosis.json", Diagnosis)
+    found, dead, kept = (replace(each, stats=Stats()) for each in (found, dead, kept))
+    assert found == dead == kept
+    assert found.primary is not None and found.primary.time == "2026-09-21T14:18:40.000"
+    assert found.progress.last_loss == 0.01 and "times are taken" not in notices[0]
 
 
 def test_tail_belongs_to_the_named_run(

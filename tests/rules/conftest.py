@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +179,8 @@ def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
     def ask(texts: str | dict[str, str], language: str | None = "en", **question: object) -> Diagnosis:
         reading = RunReading(few_rules)
         for name, text in ({"run.log": texts} if isinstance(texts, str) else texts).items():
-            rank = int(name[4]) if name.startswith("rank") else None
+            number = re.match(r"rank(\d+)", name)
+            rank = int(number[1]) if number is not None else None
             reader = LineReader(name, rank)
             reading.feed([*reader.feed(text.encode()), *reader.finish()])
         found = reading.diagnose(**question)  # type: ignore[arg-type]

@@ -315,10 +315,13 @@ def _where(incident: Incident, language: str) -> str:
         pid = stacks.pids.get(rank) if stacks is not None else None
         named = say("alerts.rank" if pid is None else "alerts.rank-pid", language, rank=rank, pid=pid or 0)
         facts.append(_on_host(named, incident, language))
-    if step := _step(incident, language):
+    primary = primary_of(incident)
+    own = primary.step if primary is not None and primary.rank == rank and incident.kind == "stall" else None
+    behind = own is not None and own != incident.step  # the rank stopped at an earlier step than the run
+    if step := _step(replace(incident, step=own) if behind else incident, language):
         facts.append(step)
     facts.append(_named("phase", incident.phase, language))
-    if incident.last_loss is not None:
+    if incident.last_loss is not None and not behind:
         facts.append(say("alerts.last-loss", language, loss=f"{incident.last_loss:.5g}"))
     first = say("alerts.on-host" if host else "alerts.run", language, run=run, host=host)
     if incident.hosts:

@@ -32,10 +32,12 @@ from stallwatch_exporter.watching.opening import (
     stream_of,
     summary,
 )
+from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
 
 _SAVE_SECONDS = 5.0
 POSITIONS = "positions.json"  #: file in the run's folder with the position in each followed file
@@ -58,9 +60,10 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C or until no file grows for `until_idle` seconds; with `once`, read them once.
 
-    The existing content of the files is history: the agent learns the thresholds from it, and prints a
-    summary. The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A
-    second tail with the same `name` continues where the first tail stopped.
+    With `once`, the diagnosis and the returned exit code are those of ``stallwatch diagnose``. Otherwise, the
+    existing content of the files is history: the agent learns the thresholds from it, and prints a summary.
+    The history opens an incident only if the run is stalled now and is watched until Ctrl-C. A second tail
+    with the same `name` continues where the first tail stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
@@ -100,7 +103,7 @@ def tail_files(
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if files.tailers:
-            diagnosis, left_out, shift = read_history(agent, files)
+            diagnosis, left_out, shift = read_history(agent, files, shifted=not once)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
             if once or until_idle is not None:  # in these modes, the files may belong to an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
@@ -118,14 +121,24 @@ def tail_files(
         detail=message("run.not-in-log" if once else "run.stopped-watching"),
         seconds=now - started,
     )
-    diagnosis = agent.end(ending, now)
+    found, problems = _postmortem(files, catalogue) if once else (None, [])
+    for problem in problems:
+        notice(str(problem))
+    diagnosis = agent.end(ending, now, found=found)
     if on_end is not None:
         on_end(diagnosis, ending, agent.folder)
     agent.leave()
     if server is not None:
         server.linger(settings.linger_seconds)
         server.close()
-    return 0
+    return 2 if problems else int(once and diagnosis.in_trouble)
+
+
+def _postmortem(files: TailSet, catalogue: Catalogue) -> tuple[Diagnosis, list[InputProblem]]:
+    """Return the diagnosis of the files as the logs of a dead run, whose times are not moved."""
+    from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths  # the import is slow
+
+    return diagnose_paths([*files.tailers], Options(catalogue))
 
 
 class Follower:

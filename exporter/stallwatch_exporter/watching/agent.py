@@ -416,8 +416,11 @@ class Agent:
         """Return the command's ending, corrected by the agent's knowledge about its cause."""
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
-    def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
-        """Conclude the run: open or resolve the remaining incidents, and store the diagnosis."""
+    def end(self, ending: Ending, now: float | None = None, *, found: Diagnosis | None = None) -> Diagnosis:
+        """Conclude the run: open or resolve the remaining incidents, and store the diagnosis.
+
+        `found` replaces the agent's own diagnosis.
+        """
         now = self._clock() if now is None else now
         present = min(now, self._fed_at) if self._unread else now  # the unread lines can show further steps
         with self._guarded("reading the log"):
@@ -435,6 +438,7 @@ class Agent:
         diagnose = functools.partial(self._diagnosis, present)
         read_reports = functools.partial(self._read_last_reports, now)
         self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, read_reports)
+        diagnosis = diagnosis if found is None else redacted(found)
         is_failure = not self.ending.stopped or diagnosis.verdict in ("failed", "unknown-failure")
         ended_well = self.ending.kind in ("finished", "unknown")
         shown: State = "failed" if is_failure and not ended_well else "finished"

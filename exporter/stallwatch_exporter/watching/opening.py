@@ -139,17 +139,19 @@ _APART = 60.0  # seconds; a missing time zone causes hours of difference, a slow
 _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest time zone difference and its granularity, in seconds
 
 
-def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
+def read_history(agent: Agent, files: TailSet, *, shifted: bool = True) -> tuple[Diagnosis, int, float]:
     """Pass the existing content of the files to the agent as history.
 
-    If an earlier agent with the same name has counted some of the content, the agent reads that content but
-    does not count it again. Return the diagnosis so far, the number of omitted bytes, and the largest shift
-    of timestamps, in seconds.
+    If `shifted`, move the timestamps of each file so that its last timestamp is its modification time. If an
+    earlier agent with the same name has counted some of the content, the agent reads that content but does
+    not count it again. Return the diagnosis so far, the number of omitted bytes, and the largest shift of
+    timestamps, in seconds.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
     for path, tailer in files.tailers.items():
-        source, rank, shift = str(path), rank_of_path(str(path)), clock_shift(tailer, agent.now)
+        source, rank = str(path), rank_of_path(str(path))
+        shift = clock_shift(tailer, agent.now) if shifted else 0.0
         moved = max(moved, shift, key=abs)
         for data in tailer.before(limit):
             agent.history(source, data, rank, counted=False, shift=shift)

@@ -24,7 +24,9 @@ from stallwatch_rules.diagnosis.particulars import (
     title_of,
 )
 from stallwatch_rules.diagnosis.restarts import restarts_of
+from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
+from stallwatch_rules.diagnosis.uneven import Uneven, ranks_held_up, with_place
 from stallwatch_rules.diagnosis.unrelated import without_foreign_exceptions, without_helpers
 from stallwatch_rules.diagnosis.verdict import means_stall, stopped_while_others_continued, verdict_of
 from stallwatch_rules.endings import ExitedRank
@@ -57,13 +59,18 @@ def conclude(
     chosen, confidence = _root_cause(run, now, unknown_cause)
     now = now.after([chosen] if chosen is not None else [])
     verdict, interrupted_by = verdict_of(chosen, run, now)
+    held_up: Uneven | None = None
     named = chosen if chosen is not None and (chosen.role == "wrapper" or verdict in _NAMED) else None
     if named is not None and not named.hits and means_stall(named):
-        named = with_differing_line(named, streams)
+        if named.where is run.clock.last_advance:
+            held_up = None if runs_note(streams) else ranks_held_up(streams, run.last_steps)
+            named = with_place(named, held_up, streams)
+        else:
+            named = with_differing_line(named, streams)
         now = now.after([named])
     diagnosis = Diagnosis(
         verdict=verdict,
-        primary=primary_of(named, confidence, run, now) if named is not None else None,
+        primary=primary_of(named, confidence, run, now, held_up) if named is not None else None,
         findings=[
             finding.record(title_of(finding.page), tracker.last_step, context.alike)
             for finding in causal_order(now.found)
@@ -84,7 +91,7 @@ def conclude(
     for finding in diagnosis.findings:
         if finding.rule in flight_data and not finding.ranks:
             finding.ranks = sorted(reporting(watchdog_positions(streams)))
-    diagnosis.notes = notes_of(diagnosis, run, now)
+    diagnosis.notes = notes_of(diagnosis, run, now, held_up)
     if stopped_while_others_continued(diagnosis, run):
         diagnosis.verdict, diagnosis.interrupted_by = "unknown-failure", None
     odd = _place_on_hosts(diagnosis, run, now) if hosts else []

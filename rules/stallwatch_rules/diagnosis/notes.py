@@ -9,7 +9,7 @@ from stallwatch_rules.diagnosis.particulars import is_named
 from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
-from stallwatch_rules.diagnosis.uneven import ranks_left_behind, uneven_end
+from stallwatch_rules.diagnosis.uneven import Uneven, ranks_held_up, ranks_left_behind, uneven_end
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.failures.flight import flight_note, watchdog_positions
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
@@ -22,8 +22,13 @@ from stallwatch_rules.text.display import shown
 MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
-def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes, the most useful first, and store in the diagnosis which ranks are behind."""
+def notes_of(
+    diagnosis: Diagnosis, run: Snapshot, now: Assessment, held_up: Uneven | None = None
+) -> list[Text]:
+    """Return the notes, the most useful first, and store in the diagnosis which ranks are behind.
+
+    `held_up` contains the ranks that the primary cause names, because they hold up a stalled run.
+    """
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -44,13 +49,13 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
     if not explained and any(finding.tagged("flight-data") for finding in now.fatal):
         notes.append(flight_note(watchdog_positions(run.streams)))
-    uneven = None
-    if diagnosis.in_trouble and not progress.finished:
-        uneven = uneven_end(run.last_steps)
+    uneven = held_up
+    if uneven is None and diagnosis.in_trouble and not progress.finished:
+        uneven = uneven_end(run.streams, run.last_steps)
     uneven = uneven or (None if other_runs else ranks_left_behind(run.streams))
     if uneven is not None:
         progress.behind = sorted(uneven.behind)
-        notes.append(uneven.note())
+        notes += [uneven.note()] if uneven is not held_up else []
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
         # the error line at the end of the log is the only evidence
         bare = context.failed is None and context.ending is None and not now.found
@@ -77,6 +82,8 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         step, total = progress.last_step, progress.total_steps
         known = {"step": step or 0, "total": total} if total else {"step": step or 0}
         notes.append(message("diagnosis.just-ends" if total else "diagnosis.just-ends-somewhere", **known))
+        first = None if other_runs or uneven else ranks_held_up(run.streams, run.last_steps)
+        notes.append(first.note("behind-if-hanging") if first is not None else "")
         if tracker.phase == "eval":
             notes.append(message("diagnosis.ends-in-evaluation"))
     if diagnosis.verdict == "no-evidence":

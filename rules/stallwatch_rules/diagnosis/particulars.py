@@ -13,6 +13,7 @@ from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.inferred import PLACE
 from stallwatch_rules.diagnosis.outside_end import last_unknown_line
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.uneven import Uneven
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import (
     MismatchedRanks,
@@ -42,9 +43,16 @@ MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
-def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause with the text of its page, and with details that were found in the log."""
+def primary_of(
+    finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment, held_up: Uneven | None = None
+) -> Primary:
+    """Return the primary cause with the text of its page, and with details that were found in the log.
+
+    `held_up` contains the ranks that hold up a stalled run, if their steps show them.
+    """
     primary = _primary(finding, confidence, run)
+    if held_up is not None:
+        return named(primary, sorted(held_up.behind), held_up.note("held-up"), run.hosts)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
     if finding.role == "symptom" and finding.harm == "fatal":

@@ -10,11 +10,14 @@ from itertools import pairwise
 from statistics import median, median_high
 
 import msgspec
+from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.findings import Streams
-from stallwatch_rules.messages import Message, message
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
+from stallwatch_rules.diagnosis.outside_end import last_unknown_line, with_differing_line
+from stallwatch_rules.messages import Message, message, without_sentence
 from stallwatch_rules.progress.timeline import StepClock, Timeline
-from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.records import Line
+from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
 ENOUGH = 8  #: minimum number of steps that a rank must have printed before its pace is known
@@ -25,6 +28,7 @@ BEYOND = 10
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
 LATE = 4  #: number of last intervals that define a rank's pace, because the middle of long logs is not read
+FEW = 1 / 8  #: maximum share of the ranks that can keep the others waiting, if that is more than one rank
 
 
 @dataclass
@@ -46,6 +50,12 @@ class _Course:
         """The largest of the last intervals between the steps that the rank printed."""
         return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
+    @property
+    def is_buffered(self) -> bool:
+        """True if the last steps arrived at the same time, so that more steps may be in an output buffer."""
+        times = [interval.time for interval in self.timeline.intervals[-ENOUGH:]]
+        return len(times) == ENOUGH and times[0] is not None and len(set(times)) == 1
+
 
 class Uneven(msgspec.Struct, frozen=True):
     """The ranks whose steps ended before those of the other ranks."""
@@ -53,19 +63,66 @@ class Uneven(msgspec.Struct, frozen=True):
     behind: Mapping[int, int]  #: rank → the rank's last step
     usual: int  #: the last step of most other ranks
 
-    def note(self) -> Message:
+    def note(self, key: str = "uneven-end") -> Message:
         """Return a note such as ``rank 2 ended at step 29, before the other ranks (step 400): …``."""
         ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
-        return message("diagnosis.uneven-end", ranks=ranks, step=step, others=self.usual)
+        return message(f"diagnosis.{key}", ranks=ranks, step=step, others=self.usual)
 
 
-def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
+def ranks_held_up(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | None:
+    """Return the few ranks whose steps stopped before those of all others, so that the others wait for them.
+
+    All ranks must print their steps, and the others must agree within one printed step. `steps` contains the
+    last step of each rank, including ranks whose logs were not read because they equal another rank's log.
+    """
+    courses = _courses(streams)
+    kinds = {(course.series, course.timeline.total) for course in courses.values()}
+    known = sorted((step, rank) for rank, step in steps.items() if rank is not None)
+    logged = {rank for source, rank in streams if rank is not None and source != SOURCE}
+    if len(known) < 3 or len(kinds) != 1 or not logged <= courses.keys():
+        return None
+    gap = max(course.gap for course in courses.values())
+    for count in range(1, max(1, int(len(known) * FEW)) + 1):
+        (lowest, _), (highest, _) = known[count], known[-1]
+        if known[count - 1][0] + gap <= lowest and highest - lowest <= gap:
+            buffered = any(course.is_buffered for course in courses.values())
+            return None if buffered else Uneven({rank: step for step, rank in known[:count]}, highest)
+    return None
+
+
+def with_place(stall: RuleFinding, held_up: Uneven | None, streams: Streams) -> RuleFinding:
+    """Point a stall's finding, which points to the run's last step, to the ranks that hold up the run.
+
+    These ranks are `held_up`, or else the few ranks whose last line differs. If no rank differs, the finding
+    points to no rank, because it is by chance which rank printed the last step.
+    """
+    where = stall.where
+    if held_up is not None:
+        rank, step = min(held_up.behind.items())
+        lines = [
+            (stream.index, line)
+            for (_, of), stream in streams.items()
+            if of == rank and (line := last_unknown_line(stream) or stream.last_advance) is not None
+        ]
+        where = max(lines, key=lambda each: each[0])[1] if lines else Line("", "", 0, rank)
+        note = without_sentence(stall.note, "diagnosis.nothing-says-why") + held_up.note("stopped-behind")
+        return replace(stall, where=where, step=step, note=note)
+    found = with_differing_line(stall, streams)
+    stepped = {rank for (_, rank), stream in streams.items() if stream.last_advance is not None}
+    if found.where is where and where is not None and len(stepped) > 1:
+        return replace(found, where=Line(where.text, "", 0, None, where.time, zoned=where.zoned))
+    return found
+
+
+def uneven_end(streams: Streams, steps: Mapping[int | None, int]) -> Uneven | None:
     """Return the ranks of a failed or stalled run whose steps ended before those of nearly all others."""
     known = {rank: step for rank, step in steps.items() if rank is not None}
     if len(known) < 4:
         return None
     usual, count = Counter(known.values()).most_common(1)[0]
-    behind = {rank: step for rank, step in known.items() if step < usual - 1}
+    courses = _courses(streams)
+    gaps = {rank: max(2, course.gap) for rank, course in courses.items()}
+    behind = {rank: step for rank, step in known.items() if usual - step >= gaps.get(rank, 2)}
     if not behind or count < 0.75 * len(known):
         return None
     return Uneven(behind, usual)

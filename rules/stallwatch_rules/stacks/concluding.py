@@ -75,7 +75,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
                 primary = _with_advice(primary, _JOINING, look)
             else:
                 primary = _with_advice(primary, _ALONE, look) if alone else _with_message(primary, look)
-            findings = [_without_unknown_cause(finding) for finding in findings]
+            findings = [_without_guesses(finding, stacks) for finding in findings]
         elif waits or any(map(advises_stacks, primary.fixes)):
             primary = _with_message(primary, look)
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
@@ -83,7 +83,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
 
 def advises_stacks(fix: Text) -> bool:
     """Return whether a fix advises the user to capture stacks."""
-    return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
+    return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix", "diagnosis.held-up")
 
 
 def _with_missing_rank(primary: Primary, rank: int, reason: Message) -> Primary:
@@ -142,8 +142,9 @@ def _with_message(primary: Primary, look: Message) -> Primary:
     return replace(primary, fixes=[look, *others])
 
 
-def _without_unknown_cause(finding: Finding) -> Finding:
-    """Remove the note that no log line shows the cause. The stacks show the cause."""
+def _without_guesses(finding: Finding, stacks: StallStacks) -> Finding:
+    """Remove the notes on what the log shows about the cause. The stacks show the cause."""
     if finding.rule != SILENT_HANG:
         return finding
-    return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))
+    note = without_sentence(finding.note, "diagnosis.nothing-says-why")
+    return replace(finding, note=without_sentence(note, "diagnosis.stopped-behind") if stacks.odd else note)

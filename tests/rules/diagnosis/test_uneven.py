@@ -88,3 +88,77 @@ def test_partially_read_log_gives_the_same_result(diagnose: Ask) -> None:
     logs = {f"rank{rank}.log": long(9000) for rank in (0, 1, 3)}
     found = diagnose({**logs, "rank2.log": long(4000), "rank4.log": long(9000, every=500)})
     assert told(found) == ["rank 2 ended at step 4000, before the other ranks (step 9000): look there first."]
+
+
+HEARTBEAT = stamped([(9000.0, "[I] heartbeat")])
+
+
+def stalled(diagnose: Ask, lasts: dict[int, int], *, every: dict[int, int] | None = None) -> Diagnosis:
+    """Diagnose ranks with these last steps, of which a launcher's line long after shows the silence."""
+    every = every or {}
+    logs = {f"rank{rank}.log": log(1, last, every=every.get(rank, 1)) for rank, last in lasts.items()}
+    found = diagnose({**logs, "launcher.log": HEARTBEAT})
+    assert found.verdict == "stalled" and found.primary is not None
+    assert found.primary.rule == "silent-hang-no-error" and found.primary.confidence == 0.6
+    return found
+
+
+def title(diagnosis: Diagnosis) -> str:
+    assert diagnosis.primary is not None
+    return render(diagnosis.primary.title)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "behind"),
+    [(8, {5: 100}), (8, {5: 102}), (3, {0: 102}), (16, {3: 102, 9: 102}), (16, {3: 101, 9: 100})],
+)
+def test_rank_behind_the_others_is_named(diagnose: Ask, ranks: int, behind: dict[int, int]) -> None:
+    found = stalled(diagnose, {rank: behind.get(rank, 103) for rank in range(ranks)})
+    first = min(behind)
+    assert title(found).endswith(f"rank {', '.join(map(str, behind))}") and found.primary is not None
+    assert (found.primary.rank, found.primary.step) == (first, behind[first])
+    assert found.primary.file.endswith(f"rank{first}.log") and found.progress.behind == [*behind]
+    assert "before all other ranks (step 103)" in render(found.findings[0].note)
+    assert "look" in render(found.primary.fixes[0]).lower() and not told(found)
+
+
+@pytest.mark.parametrize(
+    "lasts",
+    [
+        [103] * 8,
+        [103] * 4 + [102] * 4,
+        [103] * 6 + [102] * 2,  # more than an eighth
+        [103] * 7 + [104],  # ahead
+        [103] * 5 + [101, 98, 95],  # the others do not agree
+        [103, 102],
+    ],
+)
+def test_no_rank_is_named_if_none_stands_out(diagnose: Ask, lasts: list[int]) -> None:
+    found = stalled(diagnose, dict(enumerate(lasts)))
+    assert "rank" not in title(found) and found.primary is not None
+    assert (found.primary.rank, found.primary.file) == (None, "")
+
+
+def test_rank_that_prints_seldom_is_not_named(diagnose: Ask) -> None:
+    lasts = dict.fromkeys(range(8), 103)
+    found = stalled(diagnose, lasts, every={0: 10})
+    assert "rank" not in title(found) and not told(found)
+    found = stalled(diagnose, {**lasts, 5: 80}, every={0: 10})
+    assert title(found).endswith("rank 5")
+    found = stalled(diagnose, {**lasts, 5: 91}, every=dict.fromkeys(range(8), 10))
+    assert title(found).endswith("rank 5") and found.primary is not None and found.primary.step == 91
+
+
+def test_buffered_output_does_not_show_which_rank_is_behind(diagnose: Ask) -> None:
+    rows = [(60.0 * (s // 30 + 1), f"step {s}/400 loss {2 - s / 1000:.3f}") for s in range(1, 118)]
+    logs = {f"rank{rank}.log": stamped(rows) for rank in range(8)}  # blocks of 30 lines
+    found = diagnose({**logs, "rank5.log": stamped(rows[:-1]), "launcher.log": HEARTBEAT})
+    assert found.verdict == "stalled" and "rank" not in title(found)
+
+
+def test_unfinished_log_shows_where_to_look_if_the_run_hangs(diagnose: Ask) -> None:
+    logs = {f"rank{rank}.log": log(1, 100 if rank == 5 else 103, times=False) for rank in range(8)}
+    found = diagnose(logs)
+    assert found.verdict == "unfinished" and not found.progress.behind
+    expected = "If the run hangs, look at rank 5 first: its last step is 100, that of all other ranks is 103."
+    assert found.notes[-1] == expected
