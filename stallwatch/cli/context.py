@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stallwatch_alerts.store import IncidentStore
+    from stallwatch_logs.inputs import InputProblem
     from stallwatch_rules.messages import Message
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -181,6 +182,11 @@ def catalogue_of(config: Config) -> Catalogue:
     catalogue = load_catalogue(rule_folders(config), cache=cache_home())
     print_notices(catalogue.problems)
     return catalogue
+
+
+def any_unread(problems: Iterable[InputProblem]) -> bool:
+    """Return whether any input could not be read; an empty file among others does not count."""
+    return any(not problem.harmless for problem in problems)
 
 
 def print_notices(problems: Iterable[object]) -> None:
