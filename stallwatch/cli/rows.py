@@ -168,7 +168,9 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     with progress_bar() as progress:
         sampling = Sampling(list(paths), progress=progress, limits=read_limits(app.config()))
         try:
-            if output is None:
+            if not sampling.files:
+                count = 0  # an earlier FILE is kept
+            elif output is None:
                 count = write_csv(sampling, sys.stdout.buffer)
             else:
                 with replacing(output, mode=None) as out:
