@@ -13,6 +13,7 @@ import pytest
 from stallwatch.cli.watching import TerminalSink
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.notices import line_of
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
@@ -101,3 +102,11 @@ def test_reaction_to_a_stall_is_shown_below_it(capsys: pytest.CaptureFixture[str
 
 def test_end_of_the_run_is_left_to_the_report() -> None:
     assert shown(io.StringIO(), stall(kind="ended")) == ""
+
+
+def test_end_of_the_run_is_not_repeated_in_the_panel_of_an_incident() -> None:
+    ending = Ending("interrupted", 130, "SIGINT", "The run was interrupted.", 80.0)
+    over = stall(status="resolved", resolution="run-stopped", resolved_at=60.0, ending=ending)
+    text = shown(io.StringIO(), stall(), over)
+    assert "interrupted by Ctrl-C or SIGINT, after a stall of 1 min" in text
+    assert "How the run ended" not in text and "The run was interrupted." not in text

@@ -50,18 +50,21 @@ class Message(msgspec.Struct, frozen=True):
     text: str
 
 
-def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
+def render(incident: Incident, language: str, page: RulePage | None, *, ending: bool = True) -> Message:
+    """Return the message about an incident that opens or resolves; `page` is the page of its rule.
+
+    If `ending` is false, the text omits the lines about how the run ended.
+    """
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause)
     if incident.unwatched:
         title = say(f"alerts.{_unwatched(incident)}", language, title=title)
-    text = _text(incident, language, cause)
+    text = _text(incident, language, cause, ending)
     # One complete fix is better than two truncated fixes.
     while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:
         cause = replace(cause, fixes=cause.fixes[:-1])
-        text = _text(incident, language, cause)
+        text = _text(incident, language, cause, ending)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
 
 
@@ -100,7 +103,7 @@ def ending_line(ending: Ending, language: str) -> str:
         line = say("alerts.ended-well", language, duration=ending.seconds)
         return _lines(line, in_words(running_sentence(ending.running) or "", language))
     facts = [in_words(ending_name(ending), language)]
-    if ending.exit_code is not None:
+    if ending.exit_code is not None and ending.crash is None:  # otherwise the detail explains the code 0
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
@@ -207,9 +210,11 @@ def _by_resolution(kind: str, incident: Incident) -> str:
 # ---------------------------------------------------------------- text
 
 
-def _text(incident: Incident, language: str, cause: _Cause) -> str:
+def _text(incident: Incident, language: str, cause: _Cause, ending: bool) -> str:
     write = _whole if _is_news(incident) else _resolved
-    return _blocks(*write(incident, language, cause), neutralise(in_words(incident.kept, language), 250))
+    omitted = "" if ending or incident.ending is None else ending_line(incident.ending, language)
+    blocks = [block for block in write(incident, language, cause) if block != omitted]
+    return _blocks(*blocks, neutralise(in_words(incident.kept, language), 250))
 
 
 def _is_news(incident: Incident) -> bool:
