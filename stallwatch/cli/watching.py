@@ -20,6 +20,7 @@ from stallwatch.config.chats import checked_settings, connecting
 from stallwatch.config.handover import notified_elsewhere, open_people, open_spool, open_store
 from stallwatch.config.loading import Config
 from stallwatch_alerts.messages.compose import Message, ending_line
+from stallwatch_alerts.neutral import with_originals
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident, optional_methods
@@ -298,7 +299,8 @@ class TerminalSink:
         self._shown.add(key)
         page = self._catalogue.pages.get(incident.rule)
         notice = incident_notice(incident, self._language, page, ending=False)  # the final report shows it
-        self._worker.put((notice.message, _COLOURS[notice.level]))
+        message = Message(*map(with_originals, (notice.message.title, notice.message.text)))
+        self._worker.put((message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
         """Record that another agent showed the incident's opening or end.

@@ -56,6 +56,10 @@ def test_every_line_in_a_log_has_the_prefix() -> None:
     assert "\x1b" not in text
 
 
+def test_panel_shows_angle_brackets_as_the_report_does() -> None:
+    assert "train.py:4 in <module>" in shown(io.StringIO(), stall(evidence=["train.py:4 in <module>"]))
+
+
 def test_terminal_shows_a_panel_without_interpreting_markup_of_the_log() -> None:
     text = shown(Terminal(), stall())
     assert text.startswith("\x1b[31m╭")  # without an empty line before it

@@ -189,17 +189,18 @@ def _title(incident: Incident, language: str, known: _Cause) -> str:
 
 
 def _stall_title(incident: Incident, language: str) -> str:
-    duration = _stalled_for(incident)
     if incident.status == "resolved":
+        duration = _stalled_for(incident)
         if incident.resolution == "recovered":
             return say("alerts.recovered", language, duration=duration)
         key = _by_resolution("stall-over", incident)
         return say(key, language, duration=duration, ending=incident.run_ending)
+    lasted = _without_step(incident)
     if incident.phase != "train":
         phase = _named("phase", incident.phase, language)
-        return say("alerts.stalled-in-phase", language, duration=duration, phase=phase)
+        return say("alerts.stalled-in-phase", language, duration=lasted, phase=phase)
     step = _step(incident, language)
-    return say("alerts.stalled-after" if step else "alerts.stalled", language, duration=duration, step=step)
+    return say("alerts.stalled-after" if step else "alerts.stalled", language, duration=lasted, step=step)
 
 
 def _by_resolution(kind: str, incident: Incident) -> str:
@@ -302,10 +303,9 @@ def _what(incident: Incident, language: str) -> str:
         kind = "-plain"
     elif incident.phase == "init":  # a starting run has no step interval yet
         kind = "-start"
-    stalled = _stalled_for(incident)
-    reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
-    duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
-    text = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
+    text = message(
+        f"alerts.stall-sentence{kind}", duration=_without_step(incident), threshold=threshold or 0.0
+    )
     if incident.step is not None:
         last = datetime.fromtimestamp(incident.quiet_since).astimezone()
         text += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
@@ -358,6 +358,13 @@ def _step(incident: Incident, language: str) -> str:
         return ""
     total = incident.total_steps or 0
     return say("alerts.step-of" if total else "alerts.step", language, step=incident.step, total=total)
+
+
+def _without_step(incident: Incident) -> float | TextMessage:
+    """Return the duration of an open stall; if it reads like the threshold, with the words "more than"."""
+    stalled, threshold = _stalled_for(incident), incident.threshold_seconds
+    reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
+    return message("alerts.more-than", duration=stalled) if reads_alike else stalled
 
 
 def _stalled_for(incident: Incident) -> float:
