@@ -57,7 +57,7 @@ _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
 
 @dataclass
 class Result:
-    """The outcome of one trial. The file of ``--resume`` has one line for each trial."""
+    """The outcome of one trial, which is one line in the file that ``--resume`` names."""
 
     trial: int
     seed: int

@@ -362,7 +362,6 @@ def parse_page_text(data: bytes) -> None:
     safetext.markdown(text).encode()
     safetext.advice(text).encode()
     safetext.escaped_page(text)
-    safetext.first_sentence(text)
     if "<" in safetext.label(text):
         raise Broken("markup in a label of a chart")
     markdown.code(text)

@@ -19,7 +19,6 @@ _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM turns bare addresses into links after it resolves escapes. A word joiner inside the address prevents
 # that.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
-_SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
 _CODE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
 # Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which
@@ -89,16 +88,6 @@ def escaped_page(text: str) -> str:
     """Return a rule page's Markdown, with escapes for markup that only Streamlit has, such as ``$``."""
     parts = _CODE_PARTS.split(text)
     return "".join(part if index % 2 else _ADDED.sub(r"\\\g<0>", part) for index, part in enumerate(parts))
-
-
-def first_sentence(text: str) -> str:
-    """Return the first sentence of a fix: the action without its details. Ignore periods in code."""
-    position = 0
-    for index, part in enumerate(_CODE.split(text)):
-        if index % 2 == 0 and (end := _SENTENCE.search(part)):
-            return text[: position + end.end()].strip()
-        position += len(part)
-    return text.strip()
 
 
 def _cut(text: str, most: int) -> str:

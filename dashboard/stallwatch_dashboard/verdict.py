@@ -45,7 +45,6 @@ class Verdict:
     place: str = ""  #: one sentence about the ranks' positions in the code
     note: str = ""  #: the impact of the problem on this run
     fixes: tuple[str, ...] = ()
-    in_full: int = 0  #: number of the first fixes that are shown in full instead of by their first sentence
     evidence: tuple[str, ...] = ()
     page: RulePage | None = None  #: the rule's page, if known
 
@@ -270,7 +269,6 @@ def _with_incident(
         place=reader.render(place),
         note=reader.render(note),
         fixes=tuple(map(reader.render, fixes)),
-        in_full=int(bool(fixes) and has(fixes[0], "alerts.look-at")),
         evidence=tuple(map(reader.render, evidence)),
         page=page,
     )

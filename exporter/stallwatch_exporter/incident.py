@@ -161,6 +161,11 @@ class Incident(msgspec.Struct, kw_only=True):
         return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property
+    def run_is_over(self) -> bool:
+        """Return whether the incident is known to have ended with its run, so that no process is left."""
+        return self.kind == "ended" or self.outlasted or self.resolution == "run-finished"
+
+    @property
     def unwatched(self) -> bool:
         """Return whether the incident was closed without evidence, because no agent watches its run."""
         return self.status == "resolved" and self.resolution == "unknown"

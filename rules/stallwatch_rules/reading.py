@@ -18,12 +18,15 @@ from stallwatch_rules.diagnosis.conclude import conclude
 from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
+from stallwatch_rules.end_lines import OWN_LINE, StatedEnd, chosen_end, end_of_run, stated_end
 from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
+from stallwatch_rules.failures.quotations import quoted_spans
 from stallwatch_rules.failures.unexplained import Baseline, with_explanations
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.progress.activities import follow
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -154,8 +157,8 @@ class RunReading:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
         # A scheduler's log also contains Stallwatch's messages. They quote lines of the run, so they are not
-        # additional evidence.
-        own_words = "stallwatch:" in text
+        # additional evidence. Only the line that states how the command ended is read.
+        own_words = OWN_LINE in text
         splits = self.splits_starts and not self._replaying
         keys = digitless_keys(lines, text) if splits else []
         marked = splits and may_hold_marks(text)
@@ -166,7 +169,8 @@ class RunReading:
             if waiting and waiting[0].before <= index:
                 more = self._take_asides(waiting, index)
                 stream = None
-            if own_words and line.text.startswith("stallwatch:"):
+            if own_words and line.text.startswith(OWN_LINE):
+                self._read_own(line)
                 continue
             if splits:
                 part = self._part = self._part or Part(line, line, [Head()])
@@ -192,6 +196,21 @@ class RunReading:
                     stream = None
         self._take_asides(waiting, len(lines))
         return observed
+
+    def _read_own(self, line: Line) -> None:
+        """Read a line that Stallwatch printed; only the line that states how the command ended counts."""
+        end = stated_end(line)
+        stream = self._stream(line) if end is not None else None
+        if end is not None and stream is not None:
+            stream.stated_end = chosen_end(stream.stated_end, end)
+            if self._part is not None and self._part.candidate is not None and not self._replaying:
+                self._part.candidate.lines.append(line)  # read again if no other start began
+
+    @property
+    def stated_end(self) -> StatedEnd | None:
+        """The end of the run as an agent stated it in the log; for `diagnose` after the run has ended."""
+        self.settle()
+        return end_of_run(self.streams)
 
     def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
         """Return the lines with their secrets masked; `text` contains all lines, joined."""
@@ -421,7 +440,11 @@ class RunReading:
         return enough and ended_in_trouble(self._concluded(self.streams, self.tracker))
 
     def _concluded(self, streams: Mapping[Key, StreamReading], tracker: ProgressTracker) -> Diagnosis:
-        return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
+        end, context = end_of_run(streams), RunContext()
+        if end is not None:
+            ending = end.ending
+            context = RunContext(ending, stalled=end.stalled, waited=ending.quiet, memory=ending.memory)
+        return conclude(streams, tracker, self.catalogue, self.matcher.conditional, context)
 
     def _settle(self, part: Part, *, began: bool) -> None:
         """Begin another start at the candidate line, or continue the current start with the lines after it.
@@ -489,6 +512,8 @@ class RunReading:
         if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
             # Source code below a traceback frame and training data mention failures that did not happen.
             hits = ()
+        elif hits and (spans := quoted_spans(line.text)):
+            hits = [hit for hit in hits if not self._is_quoted(hit[0], line.text, spans)]
         line = stream.dated(line)
         for rule, captures in hits:
             match = Match(rule, line, captures, self.tracker.last_step)
@@ -503,3 +528,12 @@ class RunReading:
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)
         return sample
+
+    def _is_quoted(self, rule: str, text: str, spans: Sequence[tuple[int, int]]) -> bool:
+        """Return whether a failure's rule matches only in quotations of a line."""
+        if rule not in self._failures:
+            return False
+        patterns = (cached_re2(pattern, encoded=False) for pattern in self.catalogue.pages[rule].patterns)
+        places = [found.start() for pattern in patterns for found in pattern.finditer(text)]
+        # Without a place, the match was in the part of the line that is masked.
+        return bool(places) and all(any(start <= at < end for start, end in spans) for at in places)

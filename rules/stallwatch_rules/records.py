@@ -235,6 +235,7 @@ class Series(msgspec.Struct):
     steps: list[float]
     values: list[float | None]  #: one value per step; ``None`` if NaN or infinite
     by: Literal["step", "epoch"] = "step"  #: unit of ``steps``: epochs if the lines have no step
+    of_ranks: int = 0  #: number of ranks with this metric, if only some of them have a series; otherwise 0
 
 
 class Stats(msgspec.Struct):
@@ -294,6 +295,14 @@ class Diagnosis(msgspec.Struct):
     def in_trouble(self) -> bool:
         """True if the run no longer trains, for a reason that a person should check."""
         return _in_trouble(self.verdict, self.primary)
+
+    @property
+    def blamed(self) -> list[int]:
+        """Return the ranks at fault: the rank of the cause, and ranks that delay others or stay behind."""
+        if self.primary is None:
+            return [*(self.unknown[0].ranks[:1] if self.unknown else ()), *self.progress.behind]
+        own = [] if self.primary.rank is None else [self.primary.rank]
+        return [*own, *(rank for group in self.primary.apart for rank in group.ranks), *self.progress.behind]
 
 
 class JobSummary(msgspec.Struct):

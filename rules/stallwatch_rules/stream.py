@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch_rules.end_lines import StatedEnd
 from stallwatch_rules.failures.crashes import CrashReader
 from stallwatch_rules.failures.environment import belongs_to_a_run, versions_in
 from stallwatch_rules.failures.failed_starts import Below, next_state
@@ -151,6 +152,7 @@ class StreamReading:
         self.activity_now: Activity | None = None  #: the latest activity since the last step
         self.timed = False  #: True if the times of lines come from outside their text
         self.of_a_run = False  #: True if a line without a step was part of the training
+        self.stated_end: StatedEnd | None = None  #: how the command ended, as an agent stated it in the log
         self.sampled = False  #: True if any line contained training metrics
         self._finite_at = -1  # index of the last line with a finite loss
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed

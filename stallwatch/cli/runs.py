@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
+_NOTHING = "-"  #: the text of an empty cell; on a terminal, columns without any other text are omitted
 #: The state of a run is the first state in ``_WORST`` that one of its hosts has.
 _SILENT = ("gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "unwatched", "finished")
@@ -49,9 +50,13 @@ def runs(app: App, run: str | None) -> None:
     elif not rows:
         print_notice(f"no run in {home} yet; start one: stallwatch run -- COMMAND")
     elif sys.stdout.isatty():
-        table = plain_table("run" if run is None else "folder", *_COLUMNS)
+        heads = ("run" if run is None else "folder", *_COLUMNS)
+        places = [place for place in range(len(heads)) if any(row[place] != _NOTHING for row in rows)]
+        table = plain_table(*(heads[place] for place in places))
+        # Default names differ only in their last characters.
+        table.columns[0].no_wrap, table.columns[0].overflow = run is None, "fold"
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(row[place] for place in places))
         show_table(table)
     else:
         for row in rows:
@@ -96,7 +101,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
         )
     started = min(each.started_at for each in infos)
     ended = time.time() if reporting else max(each.ended_at or each.updated_at for each in infos)
-    metrics = next((each.endpoint for each in reporting if each.endpoint), "-")
+    metrics = next((each.endpoint for each in reporting if each.endpoint), _NOTHING)
     if any(each.partial or each.gaps for each in infos):
         ending += ", partial record"
     hosts = dict.fromkeys(each.host_in_run for each in infos)
@@ -111,7 +116,7 @@ def _ending(info: AgentInfo) -> str:
 
     ending = info.ending
     if ending is None:
-        return "-"
+        return _NOTHING
     name = ending.kind if ending.kind == "unknown" else render(ending_name(ending))
     return f"{name} (exit code {ending.exit_code})" if ending.exit_code else name
 

@@ -25,6 +25,7 @@ from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident, optional_methods
 from stallwatch_exporter.notices import at_the_end, begin_line
+from stallwatch_rules.end_lines import end_line
 from stallwatch_rules.locale import render, templates
 
 if TYPE_CHECKING:
@@ -160,6 +161,10 @@ class Destinations:
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
+        if not sys.stderr.isatty():  # a log, which may be diagnosed where the run's folder is not available
+            stalled = diagnosis.progress.stalled_after_step is not None or diagnosis.verdict == "stalled"
+            if line := end_line(ending, folder.info.ended_at or time.time(), stalled=stalled):
+                print_notice(line)
 
     def _close_orphans(self) -> None:
         from stallwatch_alerts.orphans import close_orphans, report_unsent

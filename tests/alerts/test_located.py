@@ -9,12 +9,14 @@ import pytest
 
 from stallwatch.cli.watching import TerminalSink
 from stallwatch_alerts.messages import compose
+from stallwatch_alerts.messages.cause import cause_of
 from stallwatch_alerts.notice import Notice, incident_notice
 from stallwatch_alerts.people import Silence
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.stacks.records import StackGroup, StallStacks, Why
 
@@ -213,3 +215,15 @@ def test_location_cannot_mention_a_channel(language: str) -> None:
     page = load_catalogue().pages[SILENT_HANG]
     text = compose.render(located([2], "diverged"), language, page).text
     assert "<!channel>" not in text and "TORCH_DISTRIBUTED_DEBUG=DETAIL" in text
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_advice_names_no_command_for_a_process_that_has_ended(language: str) -> None:
+    page = load_catalogue().pages[SILENT_HANG]
+    for condition, locked_out in (("alive", False), ("alive", True), ("stopped", False)):
+        group = StackGroup([0], "code", condition, place="a.py:5 in f", locked_out=locked_out)
+        open_one = stall(StallStacks(1.0, 0.1, [group], pids={0: 4711}))
+        over = msgspec.structs.replace(open_one, status="resolved", resolution="run-stopped")
+        before, after = (render(cause_of(each, page).fixes[0], language) for each in (open_one, over))
+        assert "a.py:5" in before and "4711" in before
+        assert "a.py:5" in after and "4711" not in after

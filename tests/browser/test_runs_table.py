@@ -110,6 +110,16 @@ def test_incident_column_uses_the_width_of_the_window(page) -> None:  # type: ig
     assert widths[1] > widths[0] >= 200
 
 
+def test_long_names_that_differ_only_at_their_end_stay_distinguishable(page) -> None:  # type: ignore[no-untyped-def]
+    runs = ["train-20261129-090802", "finetune-llama-20261129-090802", "finetune-llama-20261129-090804"]
+    opened(page, rows=[RunRow(run, "finished") for run in runs])
+    shown = page.locator("tbody a").all_text_contents()
+    assert shown[0] == runs[0] and [name[-6:] for name in shown] == [run[-6:] for run in runs]
+    assert page.get_by_title(runs[1]).count() == 1
+    cut = "all => all.filter(cell => cell.scrollWidth > cell.clientWidth).length"
+    assert page.locator("tbody tr > :nth-child(2)").evaluate_all(cut) == 0
+
+
 def test_empty_column_is_hidden_with_its_sort_order(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?sort=loss")
     assert names(page) == ["slow", "Fast", "new"]

@@ -217,6 +217,22 @@ def test_errors_at_the_end_do_not_replace_the_exit_code(
     assert f"{expected} (OSError: [Errno 24]" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("last_words", "verdict"),
+    [
+        ("sys.exit(3)", "unknown-failure"),
+        ("os.kill(os.getpid(), 9)", "failed"),
+        ("pass", "finished"),
+    ],
+)
+def test_log_of_a_job_shows_how_the_command_ended(process: Process, last_words: str, verdict: str) -> None:
+    code = STEPS.format(steps=20, pause=0.01) + f"\nimport os, sys\n{last_words}\n"
+    ran = process("run", "--no-metrics", "--language", "zh", "--", *python(code))
+    log = ran.stdout + ran.stderr  # as in the log of a scheduler
+    diagnosed = process("diagnose", "-", "--json=2", input=log)
+    assert json.loads(diagnosed.stdout)["verdict"] == verdict, log
+
+
 def test_run_is_reported_without_free_file_descriptors(tmp_path: Path) -> None:
     script = tmp_path / "starved.py"
     script.write_text(STARVED)

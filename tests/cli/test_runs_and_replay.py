@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -250,3 +251,22 @@ def test_replay_of_a_run_without_output_is_empty(stallwatch: Stallwatch, home: P
     folder.write_info(state="finished", ended_at=1000.0, ending=Ending("finished", 0))
     result = stallwatch("replay", str(folder.path))
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_table_of_runs_shows_whole_names_and_no_empty_column(home: Path) -> None:
+    """Default names differ only in their last characters."""
+    names = [f"train-20261129-09080{number}" for number in range(3)]
+    for name in names:
+        folder = RunFolder.create(name, ["train.py"], home=home, now=time.time())
+        folder.write_info(
+            state="failed", ended_at=time.time(), ending=Ending("killed", 137, "SIGKILL"), pid=2**22 + 1
+        )
+    ours, theirs = os.openpty()
+    code = "from stallwatch.cli import main; main()"
+    command = [sys.executable, "-c", code, "runs"]
+    subprocess.run(command, stdout=theirs, env={**os.environ, "COLUMNS": "80"}, timeout=120, check=True)
+    shown = os.read(ours, 65536).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert all(name in shown for name in names)
+    assert "hosts" in shown and "metrics" not in shown

@@ -273,6 +273,20 @@ def test_charts_of_a_failed_run_mark_the_step_of_its_cause() -> None:
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]
 
 
+def test_chart_of_many_ranks_names_the_blamed_rank_and_the_number_of_ranks() -> None:
+    ranks = [*range(15), 17]
+    lines = [Series("step_seconds", rank, [1, 2], [1.0, 1.0], of_ranks=64) for rank in ranks]
+    primary = Primary("r", "t", "cause", "fatal", 0.9, 17, "a.log", 7, None, 2, [], {}, "", [])
+    ((_, title, drawing),) = of_diagnosis(Diagnosis("failed", primary, series=lines), LOOK, Reader("en").say)
+    chart = checked(drawing)
+    assert "16 of 64 ranks" in title and chart.layout.yaxis.ticksuffix == " s"
+    assert [trace.name for trace in chart.data if trace.showlegend] == ["rank 17"]
+    assert chart.data[-1].line.color == LOOK.blue and len(chart.data) == 16  # no other line covers it
+    few = Diagnosis("failed", primary, series=lines[:8])
+    ((_, _, drawing),) = of_diagnosis(few, LOOK, Reader("en").say)
+    assert all(trace["showlegend"] for trace in drawing.data)
+
+
 def test_chart_of_a_log_without_steps_uses_epochs() -> None:
     epochs = Diagnosis("healthy", series=[Series("loss", 0, [0.5, 1.0], [1.0, 0.5], by="epoch")])
     ((_, _, drawing),) = of_diagnosis(epochs, LOOK, Reader("en").say)

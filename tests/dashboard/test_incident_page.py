@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from stallwatch_dashboard.data.source import Source
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.endings import Ending
 
 pytest.importorskip("streamlit.testing.v1")
 from drivenpages import page, texts
@@ -51,6 +53,19 @@ def test_viewer_sees_that_actions_are_denied(incident: Incident, monkeypatch: py
     assert "Only operators can acknowledge" in texts(app, "caption")
     assert [item.key for item in app.button] == ["all_incidents"] and not app.text_area
     assert "Only operators" not in texts(page("incidents", incident="gone/1"), "caption")
+
+
+@pytest.mark.parametrize(("resolution", "offered"), [("recovered", True), ("run-stopped", False)])
+def test_silence_is_offered_only_while_the_run_can_continue(
+    home: Path, make_incident: Callable[..., Incident], resolution: str, offered: bool
+) -> None:
+    now = time.time()
+    found = make_incident(opened_at=now - 10, resolved_at=now, status="resolved", resolution=resolution)
+    store = IncidentStore.at_home(home)
+    store.upsert(found)
+    store.close()
+    app = page("incidents", incident=found.id)
+    assert ("silence" in [item.key for item in app.button]) is offered and app.text_area
 
 
 def test_deliveries_are_shown_in_the_selected_language(incident: Incident, home: Path) -> None:
@@ -111,3 +126,19 @@ def test_episode_is_one_row_with_its_history(home: Path, make_incident: Callable
         "silent-hang-no-error (rank 1)",
         "ended with the run: failed: cuda-oom (rank 3)",
     ]
+
+
+def test_state_column_has_room_for_the_longest_state(
+    home: Path, make_incident: Callable[..., Incident]
+) -> None:
+    now, ending = time.time(), Ending("interrupted", 130, "SIGINT")
+    found = make_incident(
+        opened_at=now - 10, resolved_at=now, status="resolved", resolution="run-stopped", ending=ending
+    )
+    store = IncidentStore.at_home(home)
+    store.upsert(found)
+    store.close()
+    for language in ("en", "zh"):
+        table = page("incidents", lang=language).dataframe[0]
+        state = table.value.columns[0]
+        assert json.loads(table.proto.columns)[state]["width"] > 6 * len(table.value[state].iloc[0])

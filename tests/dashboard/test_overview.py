@@ -14,6 +14,7 @@ from stallwatch_dashboard.data.overview import (
     Numbers,
     RunRow,
     as_one,
+    began,
     in_order,
     lasted,
     later_attempt,
@@ -26,7 +27,7 @@ from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.endings import Ending, EndingKind
-from stallwatch_rules.records import Progress
+from stallwatch_rules.records import Primary, Progress
 
 NOW = 1_795_000_000.0
 
@@ -243,16 +244,21 @@ def test_restarted_job_is_no_longer_failed() -> None:
     assert (found.state, found.step, found.ended_at, found.started_at) == ("training", 3, None, NOW - 50)
 
 
-def test_runs_that_need_attention_are_listed_first() -> None:
+def test_runs_that_need_attention_are_listed_first(make_incident: Callable[..., Incident]) -> None:
+    stall, slower = make_incident(), make_incident(kind="finding", severity="warning")
     rows = [
         RunRow("old", "failed", started_at=1.0, ended_at=2.0),
         RunRow("fine", "training", started_at=5.0),
         RunRow("stuck", "stalled", started_at=3.0),
         RunRow("recent", "finished", started_at=3.0, ended_at=9.0),
         RunRow("by hand", "interrupted", started_at=3.0, ended_at=12.0),
+        RunRow("slow", "interrupted", started_at=3.0, ended_at=11.0, incident=slower),
+        RunRow("hung", "interrupted", started_at=3.0, ended_at=8.0, incident=stall),
+        RunRow("left", "unwatched", started_at=3.0, ended_at=7.0, incident=stall),
         RunRow("lost", "stale", started_at=4.0),
     ]
-    assert [row.run for row in in_order(rows)] == ["stuck", "lost", "fine", "old", "by hand", "recent"]
+    live, ended = ["stuck", "lost", "fine"], ["hung", "left", "old", "by hand", "slow", "recent"]
+    assert [row.run for row in in_order(rows)] == live + ended
 
 
 @pytest.mark.parametrize(
@@ -323,6 +329,24 @@ def test_duration_of_an_incident_starts_at_the_last_step(
     make_incident: Callable[..., Incident], changes: dict[str, Any], seconds: float | None
 ) -> None:
     assert lasted(make_incident(**changes), 1100.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("time", "start"),
+    [
+        ("1970-01-01T00:16:40.000Z", 1000.0),
+        ("1970-01-01T00:20:00.000Z", 1030.0),  # later than the incident
+        ("1970-01-01T00:16:40.000", 1030.0),  # in an unknown zone
+        ("soonZ", 1030.0),
+        (None, 1030.0),
+    ],
+)
+def test_problem_began_at_the_first_line_of_its_cause(
+    make_incident: Callable[..., Incident], time: str | None, start: float
+) -> None:
+    nan = Primary("loss-nan", "", "cause", "fatal", 0.9, None, "stdout", 62, time, 61, [], {}, "", [])
+    incident = make_incident(kind="finding", rule="loss-nan", opened_at=1030.0, primary=nan)
+    assert began(incident) == start
 
 
 @pytest.mark.parametrize(

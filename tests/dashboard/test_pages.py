@@ -87,6 +87,7 @@ def test_run_page_starts_with_the_verdict(stuck: RunFolder) -> None:
     assert "Stalled" in headings and "What to change" in headings
     figures = {metric.label: metric.value for metric in app.metric}
     assert figures["Step"] == "57 / 900" and figures["Step time"] == "2 s"
+    assert "Invalidations" not in figures
     (board,) = app.get("component_instance")
     charts = json.loads(board.proto.json_args)["charts"]
     assert charts[0]["title"] == "Step time and stall threshold", "it counted no invalidations"

@@ -43,6 +43,14 @@ def test_uploaded_logs_are_diagnosed_and_bad_files_reported(root: Path) -> None:
     assert [chart["key"] for chart in json.loads(board.proto.json_args)["charts"]] == ["loss", "step_seconds"]
 
 
+def test_fixes_are_shown_in_full() -> None:
+    losses = [2.0] * 60 + [float("nan")] * 5
+    log = "".join(f"step {step}/200 loss {loss}\n" for step, loss in enumerate(losses, 1))
+    app = upload(page("postmortem"), ("a.log", log.encode()))
+    lists = [item.value for item in app.markdown if item.value.startswith("1. ")]
+    assert lists and all("since step 61\\. Resume from the last checkpoint" in fixes for fixes in lists)
+
+
 def test_unknown_traceback_is_shown_as_text() -> None:
     frames = '  File "train.py", line 3, in <module>\n    f()\n'
     log = f"Traceback (most recent call last):\n{frames}OddError: {HOSTILE}\n"

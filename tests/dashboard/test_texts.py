@@ -15,7 +15,7 @@ from stallwatch_dashboard import formats, words
 from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.pages.runs_table import table
-from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
+from stallwatch_dashboard.safetext import advice, label, markdown, plain, prose
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for
@@ -153,20 +153,6 @@ def test_only_sentences_of_rule_pages_keep_their_markdown() -> None:
 def test_unknown_language_falls_back_to_english() -> None:
     assert words.Reader("fr").say("stalled") == "stalled"
     assert words.Reader("zh").say("stalled") == "卡住"
-
-
-@pytest.mark.parametrize(
-    ("fix", "first"),
-    [
-        ("Upgrade. Then restart.", "Upgrade."),
-        ("Set `a. B` to 1.5 or more. Else not.", "Set `a. B` to 1.5 or more."),
-        ("No full stop", "No full stop"),
-        ("See e.g. the log; it tells. And so on.", "See e.g. the log; it tells."),
-        ("找出缺席的 rank。对每个 rank 执行 `x`。", "找出缺席的 rank。"),
-    ],
-)
-def test_first_sentence_of_a_fix_is_found(fix: str, first: str) -> None:
-    assert first_sentence(fix) == first
 
 
 def test_column_of_runs_has_its_title() -> None:

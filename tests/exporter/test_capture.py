@@ -425,10 +425,27 @@ def test_excess_bytes_are_dropped_counted_and_marked() -> None:
     queue.put("stderr", b"x\n", 3.0)
     queue.put("stdout", b"no end", 4.0)
     assert queue.dropped == 4
-    assert queue.take(0) == [Chunk("stdout", b"123456\n", 1.0), Chunk("stderr", b"x\n", 3.0, stream="stderr")]
+    assert queue.take(0) == [
+        Chunk("stderr", b"x\n", 3.0, stream="stderr"),
+        Chunk("stdout", b"no end", 4.0, fresh=True, lost=4),
+    ]
+    queue.lose("stdout")
     queue.put("stdout", b"later", 5.0)
     queue.put("stdout", b"again", 6.0)
-    assert [chunk.fresh for chunk in queue.take(0)] == [True, False]
+    assert [(chunk.fresh, chunk.lost) for chunk in queue.take(0)] == [(True, 1), (False, 0)]
+
+
+def test_full_queue_keeps_the_start_the_end_and_the_smaller_stream() -> None:
+    queue = ByteQueue(max_bytes=640)  # of which the first 10 bytes of each stream are kept
+    for number in range(100):
+        queue.put("stdout", b"line %3d\n" % number, float(number))
+    queue.put("stderr", b"RuntimeError\n", 100.0)
+    lines = [chunk.data for chunk in queue.take(0)]
+    start, end = lines[:2], lines[2:]
+    assert start == [b"line   0\n", b"line   1\n"]
+    assert end == [*(b"line %3d\n" % number for number in range(100 - len(end) + 1, 100)), b"RuntimeError\n"]
+    assert queue.dropped == 100 - len(lines) + 1
+    assert 600 < sum(map(len, lines)) <= 640
 
 
 def test_queue_ends_when_closed_and_empty() -> None:

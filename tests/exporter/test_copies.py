@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stallwatch_exporter.runs.copies import MAX_PIECE, RankCopies
+from stallwatch_exporter.runs.copies import MAX_PIECE, Gap, RankCopies
 from stallwatch_exporter.runs.replay import merged_records, read_records
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.text.redact import redact
@@ -205,11 +205,25 @@ def test_unwritable_folder_is_reported_once_and_counted(folder: Path) -> None:
     assert len(messages) == 1 and "Is a directory" in messages[0]
 
 
-def test_size_of_log_copies_is_bounded(folder: Path) -> None:
+def test_size_of_log_copies_is_bounded_except_for_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_exporter.runs.copies._HELD", 200)
     messages: list[str] = []
     writer = RankCopies(folder, nothing_secret, messages.append, max_bytes=200)
-    for _ in range(9):
-        writer.write("out", "stdout", b"x" * 50 + b"\n", 1.0)
-        writer.flush(1.0)
-    assert len(texts(folder / "output.log")) == 2
-    assert writer.lost == 7 and len(messages) == 1
+    for number in range(9):
+        writer.write("out", "stdout", b"%d" % number * 50 + b"\n", 1.0 + number)
+        writer.flush(1.0 + number)
+    assert [text[:1] for text in texts(folder / "output.log")] == [b"0", b"1"]
+    writer.flush(9.0, everything=True)
+    assert [text[:1] for text in texts(folder / "output.log")] == [b"0", b"1", b"7", b"8"]
+    (gap,) = writer.gaps
+    assert (gap.lines, int(gap.since), int(gap.until)) == (5, 3, 7)
+    assert writer.lost == 5 and len(messages) == 1
+
+
+def test_lines_missing_from_the_output_are_a_gap_of_the_copies(folder: Path) -> None:
+    writer = copies(folder)
+    writer.write("out", "stdout", b"first\n", 1.0)
+    writer.write("out", "stdout", b"last\n", 5.0, fresh=True, lost=30)
+    assert writer.gaps == [Gap(30, 1.0, 5.0)]

@@ -15,6 +15,7 @@ from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.memory import resident_bytes
 from stallwatch_exporter.watching.log_reader import MOMENT_SECONDS, SLICE_BYTES, AgentLoop, LogReader
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.messages import message
 
 Make = Callable[..., Any]
 FILLER = b"".join(b"chatter of a healthy run, number %d\n" % number for number in range(2000))
@@ -181,7 +182,11 @@ def test_unread_output_is_copied_and_reported(run: Any, monkeypatch: pytest.Monk
     messages: list[str] = []
     go = threading.Event()
     queue = ByteQueue()
-    queue.put("stdout", b"step 1/10 loss 0.5\nstep 2/10 loss 0.4\n", run.now)
+    monkeypatch.setattr("stallwatch_exporter.watching.log_reader.LAST_BYTES", 10)
+    monkeypatch.setattr("stallwatch_exporter.watching.log_reader.SLICE_BYTES", 10)
+    queue.put("stdout", b"step 1/10 loss 0.5\nstep 2/10 loss 0.4\nste", run.now)
+    queue.put("stdout", b"p 3/10 loss 0.3\nstep 4/10 loss 0.2\n", run.now)
+    queue.put("stderr", b"ValueError: bad shape\n", run.now)
 
     def late() -> Any:
         go.wait()
@@ -194,10 +199,13 @@ def test_unread_output_is_copied_and_reported(run: Any, monkeypatch: pytest.Monk
     )  # finish() closes the queue after it has set its limits
     result = reader.finish(ended, patience=0.0, ended=run.now, report=240.0)
     assert result is not None
-    assert result[2].progress.last_step is None
-    assert any("2 lines at the end were not read" in note for note in result[2].notes)
-    assert messages == ["the last 2 lines were not read in time: they are in the copies only"]
-    assert b"step 2/10" in (run.folder.path / "output.log").read_bytes()
+    progress = result[2].progress
+    assert (progress.first_step, progress.last_step) == (4, 4)  # the line of step 3 is incomplete
+    assert result[0].last_lines[-1] == "ValueError: bad shape"
+    assert message("diagnosis.unread-lines", count=2) in result[2].notes
+    assert messages == ["no time to analyze 2 lines before the end: the copies contain them"]
+    copied = (run.folder.path / "output.log").read_bytes()
+    assert b"step 2/10" in copied and b"step 3/10" in copied
     run.agent.tick(run.now)
     assert run.metric("stallwatch_dropped_records_total") == 2
 
@@ -207,20 +215,25 @@ def test_unread_output_is_not_silence(run: Any) -> None:
     run.agent.feed(Chunk("stdout", b"an unfinished li", run.now))
     run.now += 300.0
     run.agent.copy(Chunk("stdout", b"ne\nstep 11/1000 loss 0.5\n", run.now))
+    run.agent.feed(Chunk("stdout", b"the end of the output, without a step\n", run.now))
     assert run.agent.end(ended(None), run.now).verdict == "finished"
 
 
-def test_copying_the_rest_is_bounded_in_time(run: Any) -> None:
+def test_copying_the_rest_is_bounded_in_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = ByteQueue()
     lines = SLICE_BYTES // 7 + 1
-    for number in range(3):
+    for number in range(4):  # the first two belong to the start of the output, which the queue keeps
         queue.put("stdout", b"a line\n" * lines, float(number))
+    queue.put("stdout", b"RuntimeError: the end\n", 9.0)
     queue.close()
-    time = iter([True, False, False])
-    assert agent_loop(run, queue).leave(lambda: next(time)) == (lines, 2 * lines)
-    assert queue.ended
+    monkeypatch.setattr("stallwatch_exporter.watching.log_reader.LAST_BYTES", 20)
+    assert agent_loop(run, queue).leave(lambda: False) == 2 * lines
+    assert queue.ended and queue.dropped == 2 * lines
+    assert run.agent.last_lines[-1] == "RuntimeError: the end"
     run.agent.tick(run.now)
-    assert run.metric("stallwatch_dropped_records_total") == 3 * lines
+    assert run.metric("stallwatch_dropped_records_total") == 4 * lines
+    run.agent.end(ended(None), run.now)
+    assert [gap.lines for gap in run.folder.info.gaps] == [2 * lines]
 
 
 @pytest.mark.parametrize("again", [(41, 60), (11, 30)])

@@ -77,6 +77,19 @@ def test_printed_nan_losses_open_an_incident_at_any_pace(watch: Callable[..., An
     assert (incident.rule, incident.severity) == (RULE, "critical")
 
 
+@pytest.mark.parametrize("seconds", [0.02, 1.0])  # with and without an incident before the end
+def test_failed_run_with_nan_losses_is_reported_at_the_first_nan(
+    watch: Callable[..., Any], seconds: float
+) -> None:
+    run = watch()
+    run.steps(1, 20, seconds)
+    for step in range(21, 60):
+        run.say(f"step {step}/1000 loss nan")
+        run.wait(seconds)
+    run.end("failed", 1)
+    assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].step) == ("ended", RULE, 21)
+
+
 @pytest.mark.parametrize("seconds", [0.02, 0.2, 0.49, 0.51, 3.0])
 def test_single_nan_loss_opens_no_incident(watch: Callable[..., Any], seconds: float) -> None:
     run = watch()

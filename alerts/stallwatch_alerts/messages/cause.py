@@ -68,7 +68,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
     if incident.stacks is not None:
         left = _without_places(fixes, incident.stacks)
         is_about_place = incident.rule == SILENT_HANG or (incident.stacks.odd and len(left) < len(fixes))
-        advice = _first_advice(incident.stacks) if is_about_place else ""
+        advice = _first_advice(incident, incident.stacks) if is_about_place else ""
         fixes = [advice, *left] if advice else left
     return Cause(title, why, tuple(fixes))
 
@@ -93,9 +93,9 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
     return [fix for fix in fixes if not advises_stacks(fix)] if is_located(stacks) else list(fixes)
 
 
-def _first_advice(stacks: StallStacks) -> Text:
+def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
     """Return a text about where the blocking ranks are and what to do. Unknown facts are omitted."""
-    advice = remedy(stacks)
+    advice = remedy(stacks, is_over=incident.run_is_over)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)
     return advice

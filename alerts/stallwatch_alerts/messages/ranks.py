@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.locale import render, say, templates
-from stallwatch_rules.messages import Text, message
+from stallwatch_rules.messages import Text, message, sentences
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StallStacks
 from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, suspects
@@ -19,7 +19,9 @@ _PATH_LIMIT = 200
 _MOST_COMMANDS = 2
 _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
-_COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
+_RESUME = "kill -CONT {}"
+#: Commands that show more about a state of a living process.
+_LOOKS = {"stall-in-code": _TAKE_STACKS, "stall-locked-out": "py-spy dump --native --pid {}"}
 # Values of ``StallStacks.why`` with specific advice for multi-host runs.
 _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
@@ -41,10 +43,11 @@ def fold_hosts(hosts: Sequence[str], language: str) -> str:
     return neutralise(render(few_hosts(hosts), language))
 
 
-def remedy(stacks: StallStacks) -> Text:
+def remedy(stacks: StallStacks, *, is_over: bool = False) -> Text:
     """Return the advice for the blamed ranks, or for all ranks if none are blamed.
 
-    The result is empty if the states of these ranks differ.
+    The result is empty if the states of these ranks differ. If the run `is_over`, the advice contains no
+    commands for its processes.
     """
     if stacks.why == "diverged":
         return message("alerts.stall-diverged")
@@ -60,8 +63,14 @@ def remedy(stacks: StallStacks) -> Text:
     if key not in templates("en", "alerts"):
         return ""
     pid = next((str(stacks.pids[rank]) for rank in group.ranks if rank in stacks.pids), "PID")
-    command = _COMMANDS.get(key, _TAKE_STACKS).format(pid)
-    return message(f"alerts.{key}", command=_there(command, stacks, group.ranks))
+    if key == "stall-stopped":
+        command = _there(_RESUME.format(pid), stacks, group.ranks)
+        return "" if is_over else message("alerts.stall-stopped", command=command)
+    advice = message(f"alerts.{key}")
+    if is_over or key not in _LOOKS:
+        return advice
+    command = _there(_LOOKS[key].format(pid), stacks, group.ranks)
+    return sentences(advice, message(f"alerts.look-{key}", command=command))
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
@@ -89,7 +98,7 @@ def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) 
     for group in suspects(stacks) if stacks is not None else ():
         if stacks is None or group.condition == "ended":
             continue
-        command = _COMMANDS["stall-stopped"] if group.condition == "stopped" else _TAKE_STACKS
+        command = _RESUME if group.condition == "stopped" else _TAKE_STACKS
         if group.worker is not None:
             found.append(_there(command.format(group.worker), stacks, group.ranks))
         known = [rank for rank in group.ranks if rank in stacks.pids][:_MOST_COMMANDS]

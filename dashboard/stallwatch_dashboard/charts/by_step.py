@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from stallwatch_dashboard.charts.base import Drawing, Span, figure, line, number_axis, quiet
@@ -11,6 +13,7 @@ from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
+_MOST_NAMED = 8  #: maximum number of lines with a name in the legend, which is the number of colors
 #: Names of the frames that the comparison of two runs shows.
 _COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
 #: Names of the series that a diagnosis can contain.
@@ -63,17 +66,31 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
     for name in _IN_DIAGNOSES:
         lines = [series for series in found.series if series.name == name]
         if lines:
-            drawn.append((name, _title(name, say), _line_chart(lines, mark, look, say)))
+            title = _title(name, say)
+            if every := lines[0].of_ranks:
+                title = say("few_of_ranks", title, len({series.rank for series in lines}), every)
+            drawn.append((name, title, _line_chart(lines, mark, found.blamed, look, say)))
     return drawn
 
 
-def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
+def _line_chart(
+    lines: list[Series], mark: int | None, blamed: Sequence[int], look: Look, say: Say
+) -> Drawing:
+    """Draw a line for each series. If there are too many for a legend, only `blamed` ranks have a color."""
     chart = quiet(look)
+    unit = " s" if lines[0].name == "step_seconds" else ""
+    shown = {series.rank for series in lines}
+    if many := len(lines) > _MOST_NAMED:
+        shown = set(blamed[:_MOST_NAMED])
+        lines = sorted(lines, key=lambda series: series.rank in shown)  # later lines cover earlier lines
     for number, series in enumerate(lines):
         rows = pd.DataFrame({"step": series.steps, "v": series.values})  # a value of None leaves a gap
         name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
-        line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
-    number_axis(chart)
+        named = series.rank in shown
+        colour = look.cycle[(len(lines) - 1 - number if many else number) % len(look.cycle)]
+        line(chart, rows, name, colour if named else look.grey, f"%{{y:.4g}}{unit}", width=1.6)
+        chart.data[-1]["showlegend"] = named
+    number_axis(chart, unit)
     if mark is not None and lines[0].by == "step":
         style = {"color": look.red, "dash": "dash", "width": 1}
         place = {"xref": "x", "x0": mark, "x1": mark, "yref": "y domain", "y0": 0, "y1": 1}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
+from stallwatch_alerts.messages.cause import primary_of
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.runs import run_state
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
+from stallwatch_rules.text.digest import parse_iso
 from stallwatch_rules.text.redact import redact
 
 #: States of runs, most urgent first. The table of runs uses this order.
@@ -119,6 +122,13 @@ class RunRow(Numbers):
     def ended_early(self) -> bool:
         """True if the run finished, but its last known step is far from the last planned step."""
         return self.state == "finished" and is_far_from_end(self.step, self.total_steps)
+
+    @property
+    def ended_badly(self) -> bool:
+        """True if the run failed, or was stopped or left by its watch during a critical incident."""
+        if self.state not in ("interrupted", "unwatched") or (last := self.incident) is None:
+            return self.state == "failed"
+        return last.severity == "critical" and last.began_as[0] != "ended"
 
     @property
     def invalidations_per_step(self) -> float | None:
@@ -367,8 +377,15 @@ def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = Fals
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix time at which the problem began; for a stall, the time of the last step."""
-    return incident.quiet_since if incident.kind == "stall" else incident.opened_at
+    """Return the Unix time at which the problem began: the last step before a stall, or the cause's line."""
+    if incident.kind == "stall":
+        return incident.quiet_since
+    primary = primary_of(incident)
+    # a time without a zone is not comparable with the agent's clock
+    if primary is not None and primary.time is not None and primary.time.endswith("Z"):
+        with suppress(ValueError):  # the record may come from another program
+            return min(incident.opened_at, parse_iso(primary.time))
+    return incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:
@@ -394,12 +411,13 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
     """Sort the runs. Runs that need attention come first and, within a state, the newest run comes first.
 
-    Ended runs come last. Among them, failed runs come first, and all others are sorted by time only.
+    Ended runs come last. Among them, runs that failed, or whose watch ended during a critical incident such
+    as a stall, come first. Within both groups, runs are sorted by time only.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:
         over = row.ended_at is not None
-        rank = (row.state != "failed") if over else get_args(State).index(row.state)
+        rank = (not row.ended_badly) if over else get_args(State).index(row.state)
         return over, int(rank), -(row.ended_at or row.started_at or 0.0)
 
     return sorted(rows, key=key)

@@ -138,7 +138,7 @@ def numbers_from_frames(found: RunFrames) -> Numbers:
         step=_last(found.steps),
         total_steps=found.total_steps,
         loss=_last(found.loss),
-        invalidations=_last(found.invalidations) or 0,
+        invalidations=_last(found.invalidations),
         memory_bytes=float(found.memory["v"].max()) if not found.memory.empty else None,
     )
 

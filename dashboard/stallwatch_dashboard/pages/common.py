@@ -16,7 +16,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from stallwatch_dashboard import theme, words
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
-from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose, verbatim
+from stallwatch_dashboard.safetext import advice, markdown, prose, verbatim
 from stallwatch_dashboard.theme import DARK, LIGHT, Look
 from stallwatch_dashboard.verdict import Verdict
 from stallwatch_exporter.settings import cache_home
@@ -221,7 +221,6 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         if not (found.cause or found.fixes):
             return
         fixes = [prose(fix, found.page) for fix in found.fixes]
-        first = [*fixes[: found.in_full], *map(first_sentence, fixes[found.in_full : _FEW_FIXES])]
         left, right = st.columns(2, gap="medium")
         with left:
             if found.cause:
@@ -233,9 +232,9 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
             if found.evidence:
                 st.code(verbatim("\n".join(found.evidence[-MOST_EVIDENCE:])), language=None, wrap_lines=True)
         with right:
-            if first:
+            if fixes:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(numbered(first))
+                st.markdown(numbered(fixes[:_FEW_FIXES]))  # in full: the action may be in any sentence
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))

@@ -38,6 +38,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
+_LETTER_PIXELS = 6.0  #: width of a letter in a table
 _RUN_WIDTH = 150  #: width in pixels; longer names are shortened to leave room for the titles
 
 
@@ -79,17 +80,27 @@ def draw_incidents(
         if (chosen := chosen_row(key, incidents)) is not None:
             st.session_state["open_incident"] = chosen.id
 
+    shown = incident_table(incidents, reader(), catalogue(shared().settings.rules).pages, with_run=with_run)
+    longest = max(map(_letters, shown[say("state")]), default=0)
     st.dataframe(
-        incident_table(incidents, reader(), catalogue(shared().settings.rules).pages, with_run=with_run),
+        shown,
         hide_index=True,
         key=key,
         on_select=remember,
         selection_mode="single-row",
         height=height,
-        column_config={say("run_column"): st.column_config.Column(width=_RUN_WIDTH)},
+        column_config={
+            say("run_column"): st.column_config.Column(width=_RUN_WIDTH),
+            say("state"): st.column_config.Column(width=16 + round(_LETTER_PIXELS * longest)),
+        },
     )
     if "open_incident" in st.session_state:
         st.rerun()
+
+
+def _letters(text: str) -> int:
+    """Return the width of a text in Latin letters; a Chinese character is as wide as two."""
+    return sum(1 + (letter > "\u2e7f") for letter in text)
 
 
 def _state(incident: Incident, reader: Reader) -> str:
@@ -277,6 +288,8 @@ def _silence(incident: Incident, person: str, now: float) -> None:
         st.caption(markdown(say("silenced_until", reader().clock(until.ends_at))))
         if st.button(say("end_silence"), icon=":material/notifications_active:", key="end_silence"):
             _do(lambda: cases.end_silences(found, now))
+        return
+    if incident.run_is_over:  # no further message can follow
         return
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     hours = left.selectbox(

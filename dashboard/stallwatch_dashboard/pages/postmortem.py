@@ -31,12 +31,14 @@ from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
 from stallwatch_dashboard.uploads.reports import Reports, SavedReport
 from stallwatch_logs.inputs import InputProblem
+from stallwatch_rules.messages import has
 from stallwatch_rules.records import TRAINS, Diagnosis, JobSummary, Place
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.jobtable import Table, shown_name, starts_table, table
 from stallwatch_rules.report.json import to_json
 from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.report.phrases import (
+    DOUBTS,
     counted_times,
     environment_line,
     exception_line,
@@ -132,7 +134,8 @@ def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
         st.markdown(f"#### {say('environment')}")
         st.text(verbatim(environment_line(found)) or formats.NOTHING)
     known = {str(problem) for problem in problems}
-    if notes := [text for note in found.notes if (text := render(note)) not in known]:
+    noted = (note for note in found.notes if not has(note, *DOUBTS))
+    if notes := [text for note in noted if (text := render(note)) not in known]:
         st.markdown(f"#### {say('notes')}")
         st.text(verbatim("\n".join(notes)))
     st.caption(markdown(stats_line(found, language())))
@@ -148,6 +151,8 @@ def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> 
     """Draw a complete report, starting with the verdict. `lines` are the log lines around the evidence."""
     pages = catalogue(shared().settings.rules).pages
     draw_verdict(verdict.of_diagnosis(found, pages, reader()))
+    for doubt in (note for note in found.notes if has(note, *DOUBTS)):
+        st.warning(markdown(render(doubt)), icon=":material/warning:")
     _draw_problems(problems)
     if lines:
         st.markdown(f"#### {say('in_context')}")

@@ -25,7 +25,8 @@ from stallwatch_rules.pages.catalogue import Catalogue, folder_of_pack, packs_by
 from stallwatch_rules.pages.fixes import fixes_for, without_placeholder
 from stallwatch_rules.pages.page import RulePage
 
-_ROWS = 8  #: number of rows in the list while a rule page is open below the list
+#: Number of rows in the list: as many as fit into a window, or fewer while a rule page is open below it.
+_ROWS, _ROWS_ABOVE_PAGE = 15, 8
 
 
 @st.cache_resource(show_spinner=False)
@@ -59,6 +60,7 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
     if not found:
         st.info(say("no_rule_found"), icon=":material/search_off:")
         return
+    most = _ROWS_ABOVE_PAGE if "rule" in st.query_params else _ROWS
     st.dataframe(
         {
             say("rule"): [page.id for page in found],
@@ -72,7 +74,7 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
         key="rules_table",
         on_select=lambda: _chosen(found),
         selection_mode="single-row",
-        height=35 * (min(_ROWS, len(found)) + 1) + 3,
+        height=35 * (min(most, len(found)) + 1) + 3,
         column_config={say("rule_title"): st.column_config.TextColumn(width="large")},
     )
     if "rule" not in st.query_params:

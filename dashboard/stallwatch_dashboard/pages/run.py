@@ -129,7 +129,7 @@ def _later(run: str) -> None:
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
-    """Draw the six main numbers of the run, each with a second number for comparison."""
+    """Draw the main numbers of the run, each with a second number for comparison."""
     over = row.ended_at is not None
     left = None if row.seconds_left is None else say("left", duration(row.seconds_left))
     base_line = say("baseline", duration(row.baseline_seconds)) if row.baseline_seconds else None
@@ -142,15 +142,16 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     kind = say(found.memory_kind) if held and found.memory_kind else None
     if kind and seen_at is not None:
         kind = say("memory_seen_at", kind, reader().clock(seen_at))
-    figures = (
+    figures = [
         ("step", formats.steps(row.step, row.total_steps), left),
         ("loss", formats.number(row.loss), None),
         ("step_time", duration(row.step_seconds), base_line),
         ("no_step_for", duration(waiting), limit),
-        ("invalidations", formats.integer(row.invalidations), rate),
         ("memory", formats.byte_size(held), kind),
-    )
-    for column, (name, value, beneath) in zip(st.columns(6), figures, strict=True):
+    ]
+    if row.invalidations:  # most runs have none, because they do not use ZeRO-3
+        figures.insert(-1, ("invalidations", formats.integer(row.invalidations), rate))
+    for column, (name, value, beneath) in zip(st.columns(len(figures)), figures, strict=True):
         column.metric(say(name), value, beneath, delta_color="off")
 
 

@@ -80,9 +80,9 @@ class Column:
 #: The columns up to the duration fit into a window of 1,300 pixels. The incident takes the remaining space.
 COLUMNS = (
     Column("state", 126, "urgency", rising=True),
-    Column("run_column", 140, "run", rising=True, long=True),
-    Column("open_incidents", 208, "incident", rising=True, long=True, widest=420),
-    Column("phase", 118, "phase", rising=True, long=True),
+    Column("run_column", 158, "run", rising=True, long=True),
+    Column("open_incidents", 200, "incident", rising=True, long=True, widest=420),
+    Column("phase", 108, "phase", rising=True, long=True),
     Column("step", 68, "step", "step", formats.integer),
     Column("total", 70, "total", "total_steps", formats.integer),
     Column("time_left", 84, "left", "seconds_left", formats.seconds, True),

@@ -24,7 +24,7 @@ _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Server that merges the reports of many runs; each run has its own coordinator for `sinks`."""
+    """Server that merges the reports of many runs. The coordinator of each run reports to all `sinks`."""
 
     def __init__(
         self,

@@ -172,16 +172,16 @@ def diagnose_run(
     stats.files += states.files
     stacks = known.stacks or states.stacks
     hangs = stacks is not None and not files and bool(stacks.odd or stacks.candidates or stacks.why)
+    stated = reading.stated_end if not folders else None  # a record is more complete than the line in a log
     diagnosis = reading.diagnose(
-        known.ending,
+        stated.ending if stated is not None else known.ending,
         threshold=known.threshold,
-        stalled=known.stall is not None or hangs,
-        waited=known.waited,
+        stalled=known.stall is not None or hangs or (stated is not None and stated.stalled),
+        waited=stated.ending.quiet if stated is not None else known.waited,
         ended_at=known.ended_at,
         elsewhere=ranks_elsewhere(stacks),
         watched=known.watched,
     )
-    diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
@@ -193,6 +193,7 @@ def diagnose_run(
     diagnosis = without_copies(diagnosis, problems, folders)
     if stacks is not None and (known.stacks is not None or diagnosis.in_trouble):
         diagnosis = with_stacks(diagnosis, stacks, reading.catalogue)
+    diagnosis.series = series_of(reading.streams, diagnosis.blamed)
     return RunResult(diagnosis, _last_time(reading))
 
 

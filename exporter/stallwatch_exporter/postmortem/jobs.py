@@ -122,8 +122,8 @@ class _Kept:
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobSummary]] = []
-        # Best job so far, by whether times are compared. Each value contains the job's order (weight, time,
-        # and number), its diagnosis, and its problems.
+        # The best job so far, once with and once without a comparison of times. Each value contains the
+        # job's order (weight, time, and number), its diagnosis, and its problems.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:

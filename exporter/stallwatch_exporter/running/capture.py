@@ -19,7 +19,7 @@ import termios
 import threading
 import time
 import tty
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -31,6 +31,7 @@ from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
 MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
+_FIRST_PART = 64  # a queue keeps this fraction of its size for the first output of each stream
 _PORTION = 65536
 _NEWLINE = ord("\n")
 _LAST_BYTES = 4 * 1024 * 1024  # maximum bytes to copy at the end; more than a pipe can hold
@@ -58,33 +59,77 @@ class Chunk(NamedTuple):
     fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
     stream: str = "stdout"
     rank: int | None = None  #: rank of the whole source, if known
+    lost: int = 0  #: number of lines (or parts of lines) before these bytes that were dropped
+
+
+class _Part:
+    """Queued chunks of one stream, and their number of bytes."""
+
+    def __init__(self) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.size = 0
+
+    def pop(self) -> Chunk:
+        chunk = self.chunks.popleft()
+        self.size -= len(chunk.data)
+        return chunk
 
 
 class ByteQueue:
-    """Bounded queue of output. It drops and counts excess bytes, so the command never has to wait."""
+    """Bounded queue of output. It drops and counts excess bytes, so the command never has to wait.
+
+    The queue drops the oldest bytes of the longest stream, because the end of the output shows why a command
+    failed. It keeps the first bytes of each stream, which show how the command was started.
+    """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.dropped = 0  #: number of lines (or parts of lines) that were dropped
         self._max = max_bytes
-        self._chunks: deque[Chunk] = deque()
+        self._first: defaultdict[str, _Part] = defaultdict(_Part)  # first output of each stream
+        self._later: defaultdict[str, _Part] = defaultdict(_Part)
         self._bytes = 0
+        self._added: Counter[str] = Counter()  # bytes of each stream so far
+        self._lost: Counter[str] = Counter()  # lines of each stream that were dropped after its last chunk
         self._enough = 0  # number of bytes that a waiting reader needs
-        self._gaps: set[str] = set()
         self._closed = False
         self._change = threading.Condition()
 
     def put(self, stream: str, data: bytes, time: float) -> None:
         """Add bytes to the queue, without waiting."""
         with self._change:
-            if self._bytes + len(data) > self._max:
-                self.dropped += data.count(b"\n") or 1
-                self._gaps.add(stream)
-                return
-            self._chunks.append(Chunk(stream, data, time, stream in self._gaps, stream))
-            self._gaps.discard(stream)
+            lost = self._lost.pop(stream, 0)
+            is_first = self._added[stream] < self._max // _FIRST_PART
+            part = (self._first if is_first else self._later)[stream]
+            part.chunks.append(Chunk(stream, data, time, lost > 0, stream, lost=lost))
+            part.size += len(data)
             self._bytes += len(data)
+            self._added[stream] += len(data)
+            while self._bytes > self._max and self._later:
+                stream, part = max(self._later.items(), key=lambda item: item[1].size)
+                if not part.chunks:
+                    break
+                self._drop(stream, part)
             if self._bytes >= self._enough:
                 self._change.notify()
+
+    def keep_end(self, size: int) -> None:
+        """Drop all but the first bytes and about the last `size` bytes of each stream."""
+        with self._change:
+            for stream, part in self._later.items():
+                while part.chunks and part.size - len(part.chunks[0].data) >= size:
+                    self._drop(stream, part)
+
+    def _drop(self, stream: str, part: _Part) -> None:
+        chunk = part.pop()
+        self._bytes -= len(chunk.data)
+        lines = chunk.data.count(b"\n") or 1
+        self.dropped += lines
+        lines += chunk.lost
+        if part.chunks:
+            after = part.chunks[0]
+            part.chunks[0] = after._replace(fresh=True, lost=after.lost + lines)
+        else:
+            self._lost[stream] += lines
 
     def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
         """Return queued chunks after `timeout` seconds, or as soon as `most` bytes are queued."""
@@ -92,19 +137,28 @@ class ByteQueue:
             self._enough = most
             if self._bytes < most and not self._closed:
                 self._change.wait(timeout)
-            chunks: list[Chunk] = []
-            size = 0
-            while self._chunks and size < most:
-                chunks.append(self._chunks.popleft())
-                size += len(chunks[-1].data)
-            self._bytes -= size
-            return chunks
+            taken: list[Chunk] = []
+            end = self._bytes - most
+            while self._bytes > max(end, 0):
+                parts = [part for part in (*self._first.values(), *self._later.values()) if part.chunks]
+                oldest = min(parts, key=lambda part: part.chunks[0].time)
+                others = (part.chunks[0].time for part in parts if part is not oldest)
+                until = min(others, default=float("inf"))
+                while oldest.chunks and self._bytes > end and oldest.chunks[0].time <= until:
+                    taken.append(oldest.pop())
+                    self._bytes -= len(taken[-1].data)
+            return taken
+
+    def size(self, stream: str) -> int:
+        """Return the number of bytes of a stream in the queue."""
+        with self._change:
+            return self._first[stream].size + self._later[stream].size
 
     def lose(self, stream: str) -> None:
         """Record that output of a stream could not be added."""
         with self._change:
             self.dropped += 1
-            self._gaps.add(stream)
+            self._lost[stream] += 1
 
     def close(self) -> None:
         """Mark the end of the output and wake the waiting reader."""
@@ -116,13 +170,13 @@ class ByteQueue:
     def waiting(self) -> bool:
         """Return whether the queue contains chunks."""
         with self._change:
-            return bool(self._chunks)
+            return self._bytes > 0
 
     @property
     def ended(self) -> bool:
         """Return whether the queue is closed and empty."""
         with self._change:
-            return self._closed and not self._chunks
+            return self._closed and not self._bytes
 
 
 class Pump:

@@ -44,6 +44,7 @@ class _Stream(msgspec.Struct):
     name: str
     held: bytes = b""
     held_ns: int = 0
+    time: float = 0.0  #: time of the last bytes
     rank: int | None = None
     file: str | None = None  # file of the unfinished line; None at the start of a line
     context: bytes = b""  # written part of the unfinished line
@@ -94,12 +95,17 @@ class RankCopies:
         rank: int | None = None,
         *,
         fresh: bool = False,
+        lost: int = 0,
     ) -> None:
         """Add bytes that `source` printed to `stream`. If `rank` is given, all bytes are from this rank.
 
         With `fresh`, the bytes do not continue the previous bytes. An unfinished line then ends before them.
+        `lost` is the number of lines before these bytes that are missing.
         """
         state = self._streams.setdefault(source, _Stream(stream))
+        if lost:
+            self._add_gap(lost, state.time or time, time)
+        state.time = time
         if fresh and (state.held or state.file is not None):
             ended, state.held = state.held + b"\n", b""
             self._keep(state, self._redacted(state, [ended]), time, state.rank)
@@ -200,8 +206,9 @@ class RankCopies:
         if not self._buffer:
             return
         most = 0 if last else _HELD
-        if self._written + self._buffered > self._max_bytes:
-            self._hold(f"the log copies reached {self._max_bytes / 1e9:.1f} GB and grow no further", 0)
+        if not last and self._written + self._buffered > self._max_bytes:
+            size = f"{self._max_bytes / 1e9:.1f} GB"
+            self._hold(f"the log copies reached {size}: only the end of the output is still added", most)
             return
         try:
             disk = shutil.disk_usage(self.folder)
@@ -244,16 +251,18 @@ class RankCopies:
             _, time_ns, record = self._buffer.popleft()
             self._buffered -= len(record)
             self.lost += 1
-            at = time_ns / 1e9
-            if self.gaps and (self._in_gap or len(self.gaps) == _MOST_GAPS):
-                gap = self.gaps[-1]
-                gap.lines, gap.until = gap.lines + 1, at
-            else:
-                self.gaps.append(Gap(1, at, at))
+            self._add_gap(1, time_ns / 1e9, time_ns / 1e9, continued=self._in_gap)
             self._in_gap = True
         if why not in self._reported:
             self._reported.add(why)
             self._notice(why)
+
+    def _add_gap(self, lines: int, since: float, until: float, *, continued: bool = False) -> None:
+        if self.gaps and (continued or len(self.gaps) == _MOST_GAPS):
+            gap = self.gaps[-1]
+            gap.lines, gap.until = gap.lines + lines, max(gap.until, until)
+        else:
+            self.gaps.append(Gap(lines, since, until))
 
 
 _BLANKS = (b" ", b"\t", b"\r")

@@ -37,12 +37,12 @@ from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.slow_hosts import RankStep
 from stallwatch_rules.lines.ranks import local_ranks
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
 from stallwatch_rules.stacks.quiet_periods import CRITICAL, FOREVER
 from stallwatch_rules.stacks.spans import spans_of
-from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
 _IDLE_SECONDS = 0.5  #: seconds after which a progress bar that was not redrawn is read in its current form
@@ -118,6 +118,7 @@ class Agent:
         self._size = Stats()
         self._dropped = 0
         self._unread = 0
+        self._skipped: set[str] = set()  # sources whose next bytes follow bytes that were not read
         self._fed_at = folder.info.started_at
         self.metrics.thresholds(self._watch.thresholds)
         self.metrics.progressed(self._watch.last_sign)
@@ -146,22 +147,31 @@ class Agent:
         for chunk in chunks:
             self._keep(chunk)
             with self._guarded("reading the log"):
-                lines += self._readers.lines(
-                    chunk.source, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
-                )
+                data, fresh = chunk.data, chunk.fresh
+                if chunk.source in self._skipped:
+                    self._skipped.remove(chunk.source)
+                    data, fresh = data.partition(b"\n")[2] or data, True  # the first line can be incomplete
+                lines += self._readers.lines(chunk.source, data, chunk.time, chunk.rank, fresh=fresh)
         with self._guarded("reading the log"):
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(self, chunk: Chunk) -> int:
         """Write a chunk to the log copies without reading it, and return its number of lines."""
         self._keep(chunk)
+        self._skipped.add(chunk.source)
         self._unread += (lines := chunk.data.count(b"\n"))
         return lines
 
     def _keep(self, chunk: Chunk) -> None:
         with self._guarded("the log copies"):
             self._copies.write(
-                chunk.source, chunk.stream, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
+                chunk.source,
+                chunk.stream,
+                chunk.data,
+                chunk.time,
+                chunk.rank,
+                fresh=chunk.fresh,
+                lost=chunk.lost,
             )
 
     def history(
@@ -204,8 +214,10 @@ class Agent:
             for line in seen.warnings:
                 self.metrics.warning(line.rank)
         if now is not None:
-            self._line_at = self._fed_at = now
+            self._line_at = now
             progressed = progress and self.advance.seen(now)
+            if progressed or not self._unread:
+                self._fed_at = now
             self._intake.logged(seen.samples)
             self._alarms.matched(seen.matches, now)
             self._repeats.add(seen.matches, progressed=progressed)
@@ -393,9 +405,8 @@ class Agent:
         self._news = False
         if sure:
             diagnosis.stats = Stats(len(self._readers), self._size.bytes, self._size.lines)
-            if self._unread:
-                was = "was" if self._unread == 1 else "were"
-                diagnosis.notes.append(f"{counted(self._unread, 'line')} at the end {was} not read in time.")
+            if missed := self._unread + self._dropped:
+                diagnosis.notes.append(message("diagnosis.unread-lines", count=missed))
             self.metrics.identity(self.folder.info, diagnosis.environment)
         return diagnosis, sure
 

@@ -48,7 +48,7 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match of a rule; if `held`, the match waits for the time of its rule in ``_HELD_SECONDS``."""
+        """Add a match of a rule. If `held` is true, ``_HELD_SECONDS`` determines how long it is kept."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
@@ -396,12 +396,11 @@ class Alarms:
         place = finding.first if finding else None
         line = match.line if match else None
         shown: list[Text] = [line.text] if line else [place.text] if place else []
-        where = _progress(diagnosis.progress)
+        # use the values of the diagnosis, so that notifications and pages agree
+        where = _progress(diagnosis.progress, place.step if place else None)
         where["rank"] = line.rank if line else None
-        if place is not None:  # use the values of the diagnosis, so that notifications and pages agree
-            where["rank"] = where["rank"] if place.rank is None else place.rank
-            if place.step is not None and place.step != where["step"]:
-                where["step"], where["last_loss"] = place.step, None  # the last loss belongs to a later step
+        if place is not None and place.rank is not None:
+            where["rank"] = place.rank
         facts: IncidentUpdate = {
             "harm": finding.harm if finding else "fatal",
             "count": finding.count if finding else 1,
@@ -460,7 +459,7 @@ def _cause(
         "note": finding.note if finding else "",
         "count": finding.count if finding else 1,
         "primary": primary,
-        **_progress(progress),
+        **_progress(progress, primary.step if primary else None),
     }
 
 
@@ -491,9 +490,11 @@ def _evidence(
     return list(last_lines)
 
 
-def _progress(progress: Progress) -> IncidentUpdate:
+def _progress(progress: Progress, step: int | None = None) -> IncidentUpdate:
+    """Return the fields about the run's progress, at the step at which the problem began if it is known."""
+    last = step is None or step == progress.last_step
     return {
-        "step": progress.last_step,
+        "step": progress.last_step if last else step,
         "total_steps": progress.total_steps,
-        "last_loss": progress.last_loss,
+        "last_loss": progress.last_loss if last else None,  # the last loss belongs to a later step
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.notices import surviving
@@ -16,11 +17,14 @@ from stallwatch_exporter.watching.agent import Agent
 from stallwatch_exporter.watching.opening import Notice
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.digest import counted
 
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
-FINISH_SECONDS = 10.0  #: seconds to read the remaining output of an ended command; the rest is only copied
-REPORT_SECONDS = 10.0  #: seconds to copy the unread output (at most half of them) and to conclude the run
+FINISH_SECONDS = 6.0  #: seconds to read the remaining output of an ended command in order
+LAST_BYTES = 1024 * 1024  #: bytes at the end of each stream that are read even after that time
+REPORT_SECONDS = 14.0  #: seconds to copy the unread output, to read its end, and to conclude the run
+_COPYING = 1 / 3  # fraction of these seconds for copying; with a busy CPU, reading the end takes seconds
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
 _MEMORY_LONGEST = 40.0  # longest interval if memory use is steady and low; each reading visits all processes
@@ -97,18 +101,23 @@ class AgentLoop:
         calm = abs(held - before) <= _MEMORY_STEADY * before and held < self._limit / 2
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
-    def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the unread rest while `in_time()` is true; return the numbers of copied and dropped lines."""
-        copied = dropped = 0
+    def leave(self, in_time: Callable[[], bool]) -> int:
+        """Read only the end of each stream, and copy the output before it; return the number of copied lines.
+
+        When `in_time()` is false, drop the output that was not copied yet, except for its end.
+        """
+        copied = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
-            for chunk in joined(chunks):
-                if in_time():
-                    copied += self._agent.copy(chunk)
+            for is_end, group in groupby(chunks, lambda chunk: self._queue.size(chunk.stream) < LAST_BYTES):
+                if is_end:
+                    for together in moments(joined(list(group))):
+                        self._agent.feed(*together)
                 else:
-                    dropped += chunk.data.count(b"\n")
-        self._queue.dropped += dropped
+                    copied += sum(self._agent.copy(chunk) for chunk in joined(list(group)))
+            if not in_time():
+                self._queue.keep_end(LAST_BYTES)
         self._agent.dropped(self._queue.dropped)
-        return copied, dropped
+        return copied
 
 
 class LogReader:
@@ -154,12 +163,12 @@ class LogReader:
     ) -> tuple[Agent, Ending, Diagnosis] | None:
         """Read the remaining output of the ended command and conclude the run; return ``None`` on failure.
 
-        After `patience` seconds, the remaining output is copied but not analyzed. The conclusion may then
-        take `report` seconds.
+        After `patience` seconds, only the end of the remaining output is analyzed, and the rest is copied.
+        The conclusion may then take `report` seconds.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
-        self._copy_until = self._read_until + report / 2
+        self._copy_until = self._read_until + report * _COPYING
         self._judge = judge
         self._queue.close()
         if not self._concluded.wait(patience + report):
@@ -180,6 +189,9 @@ class LogReader:
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
             self._read_all(AgentLoop(agent, self._queue, self._pid, stop_requested=self._stop_requested))
+            if self._queue.dropped:
+                lines = counted(self._queue.dropped, "line")
+                self._notice(f"{lines} arrived too fast to be analyzed or copied: the copies lack them")
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
@@ -201,13 +213,9 @@ class LogReader:
                 if time.monotonic() < self._read_until:
                     loop.round()
                     continue
-                copied, dropped = loop.leave(lambda: time.monotonic() < self._copy_until)
-                if copied:
-                    self._notice(
-                        f"the last {copied:,} lines were not read in time: they are in the copies only"
-                    )
-                if dropped:
-                    self._notice(f"{dropped:,} more lines were neither read nor copied in time")
+                if copied := loop.leave(lambda: time.monotonic() < self._copy_until):
+                    lines = counted(copied, "line")
+                    self._notice(f"no time to analyze {lines} before the end: the copies contain them")
             except Exception as error:  # for example, a brief lack of memory; the agent must continue
                 if not had_error:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")

@@ -83,10 +83,22 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
             return Failure("", _GLOG_LEAD.sub("", new.exemplar), new.exemplar, [])
     if diagnosis.unknown:
         name = diagnosis.unknown[0].exception or "the traceback"
-        raise DraftError(f"{name} has too little of a message to be known by")
+        raise DraftError(
+            f"the message of {name} is too short: a rule with so few letters would also match other failures."
+            " Raise the exception with a longer message, or write a page by hand"
+        )
     if primary is not None:
         raise DraftError(_known(primary.rule))
     raise DraftError("there is no unknown failure in this log")
+
+
+def can_be_drafted(diagnosis: Diagnosis) -> bool:
+    """Return whether a page can be drafted for the failure in this diagnosis."""
+    try:
+        failure_of(diagnosis)
+    except DraftError:
+        return False
+    return True
 
 
 def _known(rule: str) -> str:

@@ -21,6 +21,7 @@ from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.judgements.facts import continued_to_serve
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock
+from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
@@ -239,10 +240,10 @@ def read_exceptions(
     matched: Sequence[RuleFinding],
     catalogue: Catalogue,
     clock: StepClock,
+    tracker: ProgressTracker,
     *,
     died: bool,
     complete: bool,
-    last_step: int | None,
 ) -> Exceptions:
     """Return the exceptions of these streams, and whether each of them ended its program.
 
@@ -259,6 +260,8 @@ def read_exceptions(
     stops = _interrupt_lines(streams, interrupt_rules)
 
     def ended(seen: CountedException, key: Key) -> bool:
+        if not died and _outlived(seen, tracker):
+            return False
         return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
 
     for key, stream in streams.items():
@@ -299,7 +302,7 @@ def read_exceptions(
             if first.step is None:
                 first.step = clock.at_restart(first.line)
             if first.step is None and fatal:
-                first.step = last_step
+                first.step = tracker.last_step
             late = any(
                 interrupt.at < first.mark.index or _at_once(seen, time, interrupt) for interrupt in interrupts
             )
@@ -362,6 +365,15 @@ def _ended(
     if last.beside and last.shows_teardown and (of_tracker or stream.plain - last.mark.plain > AT_ONCE):
         return False
     return not (complete and (last.setting != "main" or last.native))
+
+
+def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
+    """Return whether the training reached its total, and survived an earlier occurrence of the exception.
+
+    A report such as "training finished" below the exception proves nothing, because scripts can print it, too.
+    """
+    survived = seen.last.mark.advances - seen.raised.mark.advances >= SURVIVED
+    return survived and tracker.reached_total(seen.last.line)
 
 
 def _continued(stream: StreamReading, index: int) -> bool:

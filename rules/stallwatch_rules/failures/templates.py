@@ -138,9 +138,14 @@ def level_of(text: str) -> Level:
     """Return the level of a line from its logger prefix, or else from the words of the line."""
     if (level := _stated_level(text)) is not None:
         return level
-    if _ERROR.search(text):
+    if mentions_error(text):
         return "error"
     return "warning" if _WARNING.search(text) else "info"
+
+
+def mentions_error(text: str) -> bool:
+    """Return whether the words of a text mention an error, regardless of the text's level."""
+    return _ERROR.search(text) is not None
 
 
 def _stated_level(text: str) -> Level | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallwatch_rules.messages import Text, message
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
@@ -64,6 +64,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
     harm: Harm
     note: Text
+    mark: int | None = None  #: number of completed steps at which the problem began, if known
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -113,8 +114,8 @@ class Trace(msgspec.Struct, frozen=True):
         return sum(hits for _, hits in part) / steps if steps else 0.0
 
 
-def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
-    """Assess a failure after which training continued, by the number of steps after its last match.
+def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int = 1) -> Judgement | None:
+    """Assess a failure after which training continued, by the number of steps after the last of its matches.
 
     One step is enough if training had taken steps before the match and then reached its last step. In other
     cases, one step is weak evidence, because a program that ends by an exception draws its progress bar once
@@ -125,7 +126,15 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
     if followed < needed:
         return None
     harm: Harm = "degrading" if still_there else "harmless"
-    return Judgement(harm, message("diagnosis.recovered", steps=followed))
+    return Judgement(harm, recovered(followed, count))
+
+
+def recovered(followed: int, count: int) -> Message:
+    """Return the note on a failure that training survived.
+
+    A report shows the first of ``count`` matches, so the note names the last one, from which it counts.
+    """
+    return message("diagnosis.recovered-last" if count > 1 else "diagnosis.recovered", steps=followed)
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:

@@ -28,6 +28,8 @@ MID_RUN = 10  #: a first step beyond this multiple of the step distance is not t
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
+#: a loss below this multiple of the best losses is still near them, because a loss may rise slightly first
+NEAR_BEST = 1.1
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 #: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
 GRADIENT = 5.0
@@ -110,7 +112,8 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
     ``nan_follows`` is True if the loss finally became NaN, as a consequence. ``rewarded`` is True for
     reinforcement learning, where a few values are not significant.
     """
-    losses = _losses(points)
+    known = finite_losses(points)
+    losses = _losses(known)
     few = len(losses) < SHORT
     if few and rewarded:
         return None
@@ -133,7 +136,10 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
     if high < least or min(recent) <= ABOVE_ALL * max(best):
         return None
     note = message("diagnosis.loss-diverged", low=f"{low:.4g}", high=f"{high:.4g}", count=width)
-    return Judgement("fatal" if nan_follows else "degrading", note)
+    # the median of three losses, because a noisy loss can briefly fall again after the rise began
+    middle = (median(losses[i - 1 : i + 2]) for i in range(1, len(before)))
+    began = max(i for i, loss in enumerate(middle, 1) if loss <= NEAR_BEST * max(best))
+    return Judgement("fatal" if nan_follows else "degrading", note, mark=known[began].mark)
 
 
 def judge_spike(points: Sequence[Point]) -> Judgement | None:

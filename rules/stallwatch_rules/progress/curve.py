@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from stallwatch_rules.progress.timeline import Timeline
 from stallwatch_rules.records import Sample, Series
@@ -241,10 +243,13 @@ _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 
 
-def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:
+def series_of(
+    streams: Mapping[tuple[str, int | None], StreamReading], blamed: Collection[int] = ()
+) -> list[Series]:
     """Return the metrics of the stream with the most points, and the step times of at most 16 ranks.
 
-    The result does not depend on the order of the streams.
+    The step times of the `blamed` ranks, and of the slowest and the fastest rank, are always included. The
+    result does not depend on the order of the streams.
     """
     ordered = sorted(streams.items(), key=lambda entry: _by_rank(entry[0]))
     found: list[Series] = []
@@ -253,8 +258,24 @@ def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[S
         curve, place = lead
         found += _numbers(curve.points, ordered[place][0][1])
     paced = [(key[1], line) for key, stream in ordered if (line := stream.timelines.main) is not None]
-    paces = [_pace(line, rank) for rank, line in paced[:MOST_RANKS]]
-    return found + [series for series in paces if series is not None]
+    paces = [series for rank, line in paced if (series := _pace(line, rank)) is not None]
+    return found + _of_few_ranks(paces, blamed)
+
+
+def _of_few_ranks(paces: Sequence[Series], blamed: Collection[int]) -> list[Series]:
+    if len(paces) <= MOST_RANKS:
+        return list(paces)
+
+    def mean(place: int) -> float:
+        known = [value for value in paces[place].values if value is not None]
+        return sum(known) / len(known) if known else 0.0
+
+    places = range(len(paces))
+    extremes = [max(places, key=mean), min(places, key=mean)]
+    first = [place for place in places if paces[place].rank in blamed][: MOST_RANKS - len(extremes)]
+    chosen = list(dict.fromkeys([*first, *extremes, *places]))[:MOST_RANKS]
+    ranks = len({series.rank for series in paces})
+    return [replace(paces[place], of_ranks=ranks) for place in sorted(chosen)]
 
 
 def _numbers(points: Sequence[Point], rank: int | None) -> list[Series]:

@@ -204,7 +204,7 @@ class StallThresholds:
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: True if only a log shows progress, because a log may omit activities
+        self.log_only = False  #: True if progress is known only from a log, which may omit activities
         self._stride = 1  # number of steps between two signs of progress (10 if a log shows every tenth step)
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # duration of the longest wait in the warm-up

@@ -131,6 +131,12 @@ class Timeline:
         self._append(Interval(steps, sample.step, sample.time, seconds, self.open_hits, number, rate))
         self.open_hits = {}
 
+    def interval_at(self, advances: int) -> Interval | None:
+        """Return the interval in which a number of steps was completed; ``None`` if it was never reached."""
+        done = accumulate(interval.span for interval in self.intervals)
+        pairs = zip(self.intervals, done, strict=True)
+        return next((interval for interval, steps in pairs if steps >= advances), None)
+
     def _pace(self, sample: Sample) -> float | None:
         """Return the seconds per step from line times, from the trainer's clock, or as printed in the log.
 

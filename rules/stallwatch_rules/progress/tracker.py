@@ -472,6 +472,13 @@ class ProgressTracker:
         finish = self.finish
         return finish is not None and finish.how != "left"
 
+    def reached_total(self, line: Line) -> bool:
+        """Return whether the training certainly reached its total in the output of a line's rank."""
+        stream = self._streams.get((line.source, line.rank))
+        if stream is None or not self._reached(stream):
+            return False
+        return not any(counter.endless and _counts(counter) for counter in stream.counters.values())
+
     def summary(self) -> Progress:
         """Return the progress of the run as a record for the diagnosis."""
         loss = self.last_loss

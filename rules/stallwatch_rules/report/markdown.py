@@ -24,6 +24,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSu
         blocks += [f"## {word('jobs', language)}", _table(table)]
         blocks += [plain(line) for line in (table.more, table.summary) if line]
     blocks.append(f"## {shown.badge}: {plain(shown.headline)}")
+    blocks += [f"> {plain(doubt)}" for doubt in shown.doubts]
     if diagnosis.primary is not None:
         blocks += _primary(shown, diagnosis.primary, language)
     if diagnosis.digest:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.locale import render, rendered, say
 from stallwatch_rules.messages import Message, Text, has, message
@@ -27,6 +29,8 @@ from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.text.digest import FEW_HOSTS, fold_ranks, name_runs, parse_iso, ranks_on, span_of
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
+#: IDs of the notes that question the whole diagnosis, because the files seem to be from different runs
+DOUBTS = ("diagnosis.other-run-time", "diagnosis.other-run-job", "diagnosis.other-run-total")
 ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: ID of the note on a program's last message
 DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than right
 MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
@@ -330,6 +334,7 @@ class Shown(NamedTuple):
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str
     headline: str
+    doubts: list[str]  #: notes that question the whole diagnosis; they are not among its notes
     note: str  #: evidence for the impact of the primary cause
     where: str  #: place of the primary cause
     certainty: str  #: certainty of the primary cause
@@ -341,6 +346,8 @@ class Shown(NamedTuple):
 def shown(diagnosis: Diagnosis, language: str) -> Shown:
     """Prepare the diagnosis for a report in one language."""
     diagnosis = clean_diagnosis(diagnosis)
+    doubts = [note for note in diagnosis.notes if has(note, *DOUBTS)]
+    diagnosis = replace(diagnosis, notes=[note for note in diagnosis.notes if note not in doubts])
     words = rendered(diagnosis, language)
     primary = words.primary
     others = [finding for finding in words.findings if primary is None or finding.rule != primary.rule]
@@ -355,6 +362,7 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
         words,
         render(badge(diagnosis), language),
         render(headline(diagnosis), language),
+        [render(doubt, language) for doubt in doubts],
         render(primary_note(words)),
         where(words, language),
         certainty(primary, language) if primary is not None else "",

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from stallwatch_rules.authoring.drafting import can_be_drafted
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobSummary, Primary, UnknownException, Verdict
 from stallwatch_rules.report import jobtable, phrases
@@ -71,6 +72,8 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     style = f"bold {'white' if color == 'red' else 'black'} on {color}" if color else "bold"
     badge = Text(f" {shown.badge} ", style=style)
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
+    for doubt in shown.doubts:
+        parts += [_indent(Text(doubt, style="yellow")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
         # In a run over several hosts, the findings of the rank that failed first are at the top.
@@ -89,7 +92,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     if explain:
         parts += _section("explained", [_explanation(clean_diagnosis(diagnosis), language)], language)
     parts.append(Text(shown.stats, style="dim"))
-    if words.verdict == "unknown-failure" and words.unknown:
+    if words.verdict == "unknown-failure" and can_be_drafted(diagnosis):
         parts.append(Text(word("next-draft", language), style="dim"))
     return Group(*parts)
 

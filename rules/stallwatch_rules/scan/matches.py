@@ -65,8 +65,8 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: For each number that the index can find, the patterns with this number. The patterns of
-        #: ``requires`` are omitted, because they can match every tenth line.
+        #: For each literal of the index, by its number: the numbers of the patterns that contain the literal.
+        #: The patterns of ``requires`` are omitted, because they can match one in ten lines.
         self.owners = tuple(frozenset(filter(fires.__getitem__, found)) for found in self.index.owners)
 
 

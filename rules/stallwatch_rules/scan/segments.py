@@ -45,8 +45,8 @@ _counted = 0
 def _count(data: bytes, value: bytes, start: int, end: int) -> int:
     """Count the occurrences of a byte value between two offsets.
 
-    numpy counts seven times as fast as Python. However, loading numpy takes as long as counting in ``_PAYS``
-    bytes.
+    numpy counts seven times as fast as Python. However, loading numpy takes as long as counting in Python in
+    ``_PAYS`` bytes.
     """
     global _counted  # number of bytes that were counted in this process
     _counted += end - start

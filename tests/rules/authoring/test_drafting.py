@@ -123,7 +123,7 @@ def test_pattern_excludes_the_prefix_of_glog(lead: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('Traceback (most recent call last):\n  File "a.py", line 1, in f\nAssertionError\n', "too little"),
+        ('Traceback (most recent call last):\n  File "a.py", line 1, in f\nAssertionError\n', "too short"),
         ("step 1 loss 0.5\n", "no unknown failure"),
     ],
 )

@@ -193,3 +193,28 @@ def test_program_that_stops_itself_fails_unless_it_continued(
     diagnosis = told(catalogue, matcher, lines)
     assert diagnosis.verdict == verdict
     assert (diagnosis.primary is not None) == (verdict == "failed")
+
+
+ENDED = "training finished"
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "verdict"),
+    [
+        ([*STEPS[:10], OTHER, *STEPS[10:], OTHER, ENDED], {}, "finished"),
+        ([*STEPS[:10], OTHER, *STEPS[10:], OTHER], {}, "finished"),
+        ([*STEPS, OTHER, ENDED], {}, "unknown-failure"),  # a script can print this after a failure
+        ([*STEPS, OTHER], {}, "unknown-failure"),
+        ([*STEPS, OTHER, "job done"], {}, "unknown-failure"),
+        ([*STEPS, ENDED, OTHER], {}, "unknown-failure"),
+        ([*STEPS[:10], OTHER, *STEPS[10:20], OTHER], {}, "unknown-failure"),
+        ([*STEPS[:20], OTHER, ENDED], {}, "unknown-failure"),  # a script can print this after a failure
+        ([*STEPS[:10], OTHER, *STEPS[10:], OTHER, ENDED], DIED, "unknown-failure"),
+    ],
+)
+def test_exception_that_a_finished_training_survived_did_not_end_the_run(
+    lines: list[str], known: dict[str, object], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    diagnosis = told(catalogue, matcher, lines, **known)
+    assert diagnosis.verdict == verdict
+    assert [exception.exception for exception in diagnosis.unknown] == ["ZeroDivisionError"]

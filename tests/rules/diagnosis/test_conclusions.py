@@ -155,6 +155,19 @@ def test_diverged_loss_explains_a_later_nan(engine: tuple[Catalogue, Matcher]) -
     assert (primary(ended), ended.verdict) == ("loss-divergence", "failed")
 
 
+def test_diverged_loss_is_reported_at_the_step_at_which_its_rise_began(
+    engine: tuple[Catalogue, Matcher],
+) -> None:
+    losses = [*[2.0 + 0.01 * (i % 3) for i in range(60)], *[2.5 + 0.2 * i for i in range(50)]]
+    losses[80] = 2.01  # a single low value during the rise
+    text = "".join(f"step {step}/400 loss {loss:.4f}\n" for step, loss in enumerate(losses, 1))
+    diagnosis = diagnose(engine, "starting\n" + text)
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "loss-divergence"
+    assert (diagnosis.primary.step, diagnosis.primary.line) == (60, 61)
+    (finding,) = diagnosis.findings
+    assert rendered(finding.note).endswith("The rise began after step 60.")
+
+
 def test_different_endings_of_ranks_are_distinguished(engine: tuple[Catalogue, Matcher]) -> None:
     files = {f"rank{rank}.log": steps(20) + timeout(rank, 1200) for rank in range(7)}
     files["rank7.log"] = steps(20) + stamp(788, "RuntimeError: CUDA error: device-side assert triggered")

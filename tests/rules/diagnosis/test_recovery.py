@@ -35,6 +35,25 @@ def test_number_of_steps_that_prove_recovery(
 
 
 @pytest.mark.parametrize(
+    ("lines", "note"),
+    [
+        ([*STEPS[:-1], NAMED, STEPS[-1]], "1 step followed."),
+        ([*STEPS[:20], NAMED, *STEPS[20:]], "10 steps followed."),
+        ([*STEPS[:4], NAMED, *STEPS[4:-1], NAMED, STEPS[-1]], "1 step followed its last message."),
+        ([*STEPS[:4], NAMED, *STEPS[4:-2], NAMED, *STEPS[-2:]], "2 steps followed its last message."),
+    ],
+)
+def test_note_names_the_message_after_which_it_counts_steps(
+    lines: list[str], note: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """A report places a finding at its first message."""
+    reading = RunReading(catalogue, matcher)
+    reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
+    (found,) = rendered(reading.diagnose()).findings
+    assert found.note == f"This failure did not end the run: {note}"
+
+
+@pytest.mark.parametrize(
     "last",
     [
         "FloatingPointError: gradients are Nan/Inf",

@@ -87,6 +87,19 @@ def test_curves_can_be_serialized() -> None:
     assert again.main.points == curves.main.points
 
 
+def test_blamed_slowest_and_fastest_ranks_are_among_the_step_times(few_rules: Catalogue) -> None:
+    reading = RunReading(few_rules)
+    for rank in range(40):
+        seconds = {25: 3, 26: 1}.get(rank, 2)
+        reader = LineReader(f"rank_{rank}.log", rank)
+        lines = [f"2026-11-29 08:00:{seconds * step:02d} step {step}/20 loss 1.5\n" for step in range(1, 10)]
+        reading.feed([*reader.feed("".join(lines).encode()), *reader.finish()])
+    paces = [item for item in series_of(reading.streams, [30]) if item.name == "step_seconds"]
+    assert [item.rank for item in paces] == [*range(13), 25, 26, 30]
+    assert {item.of_ranks for item in paces} == {40}
+    assert len([item for item in series_of(reading.streams, range(40)) if item.of_ranks]) == 16
+
+
 def test_series_has_its_unit(few_rules: Catalogue) -> None:
     for axis, by in (("'epoch': {}.5", "epoch"), ("'epoch': 0.1, 'step': {}", "step")):
         reading, reader = RunReading(few_rules), LineReader("run.log")

@@ -9,6 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import (
     Diagnosis,
     Finding,
@@ -21,6 +22,7 @@ from stallwatch_rules.records import (
     UnknownException,
 )
 from stallwatch_rules.report.brief import to_brief
+from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.json import to_json
 from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.report.phrases import exception_in_short
@@ -284,6 +286,15 @@ def test_digest_of_ranks_is_in_every_format() -> None:
     assert "各 rank" in printed(found, "zh")
 
 
+def test_doubt_about_the_whole_diagnosis_comes_before_the_cause() -> None:
+    doubt = message("diagnosis.other-run-time", one="a.log", other="b.log")
+    found = diagnosis(notes=[doubt, "rank 2 is missing"])
+    for text in (flat(printed(found)), to_markdown(found), to_html(found)):
+        assert text.count("a.log and b.log look like consecutive runs") == 1
+        assert text.index("look like consecutive runs") < text.index("Halve the micro batch")
+        assert text.index("Halve the micro batch") < text.index("rank 2 is missing")
+
+
 def test_unknown_failure_is_in_the_headline() -> None:
     found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
     first = printed(found, width=300).splitlines()[0]
@@ -295,10 +306,15 @@ def test_unknown_failure_is_in_the_headline() -> None:
 
 
 def test_unknown_failure_suggests_a_rule_page() -> None:
-    found = diagnosis(verdict="unknown-failure", primary=None, findings=[])
+    place = Place(None, "a.log", 3, None, None, "ValueError: bad batch of the reader")
+    one = UnknownException("ValueError", "bad batch of the reader", [], 1, place, [])
+    found = diagnosis(verdict="unknown-failure", primary=None, findings=[], unknown=[one])
     assert "stallwatch rules new --from LOG" in printed(found, width=300).splitlines()[-1]
     assert "stallwatch rules new --from LOG" in printed(found, "zh", width=300).splitlines()[-1]
     assert "rules new" not in printed(diagnosis())
+    short = UnknownException("KeyError", "'input_idz'", [], 1, place, [])
+    refused = diagnosis(verdict="unknown-failure", primary=None, findings=[], unknown=[short], new_lines=[])
+    assert "rules new" not in printed(refused)
 
 
 def test_shortened_exception_keeps_its_location() -> None:

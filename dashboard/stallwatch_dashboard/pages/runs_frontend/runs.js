@@ -5,6 +5,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const MOST_SEARCH = 200;
 const ROWS = 60; // number of rows that are drawn first, and that are added each time the user scrolls to the end
+const NAME = 21; // number of characters that fit the column of names
 const tables = new WeakMap(); // tables by the parent element, which Streamlit creates
 
 export default function ({ data, parentElement }) {
@@ -270,7 +271,7 @@ class Table {
       if (shown[place] === text) return;
       shown[place] = text;
       if (this.data.columns[place].course) drawCourse(cell, text);
-      else cell.textContent = text;
+      else cell.textContent = place === 1 ? shortened(text) : text;
       if (this.data.columns[place].long) cell.title = text;
     });
   }
@@ -294,6 +295,12 @@ class Table {
     event.preventDefault();
     row.querySelector("a").focus();
   }
+}
+
+// Shorten a name in the middle, because names of runs often differ only in their last characters.
+function shortened(name) {
+  const letters = [...name];
+  return letters.length > NAME ? `${letters.slice(0, NAME - 11).join("")}…${letters.slice(-10).join("")}` : name;
 }
 
 // Draw a curve. `text` contains the heights of its points in percent.

@@ -62,7 +62,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point, Reading, leading_curve, leading_track
 from stallwatch_rules.progress.rhythm import begins_in_mid_run
-from stallwatch_rules.progress.timeline import Timeline, longest_timeline
+from stallwatch_rules.progress.timeline import Interval, Timeline, longest_timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
@@ -156,7 +156,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         lead = longest_timeline({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
         if slow is not None and not as_quick(rates):
-            yield _placed(slow, lead, run)
+            yield STEP_TIME, *_since("slower-since", slow, lead, _slowed(lead, run), run)
         decay = judge_throughput(rates, now.facts) if not paces else None
         if decay is not None:
             yield STEP_TIME, decay, {}
@@ -167,19 +167,25 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         yield STRAGGLER, straggler, {}
 
 
-def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
-    """Return the conclusion about slow steps with the first and the last slow step, if they are known."""
+def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
+    """Return the first slow step, if it is known."""
     slowed = slowdown(run.tracker.step_seconds())
-    last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
-    if lead is None or slowed is None or last is None or not paced:
-        return STEP_TIME, slow, {}
-    began = paced[slowed_from([each.pace or 0.0 for each in paced], slowed[0], slowed[1])]
-    if began.step is None or not began.number:
-        return STEP_TIME, slow, {}
+    if slowed is None or not paced:
+        return None
+    return paced[slowed_from([each.pace or 0.0 for each in paced], slowed[0], slowed[1])]
+
+
+def _since(
+    key: str, judgement: Judgement, lead: Timeline | None, began: Interval | None, run: Snapshot
+) -> tuple[Judgement, dict[str, Any]]:
+    """Return an assessment with the step at which the problem began, and with its line, if they are known."""
+    last = run.clock.last_advance
+    if lead is None or began is None or last is None or began.step is None or not began.number:
+        return judgement, {}
     where = Line("", lead.source, began.number, last.rank, began.time, zoned=last.zoned)
-    slow = replace(slow, note=slow.note + message("diagnosis.slower-since", step=began.step))
-    return STEP_TIME, slow, {"proof": (last.text,), "where": where, "step": began.step}
+    judgement = replace(judgement, note=judgement.note + message(f"diagnosis.{key}", step=began.step))
+    return judgement, {"proof": (last.text,), "where": where, "step": began.step}
 
 
 def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
@@ -204,7 +210,9 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     latest = last_run(points)
     divergence = judge_divergence(latest, nan_follows=nan, rewarded=curve.rewarded)
     if divergence is not None:
-        yield rule("loss-diverged"), divergence, {}
+        steps = stream.timelines.main
+        began = steps.interval_at(divergence.mark) if steps is not None and divergence.mark else None
+        yield rule("loss-diverged"), *_since("risen-since", divergence, steps, began, run)
         return
     if nan:
         return

@@ -16,7 +16,7 @@ from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, came_before
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, RunContext, Snapshot
 from stallwatch_rules.diagnosis.unrelated import is_recurring_noise
-from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
+from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service, recovered
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
@@ -48,14 +48,14 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
         # the exit status belongs to a program that ran before or alongside the training
         elif finding.tagged("exit-status") and finding.followed:
-            yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
+            yield finding.with_harm("harmless", recovered(finding.followed, finding.count))
         elif is_recurring_noise(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
         elif finding.tagged("nan-loss") and _no_finite_loss_since(finding, streams):
             continue  # later steps do not repair the weights
         else:
             answers = (answers_after(key, hits.answers, streams) for key, hits in finding.hits.items())
-            judgement = judge_recovery(finding.followed, often, facts)
+            judgement = judge_recovery(finding.followed, often, facts, finding.count)
             judgement = judgement or judge_service(min(answers, default=0), facts)
             if judgement is not None:
                 yield finding.with_harm(judgement.harm, judgement.note)
@@ -72,7 +72,7 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make findings harmless if a user stopped the run before them, or if the command succeeded.
+    """Make findings harmless if a user stopped the run before they occurred, or if the command succeeded.
 
     Ranks that are interrupted one after another report that they lost each other. If the interrupt came
     first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
@@ -115,7 +115,7 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             continue
         soon = finding.rule in exceptions.beside or finding.tagged("tried-at-start")
         if finding.followed >= (1 if soon else RECOVERED):
-            yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
+            yield finding.with_harm("harmless", recovered(finding.followed, finding.count))
         elif facts.complete and not facts.died:
             yield finding.with_harm("harmless", message("diagnosis.caught-at-end"))
         elif caused or otherwise or running or _raised_later(finding, exceptions):

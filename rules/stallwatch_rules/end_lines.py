@@ -1,0 +1,134 @@
+"""Write and read the line with which an agent states in a job's log how the command ended.
+
+The line has the same words in every language, so reading it does not depend on the text of the report. The
+program that is watched can also print such a line. Therefore, a line sets only facts about the end of its own
+run, and each value has a limited form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallwatch_rules.endings import Ending, MemoryUse
+from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_rules.stream import Key, StreamReading
+
+OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
+
+# If a step follows more than this number of lines later, the run continued or was started again. The lines of
+# other hosts can follow sooner.
+_LINES_AFTER = 100
+_NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
+_STATED = lazy(
+    rf"{OWN_LINE} ended at=(?P<at>{_NUMBER}) seconds=(?P<seconds>{_NUMBER})"
+    r" kind=(?P<kind>finished|failed|oom-killed|killed|time-limit|interrupted) code=(?P<code>\d{1,3})"
+    rf"(?: signal=(?P<signal>{_SIGNAL}))?(?: forwarded=(?P<forwarded>{_SIGNAL}))?"
+    rf" stalled=(?P<stalled>yes|no)(?: quiet=(?P<quiet>{_NUMBER}))?"
+    r"(?: oom-kill=(?P<counted>yes|no|unknown) memory=(?P<held>\d{1,18}) limit=(?P<limit>\d{1,18}))?(?: .*)?"
+)
+_COUNTED = {"yes": True, "no": False}
+
+
+class StatedEnd(msgspec.Struct, frozen=True):
+    """The end of a command, as an agent stated it in the log."""
+
+    ending: Ending
+    stalled: bool  #: True if the run was stalled when the command ended
+    at: float  #: Unix time of the end
+    source: str
+    number: int  #: number of the line in its source
+
+    @property
+    def weight(self) -> tuple[int, bool]:
+        """How much the end tells about a run that several agents watched; more is higher."""
+        ending = self.ending
+        by_itself = 3 if ending.failed else 0
+        return (1 + self.stalled if ending.stopped else by_itself), ending.kind in ("killed", "oom-killed")
+
+
+def end_line(ending: Ending, at: float, *, stalled: bool) -> str:
+    """Return the line that states the end, without its prefix; "" if the end of the command is unknown."""
+    if ending.kind == "unknown" or ending.exit_code is None:
+        return ""
+    memory = ending.memory
+    forwarded = next((each for each in _sentences(ending.detail) if each.id == "run.passed-on"), None)
+    fields: dict[str, object] = {
+        "at": f"{at:.1f}",
+        "seconds": f"{ending.seconds:.1f}",
+        "kind": ending.kind,
+        "code": ending.exit_code,
+        "signal": ending.signal,
+        "forwarded": forwarded.params["signal"] if forwarded is not None else None,
+        "stalled": "yes" if stalled else "no",
+        "quiet": f"{ending.quiet:.1f}" if ending.quiet is not None else None,
+    }
+    if memory is not None and (memory.counted or memory.most):
+        counted = {True: "yes", False: "no", None: "unknown"}[memory.counted]
+        fields |= {"oom-kill": counted, "memory": memory.most, "limit": memory.limit}
+    return " ".join(["ended", *(f"{key}={value}" for key, value in fields.items() if value is not None)])
+
+
+def _sentences(text: Text) -> tuple[Message, ...]:
+    return (text, *text.then) if isinstance(text, Message) else ()
+
+
+def stated_end(line: Line) -> StatedEnd | None:
+    """Return the end that a line states, or ``None`` if the line states none."""
+    found = _STATED.fullmatch(line.text)
+    if found is None:
+        return None
+    code, signal, forwarded, quiet = found.group("code", "signal", "forwarded", "quiet")
+    detail = message("run.exited", code=int(code))
+    if forwarded is not None:
+        detail = message("run.passed-on", signal=forwarded, how=message("run.status-code", code=int(code)))
+    elif signal is not None and int(code):
+        detail = message("run.ended-signal", signal=signal)
+    memory = None
+    if found["counted"] is not None:
+        memory = MemoryUse(_COUNTED.get(found["counted"]), int(found["held"]), int(found["limit"]))
+    ending = Ending(
+        kind=found["kind"],  # type: ignore[arg-type]
+        exit_code=int(code),
+        signal=signal,
+        detail=detail,
+        seconds=float(found["seconds"]),
+        memory=memory,
+        quiet=float(quiet) if quiet is not None else None,
+    )
+    return StatedEnd(ending, found["stalled"] == "yes", float(found["at"]), line.source, line.number)
+
+
+def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
+    """Return which of two ends counts.
+
+    The agents of one start run at the same time, so a command that started after another end belongs to a
+    newer start, which counts. In one start, a failure counts more than an end from outside.
+    """
+    if known is None or known.at <= new.at - new.ending.seconds:
+        return new
+    if new.at <= known.at - known.ending.seconds:
+        return known
+    return max(sorted((known, new), key=lambda end: end.at), key=lambda end: end.weight)
+
+
+def end_of_run(streams: Mapping[Key, StreamReading]) -> StatedEnd | None:
+    """Return the end of the run that its streams state, unless the run continued after it."""
+    stated = [end for stream in streams.values() if (end := stream.stated_end) is not None]
+    if not stated:
+        return None
+    steps: dict[str, int] = {}
+    for stream in streams.values():
+        if stream.last_advance is not None:
+            steps[stream.source] = max(stream.last_advance.number, steps.get(stream.source, 0))
+    chosen: StatedEnd | None = None
+    for end in stated:
+        if steps.get(end.source, 0) <= end.number + _LINES_AFTER:
+            chosen = chosen_end(chosen, end)
+    return chosen
