@@ -94,11 +94,15 @@ def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_
             run = children.start([*_stallwatch(), "run", "--name", RUN, "--", *command], env)
             code = _watch(run, home / "runs" / RUN, show)
             if page and not exit_when_done:
-                show.say(f"The page stays up at {page} until you press Ctrl-C.")
+                show.say(
+                    f"The page stays up at {page} until you press Ctrl-C. Until then, the folder {home} with "
+                    "the copies of the output exists."
+                )
                 threading.Event().wait()
+            show.say(f"The folder {home} of this demo is deleted now.")
             return 0 if expected is None or code == expected else 1
     except KeyboardInterrupt:
-        show.say("Ending everything that was started.")
+        show.say(f"Ending everything that was started, and deleting the folder {home} of this demo.")
         return 0
     finally:
         shutil.rmtree(home, ignore_errors=True)

@@ -23,6 +23,7 @@ _LOOK_ALIKES = str.maketrans(
         "~": "∼",
     }
 )
+_ORIGINALS = {ord(alike): chr(code) for code, alike in _LOOK_ALIKES.items() if alike != "'"}
 _MENTION = lazy(r"@(?=\S)")  # matches @here, @everyone, @all, <@U123>, but not "cache @ step 10"
 _ENTITY = lazy(r"&(?=#?\w{1,10};)")
 _LINK = lazy(r"\](?=\s*[(\[])|(?<=[A-Za-z]):(?=//)|:\|\||\|\|")
@@ -42,6 +43,11 @@ def neutralise(text: str, limit: int = 0) -> str:
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
     text = _LINK.sub(_break_link, text).strip()
     return clipped(text, limit) if limit else text
+
+
+def with_originals(text: str) -> str:
+    """Return the text with the characters that `neutralise` replaced by look-alikes, for a terminal."""
+    return text.translate(_ORIGINALS)
 
 
 def _break_link(found: re.Match[str]) -> str:

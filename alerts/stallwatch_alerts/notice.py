@@ -71,12 +71,15 @@ def facts_of(**known: Fact) -> dict[str, Fact]:
     return unknown | known
 
 
-def incident_notice(incident: Incident, language: str, page: RulePage | None) -> Notice:
-    """Return the notice about an incident that opened or resolved."""
+def incident_notice(
+    incident: Incident, language: str, page: RulePage | None, *, ending: bool = True
+) -> Notice:
+    """Return the notice about an incident that opened or resolved, by default with the run's ending."""
     odd = incident.stacks.odd if incident.stacks is not None else ()
     facts = {name: getattr(incident, name) for name in facts_of() if name != "odd_ranks"}
     facts = facts_of(**facts, odd_ranks=",".join(str(rank) for rank in odd))
-    return Notice(render(incident, language, page), _level(incident), facts, stage_key(incident))
+    message = render(incident, language, page, ending=ending)
+    return Notice(message, _level(incident), facts, stage_key(incident))
 
 
 def _level(incident: Incident) -> Level:

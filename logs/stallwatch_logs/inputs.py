@@ -21,6 +21,7 @@ class InputProblem(msgspec.Struct, frozen=True):
     line: int | None
     message: str
     remedy: str
+    harmless: bool = False  #: True if the results are complete without this input, such as an empty file
 
     def __str__(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"

@@ -111,8 +111,11 @@ def expand(
     found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
         found.add(os.fspath(path))
-    if not found.files and not found.problems and found.empty:
-        found.problems.extend(_empty(name) for name in found.empty)
+    nothing = not found.files and not rank_files
+    if nothing and not found.problems:
+        found.named_empty += found.empty
+    # The log of a job that has just started is empty, which does not impair the results from the other logs.
+    found.problems += [_empty(name, harmless=not nothing) for name in found.named_empty]
     tasks = ranks_of_tasks(file.name for file in found.files)
     tasks |= ranks_in_lines(
         {
@@ -158,6 +161,7 @@ class _Expansion:
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
+        self.named_empty: list[str] = []  #: empty files that the user named
         # files already found, because a file with two paths must be read only once
         self._known: set[tuple[int, int]] = set()
 
@@ -266,10 +270,7 @@ class _Expansion:
                 return
             self._known.add((status.st_dev, status.st_ino))
             if not status.st_size:
-                if may_be_empty:
-                    self.empty.append(path)
-                else:
-                    self.problems.append(_empty(path))
+                (self.empty if may_be_empty else self.named_empty).append(path)
                 return
             self.take(path, partial(_opened, path), status.st_size, named_by_user, path)
         except OSError as error:
@@ -517,8 +518,9 @@ def _unreadable(path: str, error: OSError) -> InputProblem:
     return InputProblem(path, None, f"cannot be read ({error.strerror or error})", remedy)
 
 
-def _empty(name: str) -> InputProblem:
-    return InputProblem(name, None, "the file is empty", "give a file with some output in it")
+def _empty(name: str, harmless: bool = False) -> InputProblem:
+    remedy = "the other files were read" if harmless else "give a file with some output in it"
+    return InputProblem(name, None, "the file is empty", remedy, harmless)
 
 
 def _binary(name: str) -> InputProblem:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stallwatch_alerts.store import IncidentStore
+    from stallwatch_logs.inputs import InputProblem
     from stallwatch_rules.messages import Message
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -53,7 +54,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 class Group(click.Group):
-    """A group of commands whose errors name the replacement of a command of an earlier release."""
+    """A group of commands whose errors name similar commands, and the replacements of earlier commands."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,11 +66,24 @@ class Group(click.Group):
             from stallwatch_rules.changed_names import changed_name
 
             path = ["stallwatch", *ctx.command_path.split()[1:], args[0]]
-            row = changed_name("command", " ".join(path))
-            if row is None:
+            if (row := changed_name("command", " ".join(path))) is not None:
+                message = f"{row.old} is {row.new} since {row.since}. {row.advice}"
+            elif not args[0].startswith("-") and (similar := self._similar(ctx, args[0])):
+                message = f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, similar))}?"
+            else:
                 raise
-            message = f"{row.old} is {row.new} since {row.since}. {row.advice}"
             raise click.UsageError(message, ctx) from None
+
+    def _similar(self, ctx: click.Context, word: str) -> list[str]:
+        """Return the commands with a similar name; if there are none, those whose help has the word."""
+        from difflib import get_close_matches
+
+        names = self.list_commands(ctx)  # not `self.commands`, because commands are loaded when needed
+        helps = {name: command.help or "" for name in names if (command := self.get_command(ctx, name))}
+        pattern = re.compile(rf"\b{re.escape(word)}s?\b", re.IGNORECASE)
+        return get_close_matches(word, names) or [
+            name for name, text in helps.items() if pattern.search(text.partition("\n\n")[0])
+        ]
 
 
 _CHATS = ("alerts.urls", "alerts.routes")
@@ -181,6 +195,11 @@ def catalogue_of(config: Config) -> Catalogue:
     catalogue = load_catalogue(rule_folders(config), cache=cache_home())
     print_notices(catalogue.problems)
     return catalogue
+
+
+def any_unread(problems: Iterable[InputProblem]) -> bool:
+    """Return whether any input could not be read; an empty file among others does not count."""
+    return any(not problem.harmless for problem in problems)
 
 
 def print_notices(problems: Iterable[object]) -> None:

@@ -15,6 +15,7 @@ import click
 from stallwatch.cli.context import (
     FILE,
     App,
+    any_unread,
     catalogue_of,
     duration,
     language_option,
@@ -159,7 +160,7 @@ def diagnose(
     Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
     by the system; 2 if an input could not be read (all other inputs are still diagnosed); otherwise 0. With
     --strict or --json=2, the exit code is 3 if the log stops mid-run without an explanation, or has too
-    little evidence.
+    little evidence. An empty file among others does not change the exit code.
     """
     # Disable the threads of numpy's linear algebra, which use processor time while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -226,7 +227,7 @@ def diagnose(
         from stallwatch_rules.report.html import to_html
 
         unwritten = not _deliver(to_html(diagnosis, language, jobs=result.jobs), page) or unwritten
-    if problems or config.problems or catalogue.problems or unwritten:
+    if any_unread(problems) or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(exit_code(judged, strict=strict or (as_json and schema == 2)))
 

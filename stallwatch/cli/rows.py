@@ -13,6 +13,7 @@ import click
 from stallwatch.cli.context import (
     FILE,
     App,
+    any_unread,
     catalogue_of,
     paths_argument,
     print_notice,
@@ -82,7 +83,7 @@ def matches(
             click.echo(text)
             count += 1
     print_notices(matching.problems)
-    if matching.problems or config.problems or catalogue.problems:
+    if any_unread(matching.problems) or config.problems or catalogue.problems:
         raise click.exceptions.Exit(_NOT_ALL)
     raise click.exceptions.Exit(0 if count else _NOTHING)
 
@@ -167,7 +168,9 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     with progress_bar() as progress:
         sampling = Sampling(list(paths), progress=progress, limits=read_limits(app.config()))
         try:
-            if output is None:
+            if not sampling.files:
+                count = 0  # an earlier FILE is kept
+            elif output is None:
                 count = write_csv(sampling, sys.stdout.buffer)
             else:
                 with replacing(output, mode=None) as out:
@@ -180,8 +183,8 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             print_notice(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None
     print_notices(sampling.problems)
-    if not count and not sampling.problems:
+    if not count and not any_unread(sampling.problems):
         print_notice("no samples were found; stallwatch diagnose shows what the log contains")
     elif output is not None and count:
         print_notice(f"{counted(count, 'sample')} in {output}")
-    raise click.exceptions.Exit(_NOT_ALL if sampling.problems else 0 if count else _NOTHING)
+    raise click.exceptions.Exit(_NOT_ALL if any_unread(sampling.problems) else 0 if count else _NOTHING)

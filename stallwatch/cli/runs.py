@@ -65,8 +65,13 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Return a run's record. If a full disk prevented storing the end, take the end from the incidents."""
+    """Return a run's record, with facts from other files of its folder.
+
+    If a full disk prevented storing the end, take the end from the incidents. If the agent was killed, take
+    the time of its last write from its copies of the output.
+    """
     from stallwatch_exporter.postmortem.recorded import recorded_end
+    from stallwatch_exporter.runs.run_state import last_sign
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
 
@@ -74,7 +79,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
         return info
     end = recorded_end(read_incidents(folder), info.started_at)
     if end is None:
-        return info
+        return msgspec.structs.replace(info, updated_at=last_sign(info, folder))
     return msgspec.structs.replace(info, ended_at=end.updated_at, ending=end.ending, state="failed")
 
 
@@ -92,7 +97,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     if silent and info.ended_at is None:
         last = (min if reporting else max)(silent, key=lambda each: each.updated_at)
         ending = (
-            f"{f'{last.host_in_run} ' if reporting else ''}not heard of since {local_time(last.updated_at)}"
+            f"{f'{last.host_in_run} ' if reporting else ''}not heard from since {local_time(last.updated_at)}"
         )
     started = min(each.started_at for each in infos)
     ended = time.time() if reporting else max(each.ended_at or each.updated_at for each in infos)

@@ -13,11 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from msgspec.structs import replace
+
 from stallwatch.cli.context import print_notice, rendered, say
 from stallwatch.config.chats import checked_settings, connecting
 from stallwatch.config.handover import notified_elsewhere, open_people, open_spool, open_store
 from stallwatch.config.loading import Config
 from stallwatch_alerts.messages.compose import Message, ending_line
+from stallwatch_alerts.neutral import with_originals
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident, optional_methods
@@ -248,7 +251,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
     if ending.kind in ("finished", "unknown") and well:
         return
     try:
-        _print_report(diagnosis, language)
+        _print_report(replace(diagnosis, ending=""), language)  # the ending is above it
     except Exception as error:  # an error in the report must not change the exit code
         print_notice(
             f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"
@@ -299,8 +302,10 @@ class TerminalSink:
         if key in self._shown or incident.kind == "ended":  # the final report shows the end
             return
         self._shown.add(key)
-        notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
-        self._worker.put((notice.message, _COLOURS[notice.level]))
+        page = self._catalogue.pages.get(incident.rule)
+        notice = incident_notice(incident, self._language, page, ending=False)  # the final report shows it
+        message = Message(*map(with_originals, (notice.message.title, notice.message.text)))
+        self._worker.put((message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
         """Record that another agent showed the incident's opening or end.

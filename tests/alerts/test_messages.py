@@ -107,7 +107,9 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
 
 def test_stall_reported_at_its_threshold_lasts_longer_than_it(stall: Stall) -> None:
     incident = stall(stalled_seconds=3.004, threshold_seconds=3.0)
-    text = render(incident, "en", None).text
+    message = render(incident, "en", None)
+    text = message.text
+    assert "no step for more than 3 s after step" in message.title
     assert "for more than 3 s. The stall threshold, learned from this run's steps, is 3 s." in text
     assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
 

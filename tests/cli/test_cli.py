@@ -175,3 +175,17 @@ def test_full_disk_behind_the_output_is_reported_without_traceback(
         )
     assert result.returncode == 2
     assert result.stderr == "stallwatch: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "similar"),
+    [
+        (["diagnos"], "'diagnose'"),
+        (["alerts", "lst"], "'list'"),
+        (["incident"], "'alerts'"),  # no command has this name, but the help of `alerts` has the word
+    ],
+)
+def test_similar_commands_are_suggested(stallwatch: Stallwatch, words: list[str], similar: str) -> None:
+    result = stallwatch(*words)
+    assert result.exit_code == 2
+    assert f"Did you mean {similar}?" in result.stderr

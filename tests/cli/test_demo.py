@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,8 @@ def test_stall_is_shown_in_the_terminal_and_in_the_chat(watched: list[Watched], 
     assert at["open · critical"] < at["Timed out"]
     assert demo.survivors() == []
     assert list(tmp_path.glob("stallwatch-demo-*")) == []
+    shown = re.sub(r"\ndemo │ +\d+ s │", "", demo.text)  # without line breaks
+    assert re.search(r"The folder \S*/stallwatch-demo-\w+ of this demo is deleted", shown)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

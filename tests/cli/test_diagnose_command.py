@@ -280,6 +280,17 @@ def test_each_prints_a_verdict_per_file(stallwatch: Stallwatch, tmp_path: Path) 
     assert stallwatch("diagnose", "--each", "runs", "--html", "x.html").exit_code == 2
 
 
+def test_long_common_folder_is_shown_once_above_the_verdicts(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 10)
+    folder.mkdir()
+    (folder / "a.log").write_text(OOM)
+    (folder / f"{'b' * 50}.log").write_text(HEALTHY)
+    first, second, _, third, _ = stallwatch("diagnose", "--each", str(folder)).stdout.splitlines()
+    assert first == f"Files in {folder}/"
+    assert second.startswith(f"{'a.log':40}  FAILED") and len(second) <= 80
+    assert third.startswith(f"{'b' * 50}.log  UNFINISHED")
+
+
 def test_brief_report_has_four_lines(stallwatch: Stallwatch) -> None:
     lines = stallwatch("diagnose", "-", "--brief", stdin=OOM).stdout.splitlines()
     assert lines[0].startswith("FAILED: ")

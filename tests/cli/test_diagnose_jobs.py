@@ -244,6 +244,17 @@ def test_unreadable_files_of_any_job_are_reported(stallwatch: Stallwatch, logs: 
         assert name in result.stderr and any(name in note for note in report["notes"])
 
 
+def test_empty_log_of_a_starting_job_does_not_change_the_exit_code(
+    stallwatch: Stallwatch, logs: Path
+) -> None:
+    (logs / "slurm-1009.out").write_text("")
+    paths = sorted(str(path) for path in logs.iterdir())
+    result = stallwatch("diagnose", *paths)
+    assert result.exit_code == 1
+    assert "slurm-1009.out: the file is empty" in result.stderr and "slurm-1009" not in result.stdout
+    assert stallwatch("diagnose", str(logs / "slurm-1009.out")).exit_code == 2
+
+
 def test_archive_can_contain_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

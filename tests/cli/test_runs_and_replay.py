@@ -77,16 +77,30 @@ def test_runs_are_listed_with_their_states(stallwatch: Stallwatch, home: Path) -
     assert rows[0][5] == "http://127.0.0.1:19400/metrics"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 9000))
     here = socket.gethostname()
-    assert rows[2][4:] == [f"not heard of since {since}", "-", here]
+    assert rows[2][4:] == [f"not heard from since {since}", "-", here]
     assert rows[1][3:] == ["1 h 5 min", "killed by SIGKILL (exit code 137)", "-", here]
+
+
+def test_killed_agent_counts_until_its_last_copy_of_the_output(stallwatch: Stallwatch, home: Path) -> None:
+    """The agent rewrites its record less often than it copies the output."""
+    began = time.time() - 9000
+    for pid, (name, quiet) in enumerate((("killed", 4), ("copied-later", 8000)), 2**22 + 1):
+        folder = RunFolder.create(name, ["train.py"], home=home, now=began)
+        folder.write_info(state="training", pid=pid)
+        (folder.path / "output.log").write_text("step 1\n")
+        os.utime(folder.path / "output.log", (began + quiet, began + quiet))
+    rows = {row[0]: row for line in stallwatch("runs").stdout.splitlines() if (row := line.split("\t"))}
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began + 4))
+    assert (rows["killed"][3], rows["killed"][4]) == ("4 s", f"not heard from since {since}")
+    assert rows["copied-later"][3] == "0 s"
 
 
 @pytest.mark.parametrize(
     ("silent", "state", "expected"),
     [
-        ({"n1": 130, "n2": 120}, "agent gone", "not heard of since {n2}"),
-        ({"n1": 600, "n2": 120}, "agent gone", "not heard of since {n2}"),
-        ({"n1": 130, "n2": 0}, "stalled", "n1 not heard of since {n1}"),
+        ({"n1": 130, "n2": 120}, "agent gone", "not heard from since {n2}"),
+        ({"n1": 600, "n2": 120}, "agent gone", "not heard from since {n2}"),
+        ({"n1": 130, "n2": 0}, "stalled", "n1 not heard from since {n1}"),
         ({"n1": 90, "n2": -30}, "stalled", "-"),  # their clocks differ from ours, and NFS caches the record
     ],
 )

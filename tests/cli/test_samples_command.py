@@ -64,6 +64,16 @@ def test_problems_are_reported(tmp_path: Path, log: Path) -> None:
     assert "no samples" in nothing.stderr
 
 
+def test_nothing_is_written_if_no_input_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "binary.log").write_bytes(b"\x7fELF" + bytes(2000))
+    for name in ("none.log", "binary.log"):
+        result = CliRunner().invoke(cli, ["samples", str(tmp_path / name)])
+        assert (result.exit_code, result.stdout) == (2, "")
+    out = tmp_path / "x.csv"
+    assert CliRunner().invoke(cli, ["samples", str(tmp_path / "none.log"), "-o", str(out)]).exit_code == 2
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("x.xlsx", ".parquet"), ("no/folder/x.csv", "name another file with -o")]
 )

@@ -13,6 +13,7 @@ import pytest
 from stallwatch.cli.watching import TerminalSink
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.notices import line_of
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
@@ -53,6 +54,10 @@ def test_every_line_in_a_log_has_the_prefix() -> None:
     assert all(line.startswith("stallwatch:") for line in lines)
     assert len([line for line in lines if "stalled:" in line]) == 1  # the update is not shown again
     assert "\x1b" not in text
+
+
+def test_panel_shows_angle_brackets_as_the_report_does() -> None:
+    assert "train.py:4 in <module>" in shown(io.StringIO(), stall(evidence=["train.py:4 in <module>"]))
 
 
 def test_terminal_shows_a_panel_without_interpreting_markup_of_the_log() -> None:
@@ -101,3 +106,11 @@ def test_reaction_to_a_stall_is_shown_below_it(capsys: pytest.CaptureFixture[str
 
 def test_end_of_the_run_is_left_to_the_report() -> None:
     assert shown(io.StringIO(), stall(kind="ended")) == ""
+
+
+def test_end_of_the_run_is_not_repeated_in_the_panel_of_an_incident() -> None:
+    ending = Ending("interrupted", 130, "SIGINT", "The run was interrupted.", 80.0)
+    over = stall(status="resolved", resolution="run-stopped", resolved_at=60.0, ending=ending)
+    text = shown(io.StringIO(), stall(), over)
+    assert "interrupted by Ctrl-C or SIGINT, after a stall of 1 min" in text
+    assert "How the run ended" not in text and "The run was interrupted." not in text

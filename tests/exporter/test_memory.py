@@ -69,7 +69,7 @@ def test_little_memory_is_not_shown_as_zero(run: Any) -> None:
     assert "Rank 0 used the most memory, up to 8.8 KiB." in render(found.detail)
     assert "used up to 10.8 MiB of memory; the limit is 128.0 GiB." in render(found.detail)
     assert "最高占用 10.8 MiB，上限为 128.0 GiB。" in render(found.detail, "zh")
-    assert "0.011 GiB of memory; the limit is 128.0 GiB" in render(diagnosis.findings[0].note)
+    assert "10.8 MiB of memory; the limit is 128.0 GiB" in render(diagnosis.findings[0].note)
     # the run's length is not the reading time
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 

@@ -50,18 +50,21 @@ class Message(msgspec.Struct, frozen=True):
     text: str
 
 
-def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
+def render(incident: Incident, language: str, page: RulePage | None, *, ending: bool = True) -> Message:
+    """Return the message about an incident that opens or resolves; `page` is the page of its rule.
+
+    If `ending` is false, the text omits the lines about how the run ended.
+    """
     cause = _cause(incident, language, page)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause)
     if incident.unwatched:
         title = say(f"alerts.{_unwatched(incident)}", language, title=title)
-    text = _text(incident, language, cause)
+    text = _text(incident, language, cause, ending)
     # One complete fix is better than two truncated fixes.
     while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:
         cause = replace(cause, fixes=cause.fixes[:-1])
-        text = _text(incident, language, cause)
+        text = _text(incident, language, cause, ending)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
 
 
@@ -100,7 +103,7 @@ def ending_line(ending: Ending, language: str) -> str:
         line = say("alerts.ended-well", language, duration=ending.seconds)
         return _lines(line, in_words(running_sentence(ending.running) or "", language))
     facts = [in_words(ending_name(ending), language)]
-    if ending.exit_code is not None:
+    if ending.exit_code is not None and ending.crash is None:  # otherwise the detail explains the code 0
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
@@ -186,17 +189,18 @@ def _title(incident: Incident, language: str, known: _Cause) -> str:
 
 
 def _stall_title(incident: Incident, language: str) -> str:
-    duration = _stalled_for(incident)
     if incident.status == "resolved":
+        duration = _stalled_for(incident)
         if incident.resolution == "recovered":
             return say("alerts.recovered", language, duration=duration)
         key = _by_resolution("stall-over", incident)
         return say(key, language, duration=duration, ending=incident.run_ending)
+    lasted = _without_step(incident)
     if incident.phase != "train":
         phase = _named("phase", incident.phase, language)
-        return say("alerts.stalled-in-phase", language, duration=duration, phase=phase)
+        return say("alerts.stalled-in-phase", language, duration=lasted, phase=phase)
     step = _step(incident, language)
-    return say("alerts.stalled-after" if step else "alerts.stalled", language, duration=duration, step=step)
+    return say("alerts.stalled-after" if step else "alerts.stalled", language, duration=lasted, step=step)
 
 
 def _by_resolution(kind: str, incident: Incident) -> str:
@@ -207,9 +211,11 @@ def _by_resolution(kind: str, incident: Incident) -> str:
 # ---------------------------------------------------------------- text
 
 
-def _text(incident: Incident, language: str, cause: _Cause) -> str:
+def _text(incident: Incident, language: str, cause: _Cause, ending: bool) -> str:
     write = _whole if _is_news(incident) else _resolved
-    return _blocks(*write(incident, language, cause), neutralise(in_words(incident.kept, language), 250))
+    omitted = "" if ending or incident.ending is None else ending_line(incident.ending, language)
+    blocks = [block for block in write(incident, language, cause) if block != omitted]
+    return _blocks(*blocks, neutralise(in_words(incident.kept, language), 250))
 
 
 def _is_news(incident: Incident) -> bool:
@@ -297,10 +303,9 @@ def _what(incident: Incident, language: str) -> str:
         kind = "-plain"
     elif incident.phase == "init":  # a starting run has no step interval yet
         kind = "-start"
-    stalled = _stalled_for(incident)
-    reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
-    duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
-    text = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
+    text = message(
+        f"alerts.stall-sentence{kind}", duration=_without_step(incident), threshold=threshold or 0.0
+    )
     if incident.step is not None:
         last = datetime.fromtimestamp(incident.quiet_since).astimezone()
         text += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
@@ -356,6 +361,13 @@ def _step(incident: Incident, language: str) -> str:
         return ""
     total = incident.total_steps or 0
     return say("alerts.step-of" if total else "alerts.step", language, step=incident.step, total=total)
+
+
+def _without_step(incident: Incident) -> float | TextMessage:
+    """Return the duration of an open stall; if it reads like the threshold, with the words "more than"."""
+    stalled, threshold = _stalled_for(incident), incident.threshold_seconds
+    reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
+    return message("alerts.more-than", duration=stalled) if reads_alike else stalled
 
 
 def _stalled_for(incident: Incident) -> float:

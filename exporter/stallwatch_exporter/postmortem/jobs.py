@@ -92,7 +92,8 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
         unread_bytes += result.diagnosis.stats.unread_bytes
     diagnosis, rows, reported = kept.newest_first()
     others = [*problems, *(problem for problem in kept.problems if problem not in reported)]
-    notes = [*diagnosis.notes, *map(str, others)]
+    # An empty file does not affect the reported job.
+    notes = [*diagnosis.notes, *(str(problem) for problem in others if not problem.harmless)]
     if unread_files > diagnosis.stats.unread_files:  # other jobs also have unread files
         first = time_limit_note(unread_files, unread_bytes)
         notes = [first, *(note for note in notes if not contains_message(note, *OUT_OF_TIME))]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.runs.run_state import last_sign
 from stallwatch_exporter.runs.runfolder import (
     RUN_INCIDENTS,
     AgentInfo,
@@ -125,7 +126,7 @@ def _of_agent(given: Path) -> Recorded:
         versions=versions,
     )
     if known is None:  # the agent was killed, or is still running
-        return found._replace(watched=watching, unheard=None if watching else info.updated_at)
+        return found._replace(watched=watching, unheard=None if watching else last_sign(info, folder))
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
 

@@ -19,6 +19,7 @@ from stallwatch_exporter.running.ending import Kill, killed_within, memory_group
 from stallwatch_exporter.stacks.processes import family
 from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.messages import message, sentences
+from stallwatch_rules.text.display import size_text
 
 
 class MemoryHeld:
@@ -51,9 +52,9 @@ class MemoryHeld:
         more = []
         if self._ranks:
             most = max(self._ranks, key=lambda rank: self._ranks[rank])
-            more.append(message("run.rank-held", rank=most, size=_size(self._ranks[most])))
+            more.append(message("run.rank-held", rank=most, size=size_text(self._ranks[most])))
         if self._all and self._limit:
-            more.append(message("run.all-held", size=_size(self._all), limit=_size(self._limit)))
+            more.append(message("run.all-held", size=size_text(self._all), limit=size_text(self._limit)))
         if environ.get("KUBERNETES_SERVICE_HOST"):  # the kubelet sets this variable in every container
             pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
             more.append(
@@ -70,14 +71,6 @@ class MemoryHeld:
         ranks = {rank: int(size) for rank, size in sorted(self._ranks.items())}
         known = MemoryUse(counted=counted, held=self._all, limit=self._limit, ranks=ranks)
         return known if known != MemoryUse() else None
-
-
-def _size(size: float) -> str:
-    """Return a size in GiB, or in a smaller unit below 0.1 GiB."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
-        if size >= 0.1 * unit:
-            return f"{size / unit:.1f} {name}"
-    return f"{size / 2**10:.1f} KiB"
 
 
 def resident_bytes(pid: int) -> int:

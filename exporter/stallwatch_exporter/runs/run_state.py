@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from stallwatch_exporter.runs.runfolder import AgentInfo, State, agent_alive
@@ -20,6 +22,9 @@ LATE_SECONDS = 10.0
 #: The same limit for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by
 #: Prometheus. It is longer than three scrapes at an interval of 30 s.
 LATE_INDIRECTLY_SECONDS = 100.0
+#: Maximum seconds between a write of ``agent.json`` and the agent's next write of it (usually 5 s). A file
+#: that is newer than that was not written by the agent, but copied.
+_REWRITTEN_SECONDS = 10.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
@@ -37,3 +42,12 @@ def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers:
         return "gone"
     limit = LATE_SECONDS if info.host == socket.gethostname() else LATE_INDIRECTLY_SECONDS
     return info.state if answers or now - info.updated_at <= limit else "stale"
+
+
+def last_sign(info: AgentInfo, folder: Path) -> float:
+    """Return the time at which the agent last wrote to its record or to its copies of the output."""
+    times = [info.updated_at]
+    for copy in (folder / "output.log", *(folder / "ranks").glob("*")):
+        with suppress(OSError):
+            times.append(copy.stat().st_mtime)
+    return max(time for time in times if time <= info.updated_at + _REWRITTEN_SECONDS)

@@ -30,12 +30,16 @@ class MissingLibrary(Exception):
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as CSV; return their number."""
+    """Write all samples as CSV; return their number. If there are only unreadable inputs, write no header."""
     count = 0
-    out.write((",".join(COLUMNS) + "\n").encode())
+    header = (",".join(COLUMNS) + "\n").encode()
     for rows in sampling.rows(for_spreadsheet):
+        if rows and not count:
+            out.write(header)
         count += len(rows)
         out.write(csv_of(rows).encode())
+    if not count and not sampling.problems:
+        out.write(header)
     return count
 
 

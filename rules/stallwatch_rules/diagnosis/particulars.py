@@ -343,7 +343,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
     last_step = min((steps[rank] for rank in absent if rank in steps), default=None)
     ranks = f"rank {fold_ranks(absent)}"
-    if last_step is None or others is None:
+    if last_step is None or others in (None, last_step):
         advice = message("diagnosis.did-not-come", ranks=ranks)
     else:
         advice = message("diagnosis.did-not-come-step", ranks=ranks, step=last_step, others=others)

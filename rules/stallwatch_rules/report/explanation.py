@@ -24,7 +24,8 @@ def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[st
         for change in contribution.changes:
             yield step, _change_line(change, language)
         if contribution.noted:
-            yield step, "; ".join(text for note in contribution.noted for text in _noted(note, language))
+            noted = [text for note in contribution.noted for text in _noted(note, language)]
+            yield step, phrases.listed(noted, language, "semicolons")
         for text in _passed_over(contribution.passed_over, language):
             yield step, text
     yield word("verdict", language), render(phrases.badge(diagnosis), language)
@@ -71,4 +72,4 @@ def _change_line(change: FindingChange, language: str) -> str:
 
 
 def _judged(role: str | None, harm: str | None, language: str) -> str:
-    return ", ".join(word(key, language) for key in (role, harm) if key is not None)
+    return phrases.listed([word(key, language) for key in (role, harm) if key is not None], language)

@@ -11,7 +11,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has, message
 from stallwatch_rules.records import JobSummary, Start, Verdict
 from stallwatch_rules.report.clean import cleaned_job
-from stallwatch_rules.report.phrases import clock, steps_of, word
+from stallwatch_rules.report.phrases import clock, listed, steps_of, word
 from stallwatch_rules.text.digest import shortened
 
 MAX_JOBS = 20  #: maximum number of lines in the table; the reported job is always shown
@@ -48,7 +48,7 @@ def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS
     more = ""
     if len(jobs) > len(shown):
         left = [render(job.badge, language) for job in jobs[most:] if not job.reported]
-        counts = ", ".join(f"{count} {badge}" for badge, count in Counter(left).most_common())
+        counts = listed([f"{count} {badge}" for badge, count in Counter(left).most_common()], language)
         more = word("jobs-more", language, count=len(left), told=counts)
     return Table(heads, [_row(job, language) for job in shown], more, _summary(jobs, language))
 

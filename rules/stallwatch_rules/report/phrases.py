@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.locale import duration_text, render, rendered, say
+from stallwatch_rules.locale import render, rendered, say
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import (
     Diagnosis,
@@ -39,6 +39,11 @@ MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 def word(key: str, language: str = "en", **params: str | int | float | Message) -> str:
     """Return the text for a key of the reports."""
     return say(f"report.{key}", language, **params)
+
+
+def listed(parts: Sequence[str], language: str, by: str = "commas") -> str:
+    """Return the parts as one text, separated by the comma (or with `by`, the semicolon) of the language."""
+    return say(f"report.listed-{by}", language, parts=list(parts))
 
 
 def badge(diagnosis: Diagnosis) -> Message:
@@ -152,8 +157,8 @@ def clock(time: str) -> str:
 
 def certainty(primary: Primary, language: str) -> str:
     """Return the role, the harm, and the confidence of the primary cause as text."""
-    judged = f"{word(primary.role, language)}, {word(primary.harm, language)}"
-    return f"{judged}, {word('confidence', language)} {primary.confidence:.0%}"
+    confidence = f"{word('confidence', language)} {primary.confidence:.0%}"
+    return listed([word(primary.role, language), word(primary.harm, language), confidence], language)
 
 
 def ranks_of(ranks: Sequence[int], language: str) -> str:
@@ -179,7 +184,7 @@ def finding_line(
     finding: Finding, primary: Primary | None, language: str, hosts: Mapping[int, str] = MappingProxyType({})
 ) -> str:
     """Return a line about a finding: its count, ranks, role, harm, and time relative to the primary cause."""
-    parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
+    parts = [listed([word(finding.role, language), word(finding.harm, language)], language)]
     if finding.count > 1:
         parts.append(f"{counted_times(finding)} {word('times', language)}")
     ranks = ranks_of(finding.ranks, language)
@@ -189,9 +194,9 @@ def finding_line(
         parts.append(f"{word('step', language)} {finding.first.step}")
     if primary is not None and primary.time is not None and finding.first.time is not None:
         distance = parse_iso(finding.first.time) - parse_iso(primary.time)
-        side = word("later" if distance > 0 else "earlier", language)
-        parts += [f"{duration_text(abs(distance), language)} {side}"] if abs(distance) >= 1 else []
-    return "; ".join(parts)
+        side = "later" if distance > 0 else "earlier"
+        parts += [word(side, language, apart=abs(distance))] if abs(distance) >= 1 else []
+    return listed(parts, language, "semicolons")
 
 
 def exception_line(unknown: UnknownException, language: str) -> str:
@@ -264,7 +269,7 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
         parts.append(f"{word('stalled-after', language)} {progress.stalled_after_step}")
     if progress.finished:
         parts.append(word("reached-its-end", language))
-    return ", ".join(parts)
+    return listed(parts, language)
 
 
 def steps_of(run: Progress | JobSummary | Start, language: str) -> str:
@@ -303,8 +308,8 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)
-    took = f", {stats.seconds:.1f} s" if stats.seconds else ""
-    return f"{stats.files} {files}, {stats.lines:,} {lines}, {_size(stats.bytes)}{took}"
+    parts = [f"{stats.files} {files}", f"{stats.lines:,} {lines}", _size(stats.bytes)]
+    return listed([*parts, *([f"{stats.seconds:.1f} s"] if stats.seconds else [])], language)
 
 
 def _size(count: int) -> str:

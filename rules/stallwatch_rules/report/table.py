@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.markdown import plain
 from stallwatch_rules.report.phrases import word
+
+_WIDEST = 40  # maximum width of the column of names; a verdict and its progress fit beside it on 80 columns
 
 
 def _rows(found: Sequence[tuple[str, Diagnosis]], language: str) -> Iterator[tuple[str, str, str, str]]:
@@ -20,11 +23,21 @@ def _rows(found: Sequence[tuple[str, Diagnosis]], language: str) -> Iterator[tup
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Return the table as text. Below the name and verdict of each file are the rule and the headline."""
-    wide = max((len(name) for name, _ in found), default=0)
+    """Return the table as text. Below the name and verdict of each file are the rule and the headline.
+
+    If names are long, their common folder is shown only once, above the table.
+    """
+    wide, common = max((len(name) for name, _ in found), default=0), 0
     lines = []
+    if wide > _WIDEST and len(found) > 1:
+        folders = [name.split("/")[:-1] for name, _ in found]
+        folder = "/".join([*os.path.commonprefix(folders), ""])  # noqa: RUF071 - it compares lists of words
+        if len(folder) > 1:
+            common = len(folder)
+            lines.append(word("each-folder", language, folder=folder))
     for name, verdict, about, progress in _rows(found, language):
-        lines.append(f"{name:{wide}}  {verdict}" + (f"  ({progress})" if progress else ""))
+        name = f"{name[common:]:{min(wide - common, _WIDEST)}}"
+        lines.append(f"{name}  {verdict}" + (f"  ({progress})" if progress else ""))
         lines.append(f"  {about}")
     return "".join(f"{line}\n" for line in lines)
 

@@ -34,6 +34,14 @@ def shown(text: str, find: Callable[[str], int] | None = None) -> str:
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"
 
 
+def size_text(size: float) -> str:
+    """Return an amount of memory in GiB, or in a smaller unit below 0.1 GiB."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if size >= 0.1 * unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size / 2**10:.1f} KiB"
+
+
 def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:
     """Return the place of a line in a log, with the line's text in the form that ``shown`` returns."""
     return Place(

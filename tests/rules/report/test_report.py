@@ -149,6 +149,14 @@ def test_report_can_be_chinese() -> None:
     assert "confidence" not in text
 
 
+def test_chinese_report_has_chinese_punctuation() -> None:
+    text = printed(diagnosis(), "zh", width=200)
+    assert "原因，致命，置信度 95%" in text
+    assert "表象，致命；8 次；rank 0–6, 8；step 100；6 分 52 秒之后" in text
+    assert "step 0 – 100 / 900，最新 loss 0.8125" in text
+    assert "8 个文件，12,345 行，1.4 MiB，0.3 s" in text
+
+
 # ---- Markdown
 
 

@@ -13,9 +13,9 @@ from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import Message, message
+from stallwatch_rules.text.display import size_text
 from stallwatch_rules.text.lazy import lazy
 
-GIB = 2**30
 _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
 
@@ -66,16 +66,14 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
         facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
-    held = memory.most / GIB
-    # A small process may use 0.011 GiB, for which "0.0" would be wrong.
-    numbers = {"held": f"{held:.1f}" if held >= 0.1 else f"{held:.2g}", "limit": f"{memory.limit / GIB:.1f}"}
+    sizes = {"held": size_text(memory.most), "limit": size_text(memory.limit)}
     if memory.speaks == "for":
-        note = message("diagnosis.killed-near-limit", **numbers)
+        note = message("diagnosis.killed-near-limit", **sizes)
         yield replace(for_memory.with_facts("memory-near-limit"), note=note)
     elif memory.speaks in ("far", "against"):
         here = _was_here(kill, run, memory)
         if here and memory.speaks == "against" and run.catalogue.tagged(FROM_OUTSIDE):
-            yield from _by_another(kill, run, now, message("diagnosis.killed-from-outside", **numbers))
+            yield from _by_another(kill, run, now, message("diagnosis.killed-from-outside", **sizes))
         elif here is not False:
             yield kill.with_facts("memory-far-from-limit")
 
