@@ -47,7 +47,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
 
     @property
     def weight(self) -> tuple[int, bool]:
-        """How much the end tells about a run that several agents watched; more is higher."""
+        """How much the end shows about a run that several agents watched; more is higher."""
         ending = self.ending
         by_itself = 3 if ending.failed else 0
         return (1 + self.stalled if ending.stopped else by_itself), ending.kind in ("killed", "oom-killed")
