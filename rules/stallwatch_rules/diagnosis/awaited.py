@@ -133,7 +133,8 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
     """Return the few ranks that did not report the failure.
 
-    Return an empty set if these ranks are not few, or if the run may have ranks that no log shows.
+    Return an empty set if too many ranks did not report the failure, or if the run may have ranks that no log
+    shows.
     """
     logged = {rank for _, rank in run.streams if rank is not None}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
@@ -165,7 +166,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that the rank waited, too, was ahead, or was stopped."""
+    """Return whether a rank's log shows that the rank also waited, was ahead of the others, or was stopped."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)

@@ -2,9 +2,9 @@
 
 The offsets between hosts' clocks are estimated from events that several hosts logged at the same moment.
 
-The ranks of a synchronous training finish a step together, and a collective times out in all ranks at once.
-If a host logs these events earlier or later than the other hosts, always by the same amount, the host's clock
-is wrong.
+In synchronous training, all ranks finish a step together, and a collective times out on all ranks at once. If
+a host logs these events earlier or later than the other hosts, always by the same amount, the host's clock is
+wrong.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
-STEADY = 1.0  #: maximum median deviation, in seconds, of a host's offsets for its clock to be corrected
-SHARE = 0.1  #: maximum median deviation as a share of the clock error, if more than ``STEADY``
+STEADY = 1.0  #: maximum median deviation of a host's offsets, in seconds; a clock that deviates more is not corrected
+SHARE = 0.1  #: the same maximum as a share of the clock error; the larger of the two maxima applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures
@@ -111,7 +111,8 @@ def without_outdated_times(streams: Streams) -> Streams:
 
 
 def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``stepping`` contains the streams of its source with steps."""
+    """Return a stream without outdated times. ``stepping`` contains the streams with steps of the same
+    source."""
     others = [other for other in stepping if other is not stream]
     if stream.timed or not others:
         return stream

@@ -122,8 +122,8 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
-            # The log may stop at this line although the run continued, and the run may survive a failure that
-            # it survived before.
+            # The log may stop at this line although the run continued. A run may also survive a failure that
+            # it already survived once.
             judged = not once or bool(facts.advances and not facts.died)
             yield replace(finding, harm="fatal", judged=judged)
 
@@ -164,7 +164,7 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess messages of a shell and usage texts, which show that a program failed to start.
+    """Assess shell messages and usage texts, which show that a program failed to start.
 
     Start scripts often load modules that a machine lacks or print the help of programs, and then continue.
     Therefore, a start counts as failed only if the message is the last output. A requested help text is not a
@@ -220,7 +220,7 @@ def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
 def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
 
-    Many steps may lie between two printed losses, so a single finite loss after it is weak evidence.
+    Many steps may lie between two printed losses, so a single finite loss is weak evidence of a recovery.
     """
     if finding.followed < FORGOTTEN:
         return True
@@ -232,7 +232,9 @@ def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # a partial table counts matches, but not all losses
+        whole = (
+            not stream.templates.partial
+        )  # a partial table of templates counts matches, but not all losses
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
