@@ -29,7 +29,7 @@ from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
-STEADY = 1.0  #: maximum median deviation of a host's offsets, in seconds; a clock that deviates more is not corrected
+STEADY = 1.0  #: maximum median deviation, in seconds, of the offsets of a host; more is not corrected
 SHARE = 0.1  #: the same maximum as a share of the clock error; the larger of the two maxima applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
@@ -111,8 +111,7 @@ def without_outdated_times(streams: Streams) -> Streams:
 
 
 def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``stepping`` contains the streams with steps of the same
-    source."""
+    """Return a stream without outdated times. ``stepping`` contains its source's streams with steps."""
     others = [other for other in stepping if other is not stream]
     if stream.timed or not others:
         return stream

@@ -377,7 +377,7 @@ def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
 
 
 def _continued(stream: StreamReading, index: int) -> bool:
-    """Return whether more informational messages follow a line than a program prints while it ends."""
+    """Return whether so many informational messages follow a line that the program must have continued."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
@@ -447,7 +447,7 @@ def _lacks_message(raised: ExceptionChain) -> bool:
 
 
 def _explains(why: Unknown, echo: Unknown) -> bool:
-    """Return whether failure `why` explains the exception `echo`, which reports a lost peer or helper."""
+    """Return whether the failure `why` explains the exception `echo`, which reports a lost peer or helper."""
     if why.stream == echo.stream:
         later = why.of_thread and not echo.seen.raised.beside and why.index > echo.index
         return (echo.shows_teardown or (echo.lost_something and why.seen.raised.beside)) and not later

@@ -248,7 +248,7 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return a finding that no line matched, with an assessed harm and the fields in `known`.
+    """Return a finding without matched lines, but with an assessed harm and the fields in `known`.
 
     ``seen`` is True if the finding was observed and not inferred.
     """

@@ -232,9 +232,7 @@ def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = (
-            not stream.templates.partial
-        )  # a partial table of templates counts matches, but not all losses
+        whole = not stream.templates.partial  # a partial template table counts matches, but not all losses
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
