@@ -47,8 +47,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
 
     @property
     def weight(self) -> tuple[int, bool]:
-        """The weight of this end for a run that several agents watched; the end with the highest weight
-        counts."""
+        """The weight of this end for a run that several agents watched; the highest weight counts."""
         ending = self.ending
         by_itself = 3 if ending.failed else 0
         return (1 + self.stalled if ending.stopped else by_itself), ending.kind in ("killed", "oom-killed")

@@ -377,7 +377,7 @@ def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
 
 
 def _continued(stream: StreamReading, index: int) -> bool:
-    """Return whether so many informational messages follow a line that the program must have continued."""
+    """Return whether enough informational messages follow a line to show that the program continued."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
