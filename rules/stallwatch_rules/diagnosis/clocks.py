@@ -29,8 +29,8 @@ from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
-STEADY = 1.0  #: maximum median deviation, in seconds, of the offsets of a host; more is not corrected
-SHARE = 0.1  #: the same maximum as a share of the clock error; the larger of the two maxima applies
+STEADY = 1.0  #: a clock is corrected if the median deviation of its offsets, in seconds, is at most this
+SHARE = 0.1  #: the same maximum as a share of the clock error; the larger maximum applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures

@@ -24,9 +24,9 @@ ENOUGH = 8  #: minimum number of steps that a rank must have printed before its 
 #: minimum distance by which other ranks must have continued after a rank's last step: this number of printed
 #: steps, and this multiple of the interval between the rank's last printed steps
 BEYOND = 10
-#: maximum ratio between two ranks of the intervals between their steps, and of their numbers of steps
+#: maximum ratio between the step intervals of two ranks, and between their numbers of steps
 ALIKE = 2.0
-MOST = 0.6  #: maximum ratio between two ranks' step intervals, and between their numbers of steps
+MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
 LATE = 4  #: number of last intervals that define a rank's pace, because the middle of long logs is not read
 FEW = 1 / 8  #: maximum share of the ranks that can keep the others waiting; always at least one rank
 

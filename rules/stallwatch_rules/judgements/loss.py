@@ -28,7 +28,7 @@ MID_RUN = 10  #: a first step beyond this multiple of the step distance is not t
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
-#: a loss below this multiple of the best losses is still near them, because a loss may rise slightly first
+#: a loss below this multiple of the best losses is still near them, because the rise may begin slowly
 NEAR_BEST = 1.1
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 #: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
@@ -163,7 +163,7 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """Return the spread of the logarithms of the losses, which single outliers do not affect."""
+    """Return the spread of the logarithms of the losses. Single outliers do not affect the result."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)

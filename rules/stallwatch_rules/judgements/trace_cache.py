@@ -10,7 +10,7 @@ from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
 
 _OFTEN = 0.2  # minimum number of matches per step at which an increase counts
-_FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number of steps between two
+_FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number of steps between them
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
