@@ -16,8 +16,8 @@ from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
-#: docs/verdict.md explains each verdict. Version 0.1 and schema 1 of the JSON report do not have "interrupted",
-#: "finished", "unfinished", or "no-evidence".
+#: docs/verdict.md explains each verdict. Version 0.1 and schema 1 of the JSON report do not have the verdicts
+#: "interrupted", "finished", "unfinished", and "no-evidence".
 Verdict = Literal[
     "failed",
     "stalled",

@@ -36,7 +36,7 @@ MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is
 FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
 
-#: Text that differs between starts of one program: times, durations, sizes, processes, ports, and identifiers.
+#: Text that differs between starts of a program: times, durations, sizes, processes, ports, and identifiers.
 _CHANGING = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ])?|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?|[IWEF]\d{4} "
     r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,}\b|\b0x[0-9a-fA-F]+|\d{5,}|:\d{4,5}\b|\[\d+\]|\bpid\D?\d+"
