@@ -22,8 +22,8 @@ from stallwatch_rules.text.lazy import lazy
 AWAITS_PEER: Tag = "awaits-peer"
 _LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
 _STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
-#: Text with the world size, as DeepSpeed, torch, environment variables, NCCL, accelerate, and Lightning show
-#: it.
+#: Text that states the world size, in the formats of DeepSpeed, torch, environment variables, NCCL, accelerate,
+#: and Lightning.
 _WORLD = lazy(
     r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
     r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"
@@ -60,7 +60,7 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the ranks for which the others waited: those whose stacks show other code, or else the suspects.
+    """Return the awaited ranks: those whose stacks are outside of collectives, or else the suspects.
 
     If only one rank reported the timeout, a suspect counts only if its log shows that it did something else.
     """
@@ -190,7 +190,7 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
     """Return whether the launcher, a signal, or a user ended a rank at or after the first timeout.
 
-    Return True also if one of the times is unknown. If only one rank reported the timeout, lines without a
+    Also return True if one of the times is unknown. If only one rank reported the timeout, lines without a
     rank are attributed to the other rank.
     """
     alone = len(reported) == 1

@@ -135,7 +135,7 @@ def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) 
 def _steps_after(timeline: Timeline | None, time: float) -> int:
     """Return the number of steps that can be later than a time.
 
-    Steps with the last known time of their stream count as later, because this time may have been carried
+    A step that has the last known time of its stream counts as later, because this time may have been carried
     over.
     """
     if timeline is None:

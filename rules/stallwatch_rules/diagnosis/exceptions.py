@@ -368,7 +368,7 @@ def _ended(
 
 
 def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
-    """Return whether the training reached its total, and survived an earlier occurrence of the exception.
+    """Return whether training reached its total steps and survived an earlier occurrence of the exception.
 
     A report such as "training finished" below the exception proves nothing: scripts can print it, too.
     """
@@ -407,7 +407,7 @@ def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bo
 
 
 class _Interrupt(NamedTuple):
-    """The position in a stream at which the stream shows an interrupt."""
+    """The position of an interrupt in a stream."""
 
     at: int
     plain: int  #: number of lines before the interrupt, not counting tracebacks

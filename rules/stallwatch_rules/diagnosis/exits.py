@@ -123,7 +123,7 @@ def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> lis
 
 
 def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
-    """Return the rules with which other ranks report a lost peer, and the rules that these rules explain.
+    """Return the rules of other ranks' reports about lost peers, and the rules that these rules explain.
 
     Reports of the ranks in `own` do not count.
     """

@@ -66,7 +66,7 @@ def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
 
 
 def last_unknown_line(stream: StreamReading) -> Line | None:
-    """Return the last line after the last step of a stream, among the lines that match no rule."""
+    """Return the last line that matches no rule, among the lines after the last step of a stream."""
     entries = [
         entry
         for entry in stream.templates.entries.values()

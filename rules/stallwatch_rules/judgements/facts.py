@@ -70,7 +70,7 @@ class Judgement(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """The number of matches of one rule in each interval between two steps of a run."""
 
-    intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its matches of the rule
+    intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its number of matches
     tail: int  #: number of matches after the last step
     counted: int = 0  #: number of all matches, if the intervals do not contain every match
 
@@ -115,7 +115,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int = 1) -> Judgement | None:
-    """Assess a failure after which training continued, by the number of steps after the last of its matches.
+    """Assess a failure after which training continued, by the number of steps after its last match.
 
     One step is enough if training had taken steps before the match and then reached its last step. In other
     cases, one step is weak evidence, because a program that ends with an exception draws its progress bar

@@ -88,7 +88,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield the findings of a cancellation that only show that a scheduler ended the job.
+    """Yield the cancellation findings that show only that a scheduler ended the job.
 
     Such a finding matched only srun's line "Job step aborted", which srun prints whenever a step ends early
     (`src/srun/libsrun/launch.c`).
@@ -118,7 +118,7 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make the rank that ended first the cause, if the other ranks only report that they lost a peer.
+    """Identify the rank that ended first as the cause, if the other ranks only report a lost peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
     inspect the rank that aborted. This also applies to a rank that ended with an exit status and without a

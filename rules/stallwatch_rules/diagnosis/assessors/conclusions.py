@@ -1,4 +1,4 @@
-"""Infer findings that no single log line shows from the facts of the run."""
+"""Infer findings from the facts of a run, if no single log line shows these findings."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Record which findings are explained by a stall, a slowdown, or a failed process of this run.
 
-    Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
+    Example: a silent hang explains the message ``DUE TO TIME LIMIT`` at the end of the log.
     """
     by_itself = any(stream.summary.failed_by_itself for stream in run.streams.values())
     symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))

@@ -121,7 +121,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings as less certain if much output follows them, because they may not have ended the run.
+    """Mark a finding as less certain if much output follows it, because it may not have ended the run.
 
     Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
     """

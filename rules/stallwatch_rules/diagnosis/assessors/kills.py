@@ -1,4 +1,4 @@
-"""Decide whether the kernel sent a SIGKILL because memory ran out, from the memory use of the run."""
+"""Decide from a run's memory use whether the kernel sent a SIGKILL because memory ran out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
-        # The kernel counted an OOM kill, but it may have killed a different process.
+        # The kernel counted an OOM kill, but the killed process may be a different one.
         facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
