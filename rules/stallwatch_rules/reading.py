@@ -145,7 +145,7 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        raw, lines = lines, self._masked(lines, text)  # only the matcher gets the secrets
+        raw, lines = lines, self._masked(lines, text)  # only the matcher receives unmasked lines
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:

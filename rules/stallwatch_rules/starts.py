@@ -31,9 +31,9 @@ ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
-FRESH = 3  #: a start near the end of a source must have more lines outside of heads than this
+FRESH = 3  #: a start near the end of a source must have more than this number of lines outside of heads
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
-FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
+FIRST_KEPT, LAST_KEPT = 8, 56  #: numbers of first and last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
 
 #: Text that differs between starts of a program: times, durations, sizes, processes, ports, and identifiers.
@@ -159,8 +159,8 @@ class Recurrence(msgspec.Struct):
 
     head: Head
     met: dict[bytes, HeadLine] = {}
-    others: int = 0  #: number of lines that recurred with other numbers
-    is_later: bool = False  #: True if a line that recurred with other numbers names another epoch
+    others: int = 0  #: number of lines that recurred with different digits
+    is_later: bool = False  #: True if a line that recurred with different digits names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
         """Compare a line with the head; return True if it is the next line of the head."""
@@ -242,7 +242,7 @@ class Candidate:
 
     @property
     def is_over(self) -> bool:
-        """True if the decision cannot wait longer, because no more lines of a head are expected."""
+        """True if the decision must be made now, because no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:

@@ -22,8 +22,8 @@ from stallwatch_rules.text.lazy import lazy
 AWAITS_PEER: Tag = "awaits-peer"
 _LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
 _STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
-#: Text that states the world size, in the formats of DeepSpeed, torch, environment variables, NCCL, accelerate,
-#: and Lightning.
+#: Text that states the world size, in the formats of DeepSpeed, torch, environment variables, NCCL,
+#: accelerate, and Lightning.
 _WORLD = lazy(
     r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
     r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"

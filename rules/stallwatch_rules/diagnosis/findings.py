@@ -162,7 +162,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """Return the position of the match in a long line, so that a report can show this part of the line."""
+        """Return the position of the match in a long line, so that a report can show the part around it."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 

@@ -1,4 +1,4 @@
-"""Assess runs that fail without an error message, by a table of conditions on the metrics they print.
+"""Assess runs that fail without an error message, with a table of conditions on their printed metrics.
 
 Each assessment is a list of conditions that must all hold, each on one metric. The conditions compare a run
 with itself, and require many values in a row. Therefore, the following are not failures: a spike that
@@ -96,7 +96,7 @@ def _finite(metrics: Metrics, metric: str) -> list[float]:
 
 
 def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
-    """Check whether the last third of the values is no lower than the first third."""
+    """Check whether the last third of the values is not clearly lower than the first third."""
     values = _finite(metrics, metric)
     third = len(values) // 3
     return {} if third and median(values[-third:]) > NOT_FALLING * median(values[:third]) else None

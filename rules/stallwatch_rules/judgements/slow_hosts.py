@@ -132,7 +132,7 @@ class Comparison(Generic[_Key]):
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
         self._series: dict[_Key, _Series] = {}
-        self._steps = 0  # number of steps with differences
+        self._steps = 0  # number of steps that contributed differences
         self._square = 0.0  # mean square of differences of successive deviations
         self._product = 0.0  # mean product of two successive differences
         self._quick = 0.0  # `_square` over fewer steps

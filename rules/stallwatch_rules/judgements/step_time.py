@@ -63,7 +63,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
 
 def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """Yield the score and the length of each window of last steps that is slower than chance explains."""
+    """Yield the score and length of each window of final steps that are slower than chance explains."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]

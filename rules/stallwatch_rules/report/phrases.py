@@ -334,7 +334,7 @@ class Shown(NamedTuple):
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str
     headline: str
-    doubts: list[str]  #: notes that question the whole diagnosis; its own list omits them
+    doubts: list[str]  #: notes that question the whole diagnosis; ``diagnosis.notes`` omits them
     note: str  #: evidence for the impact of the primary cause
     where: str  #: place of the primary cause
     certainty: str  #: role, harm, and confidence of the primary cause
