@@ -264,7 +264,7 @@ class Part(msgspec.Struct):
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the rank that is examined, in addition to lines without a rank
     busy: bool = True  #: True while the head is open, or while a start may have begun
-    refused: bool = False  #: True if the part began with a usage text; usage texts are similar
+    refused: bool = False  #: True if the part began with a usage text; usage texts resemble each other
     candidate: Candidate | None = None
 
     @property

@@ -42,7 +42,7 @@ def word(key: str, language: str = "en", **params: str | int | float | Message) 
 
 
 def listed(parts: Sequence[str], language: str, by: str = "commas") -> str:
-    """Return the parts as one text, separated by the language's ``commas`` or ``semicolons`` (`by`)."""
+    """Join the parts with the language's commas, or with its semicolons if `by` is ``semicolons``."""
     return say(f"report.listed-{by}", language, parts=list(parts))
 
 
