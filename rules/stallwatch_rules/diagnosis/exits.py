@@ -57,7 +57,7 @@ def lines_about_memory(finding: RuleFinding) -> tuple[str, ...]:
 
 
 def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bool:
-    """Return whether the launcher was asked to end, or whether another system ended the run."""
+    """Return whether the launcher was asked to end, or something else, such as a scheduler, ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
     return signaled or any(
