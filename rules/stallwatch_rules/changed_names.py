@@ -21,13 +21,13 @@ Kind = Literal["command", "python", "rule", "annotation", "default"]
 class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A changed name, its replacement, and instructions for users.
 
-    A moved name can still work for one minor version.
+    Some moved names continue to work for one minor version.
     """
 
     kind: Kind
     old: str
     new: str
-    since: str  #: the release that changed it
+    since: str  #: the release that moved or removed the name
     advice: str
     works: bool = False
 

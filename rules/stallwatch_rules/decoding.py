@@ -17,7 +17,7 @@ import msgspec
 
 _T = TypeVar("_T")
 _lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # the child process has no thread that would release the lock
+if hasattr(os, "register_at_fork"):  # a forked child process does not have the thread that holds the lock
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 OWN_LINE = "stallwatch:"  #: beginning of each line that Stallwatch prints
 
-# If a step follows more than this number of lines later, the run continued or was started again. The lines of
-# other hosts can follow sooner.
+# If a step follows the end line after more than this number of lines, the run continued or was started again.
+# Closer lines may be from other hosts.
 _LINES_AFTER = 100
 _NUMBER, _SIGNAL = r"\d{1,11}(?:\.\d)?", "SIG[A-Z0-9]{1,9}"
 _STATED = lazy(
@@ -47,7 +47,7 @@ class StatedEnd(msgspec.Struct, frozen=True):
 
     @property
     def weight(self) -> tuple[int, bool]:
-        """How much the end shows about a run that several agents watched; more is higher."""
+        """The weight of this end for a run that several agents watched; the highest weight counts."""
         ending = self.ending
         by_itself = 3 if ending.failed else 0
         return (1 + self.stalled if ending.stopped else by_itself), ending.kind in ("killed", "oom-killed")
@@ -106,7 +106,7 @@ def stated_end(line: Line) -> StatedEnd | None:
 
 
 def chosen_end(known: StatedEnd | None, new: StatedEnd) -> StatedEnd:
-    """Return which of two ends counts.
+    """Choose which of two stated ends counts for the run.
 
     The agents of one start run at the same time, so a command that started after another end belongs to a
     newer start, which counts. In one start, a failure counts more than an end from outside.

@@ -40,9 +40,9 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
         """Evidence "for" or "against" the claim that the host ran out of memory; "" if there is none.
 
         If memory use stayed far below the limit, the result is "against" if the kernel's count of OOM kills
-        did not rise, and "far" if the count was not readable. The count alone is not evidence, because other
-        programs than the kernel (earlyoom, systemd-oomd, Ray, Slurm) kill processes if memory is nearly used
-        up, and leave the count unchanged.
+        did not rise, and "far" if the count was not readable. The count alone is not evidence, because
+        programs other than the kernel (earlyoom, systemd-oomd, Ray, Slurm) kill processes if memory is nearly
+        used up, and leave the count unchanged.
         """
         held = self.most
         if self.counted:
@@ -97,7 +97,7 @@ class Ending(msgspec.Struct, frozen=True):
     memory: MemoryUse | None = None  #: observed memory, if a process was killed
     quiet: float | None = None  #: seconds without a step when the end of the command was requested, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
-    codes: dict[int, int | None] = {}  #: rank → exit code of failed ranks, first failure first, if observed
+    codes: dict[int, int | None] = {}  #: rank → exit code, if observed, of failed ranks in order of failure
     running: list[SurvivingRank] = []  #: ranks that were still alive when the command had ended
 
     @property

@@ -67,7 +67,7 @@ def open_private(
 ) -> Iterator[BinaryIO]:
     """Open a regular file that passes `is_private`. If a folder is given, the path is relative to it.
 
-    Raises `OSError` for any other file and for a link.
+    Raise `OSError` for any other file and for a link.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_LINK, dir_fd=folder)) as file:
         status = os.fstat(file.fileno())

@@ -52,8 +52,8 @@ from stallwatch_rules.stream import (
 )
 from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact_part
 
-#: Maximum number of streams, one for each source and rank. A stream takes some 8 KiB: with 100,000 files, a
-#: process stays below 400 MB.
+#: Maximum number of streams, one for each source and rank. A stream takes about 8 KiB. With 100,000 files, a
+#: process uses less than 400 MB.
 MAX_STREAMS = 20_000
 _MAX_RANKS = 4096  # maximum number of ranks in one source; text with more ranks is not a log
 
@@ -145,7 +145,7 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        raw, lines = lines, self._masked(lines, text)  # only the matcher gets the secrets
+        raw, lines = lines, self._masked(lines, text)  # only the matcher receives unmasked lines
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:
@@ -258,7 +258,7 @@ class RunReading:
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Remove the reports of a rule in which a capture has this value, because the condition has ended."""
+        """Remove a rule's reports whose capture has this value, because the reported condition has ended."""
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == OWN_REPORTS else None
             if hits is not None and hits.first.captures.get(capture) == value:
@@ -535,5 +535,5 @@ class RunReading:
             return False
         patterns = (cached_re2(pattern, encoded=False) for pattern in self.catalogue.pages[rule].patterns)
         places = [found.start() for pattern in patterns for found in pattern.finditer(text)]
-        # Without a place, the match was in the part of the line that is masked.
+        # If no place is found, the match was in the masked part of the line.
         return bool(places) and all(any(start <= at < end for start, end in spans) for at in places)

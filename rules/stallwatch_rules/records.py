@@ -16,8 +16,8 @@ from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
-#: docs/verdict.md explains each verdict. Version 0.1, and schema 1 of the JSON report, have no "interrupted",
-#: "finished", "unfinished", and "no-evidence".
+#: docs/verdict.md explains each verdict. Version 0.1 and schema 1 of the JSON report do not have the verdicts
+#: "interrupted", "finished", "unfinished", and "no-evidence".
 Verdict = Literal[
     "failed",
     "stalled",
@@ -189,7 +189,7 @@ class Progress(msgspec.Struct):
 
 
 class FindingChange(msgspec.Struct):
-    """A finding that an assessor added (empty before), removed (empty after), or changed."""
+    """A finding that an assessor added (no old values), removed (no new values), or changed."""
 
     rule: str
     harm_before: Harm | None

@@ -1,12 +1,12 @@
 """Detect the starts of a program in a log that contains several starts.
 
 Appended runs, sweeps, and retries in one file have no common format, but each start begins with the same
-lines: a banner, the arguments, warnings during imports. Therefore, the lines before the first step, called
-the *head* of a source, are learned. If several of these lines recur in order, or a mark of a start appears (a
-shell prompt, a launcher's header, a usage text), a start may begin. The start is confirmed if the previous
-part of the log has ended, or if the step number decreases. Data loader workers that import the script again,
-headers of epochs, and ranks that print the same banner also repeat lines of the head, but do not confirm a
-start.
+lines, such as a banner, the arguments, and warnings during imports. Therefore, this module learns the lines
+before the first step, called the *head* of a source. If several of these lines recur in order, or a mark of a
+start appears (a shell prompt, a launcher's header, or a usage text), a start may begin. The start is
+confirmed if the previous part of the log has ended, or if the step number decreases. Data loader workers that
+import the script again, headers of epochs, and ranks that print the same banner also repeat lines of the
+head, but do not confirm a start.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3  #: number of times that a line may recur without a start before it is removed from the head
-FRESH = 3  #: a start near the end of a source must have more lines outside of heads than this
+FRESH = 3  #: a start near the end of a source must have more than this number of lines outside of heads
 MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
-FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
+FIRST_KEPT, LAST_KEPT = 8, 56  #: numbers of first and last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
 
-#: Text that differs between starts of one program: times, durations, sizes, processes, ports, identifiers.
+#: Text that differs between starts of a program: times, durations, sizes, processes, ports, and identifiers.
 _CHANGING = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ])?|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?|[IWEF]\d{4} "
     r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,}\b|\b0x[0-9a-fA-F]+|\d{5,}|:\d{4,5}\b|\[\d+\]|\bpid\D?\d+"
@@ -44,7 +44,7 @@ _CHANGING = lazy(
     r"|\b(?:\d{1,3}\.){3}\d{1,3}|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2}\b"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b|\b20\d\d$"
 )
-#: A shell that echoes its commands: a prompt or ``set -x`` before a command that starts a program.
+#: A command that starts a program, as a shell echoes it after its prompt or because of ``set -x``.
 _COMMAND = lazy(
     r"^(?:\+ |[\w.@:~/()\[\] -]{0,80}[$#] |nohup )(?:[A-Z_]+=\S* )*(?:env |exec |srun .{0,200}?|time )?"
     r"(?:\S*/)?(?:python[\d.]*|torchrun|deepspeed|accelerate|mpirun|bash|sh) .{0,400}?([\w.-]+\.(?:py|sh))\b"
@@ -159,8 +159,8 @@ class Recurrence(msgspec.Struct):
 
     head: Head
     met: dict[bytes, HeadLine] = {}
-    others: int = 0  #: number of lines that recurred with other numbers
-    is_later: bool = False  #: True if a line that recurred with other numbers names another epoch
+    others: int = 0  #: number of lines that recurred with different digits
+    is_later: bool = False  #: True if a line that recurred with different digits names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
         """Compare a line with the head; return True if it is the next line of the head."""
@@ -242,7 +242,7 @@ class Candidate:
 
     @property
     def is_over(self) -> bool:
-        """True if the decision cannot wait longer, because no more lines of a head are expected."""
+        """True if the decision must be made now, because no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
@@ -264,7 +264,7 @@ class Part(msgspec.Struct):
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the rank that is examined, in addition to lines without a rank
     busy: bool = True  #: True while the head is open, or while a start may have begun
-    refused: bool = False  #: True if the part began with a usage text, which other usage texts resemble
+    refused: bool = False  #: True if the part began with a usage text; usage texts resemble each other
     candidate: Candidate | None = None
 
     @property
@@ -273,7 +273,7 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return a candidate if the line is in a head or marks a start, so that a start may begin at it."""
+        """Return a candidate for a start if the line is in a head or marks a start."""
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None

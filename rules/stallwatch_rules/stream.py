@@ -318,7 +318,7 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since the last printed loss, by counters that already existed then."""
+        """The number of training steps since the last printed loss, counted by counters that existed then."""
         return self.timelines.trained_since(self._logged)
 
     @property

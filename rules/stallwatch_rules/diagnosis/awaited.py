@@ -22,8 +22,8 @@ from stallwatch_rules.text.lazy import lazy
 AWAITS_PEER: Tag = "awaits-peer"
 _LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
 _STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
-#: Text with the world size, as DeepSpeed, torch, environment variables, NCCL, accelerate, and Lightning show
-#: it.
+#: Text that states the world size, in the formats of DeepSpeed, torch, environment variables, NCCL,
+#: accelerate, and Lightning.
 _WORLD = lazy(
     r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
     r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"
@@ -60,7 +60,7 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the ranks for which the others waited: those whose stacks show other code, or else the suspects.
+    """Return the awaited ranks: those whose stacks are outside of collectives, or else the suspects.
 
     If only one rank reported the timeout, a suspect counts only if its log shows that it did something else.
     """
@@ -133,7 +133,8 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 def _absent(reported: set[int], run: Snapshot) -> set[int]:
     """Return the few ranks that did not report the failure.
 
-    Return an empty set if these ranks are not few, or if the run may have ranks that no log shows.
+    Return an empty set if too many ranks did not report the failure, or if the run may have ranks that no log
+    shows.
     """
     logged = {rank for _, rank in run.streams if rank is not None}
     absent = set(range(max(logged | reported, default=-1) + 1)) - reported
@@ -165,7 +166,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that the rank waited, too, was ahead, or was stopped."""
+    """Return whether a rank's log shows that the rank waited, too, was ahead of others, or was stopped."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -189,7 +190,7 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
     """Return whether the launcher, a signal, or a user ended a rank at or after the first timeout.
 
-    Return True also if one of the times is unknown. If only one rank reported the timeout, lines without a
+    Also return True if one of the times is unknown. If only one rank reported the timeout, lines without a
     rank are attributed to the other rank.
     """
     alone = len(reported) == 1

@@ -142,7 +142,7 @@ def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
 
 
 def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings by time, then by how specific their patterns are, then by rank.
+    """Sort findings by time, then by the specificity of their patterns, then by rank.
 
     If some of the findings have no time, sort them by their positions in a stream that contains them all. If
     there is no such stream, sort them by step.

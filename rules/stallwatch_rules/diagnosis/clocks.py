@@ -2,9 +2,9 @@
 
 The offsets between hosts' clocks are estimated from events that several hosts logged at the same moment.
 
-The ranks of a synchronous training finish a step together, and a collective times out in all ranks at once.
-If a host logs these events earlier or later than the other hosts, always by the same amount, the host's clock
-is wrong.
+In synchronous training, all ranks finish a step together, and a collective times out on all ranks at once. If
+a host logs these events earlier or later than the other hosts, always by the same amount, the host's clock is
+wrong.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from stallwatch_rules.text.lazy import lazy
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
-STEADY = 1.0  #: maximum median deviation, in seconds, of a host's offsets for its clock to be corrected
-SHARE = 0.1  #: maximum median deviation as a share of the clock error, if more than ``STEADY``
+STEADY = 1.0  #: a clock is corrected if the median deviation of its offsets, in seconds, is at most this
+SHARE = 0.1  #: the same maximum as a share of the clock error; the larger maximum applies
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _FAILURES = ("hits", "exceptions", "tracebacks", "crashes")  # fields of a stream that contain failures
@@ -111,7 +111,7 @@ def without_outdated_times(streams: Streams) -> Streams:
 
 
 def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) -> StreamReading:
-    """Return a stream without outdated times. ``stepping`` contains the streams of its source with steps."""
+    """Return a stream without outdated times. ``stepping`` contains its source's streams with steps."""
     others = [other for other in stepping if other is not stream]
     if stream.timed or not others:
         return stream
@@ -135,7 +135,7 @@ def _without_outdated(stream: StreamReading, stepping: Sequence[StreamReading]) 
 def _steps_after(timeline: Timeline | None, time: float) -> int:
     """Return the number of steps that can be later than a time.
 
-    Steps with the last known time of their stream count as later, because this time may have been carried
+    A step that has the last known time of its stream counts as later, because this time may have been carried
     over.
     """
     if timeline is None:

@@ -215,7 +215,7 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank
 
 
 def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
-    """Return whether a user stopped the run. If many steps followed, the user stopped an earlier start."""
+    """Return whether a user stopped the run, rather than an earlier start that many steps followed."""
     interrupts = [finding for finding in found if finding.tagged("interrupt")]
     last = any(finding.followed < RECOVERED_BUT_DIED for finding in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

@@ -14,7 +14,7 @@ from stallwatch_rules.records import Role
 #: The order of the other possible causes relative to the finding, as far as the order is known.
 Rivals = Literal["none", "later", "later-step", "unordered"]
 
-#: Confidence in a finding of a role, given what is known about its rivals.
+#: The confidence in a finding, by its role and by the order of its rivals.
 BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "none"): 0.95,  # one cause, no other candidate
     ("cause", "later"): 0.85,  # other causes came later
@@ -30,11 +30,11 @@ LEAST, MOST = 0.1, 0.97
 #: minimum confidence in a stall whose stacks were inspected, because they show where each process is
 SEEN = 0.9
 
-#: The deduction for a fact, by the name of the fact.
+#: The deduction from the confidence for a fact, by the name of the fact.
 LESS: dict[str, float] = {
     "unknown-beside": 0.45,  # an unknown exception could be the cause instead
 }
-#: The maximum that a fact allows, by the name of the fact.
+#: The maximum confidence that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
     "judged": 0.6,  # inferred from the run's progress, without a line that shows it
     # the run printed much more output after the finding, and no line shows that the run died

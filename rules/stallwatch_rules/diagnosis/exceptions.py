@@ -368,7 +368,7 @@ def _ended(
 
 
 def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
-    """Return whether the training reached its total, and survived an earlier occurrence of the exception.
+    """Return whether training reached its total steps and survived an earlier occurrence of the exception.
 
     A report such as "training finished" below the exception proves nothing: scripts can print it, too.
     """
@@ -377,7 +377,7 @@ def _outlived(seen: CountedException, tracker: ProgressTracker) -> bool:
 
 
 def _continued(stream: StreamReading, index: int) -> bool:
-    """Return whether more informational messages follow a line than a program prints while it ends."""
+    """Return whether enough informational messages follow a line to show that the program continued."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
@@ -407,7 +407,7 @@ def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bo
 
 
 class _Interrupt(NamedTuple):
-    """The position in a stream at which the stream shows an interrupt."""
+    """The position of an interrupt in a stream."""
 
     at: int
     plain: int  #: number of lines before the interrupt, not counting tracebacks
@@ -447,7 +447,7 @@ def _lacks_message(raised: ExceptionChain) -> bool:
 
 
 def _explains(why: Unknown, echo: Unknown) -> bool:
-    """Return whether failure `why` explains the exception `echo`, which reports a lost peer or helper."""
+    """Return whether the failure `why` explains the exception `echo`, which reports a lost peer or helper."""
     if why.stream == echo.stream:
         later = why.of_thread and not echo.seen.raised.beside and why.index > echo.index
         return (echo.shows_teardown or (echo.lost_something and why.seen.raised.beside)) and not later

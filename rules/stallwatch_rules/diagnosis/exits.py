@@ -57,7 +57,7 @@ def lines_about_memory(finding: RuleFinding) -> tuple[str, ...]:
 
 
 def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bool:
-    """Return whether the launcher was asked to end, or something such as a scheduler ended the run."""
+    """Return whether the launcher was asked to end, or something else, such as a scheduler, ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
     return signaled or any(
@@ -103,7 +103,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 
 def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
-    """Return the rank that the finding's signal ended. Of several ranks, return the first that failed."""
+    """Return the rank that the finding's signal ended. If it ended several, return the first that failed."""
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -123,7 +123,7 @@ def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> lis
 
 
 def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
-    """Return the rules with which other ranks report a lost peer, and the rules that these rules explain.
+    """Return the rules of other ranks' reports about lost peers, and the rules that these rules explain.
 
     Reports of the ranks in `own` do not count.
     """

@@ -162,7 +162,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """Return the position of the rule's match in a long line, so that a report can show that part."""
+        """Return the position of the match in a long line, so that a report can show the part around it."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
@@ -170,7 +170,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         """Return the finding as a record of the diagnosis.
 
         A match without a step gets the last step of the run if the finding is fatal. ``alike`` contains the
-        sources whose lines represent sources that were not read.
+        sources that represent unread sources with the same lines.
         """
         first, last = self.first, self.last
         streams = {*self.hits} or {at.stream for at in self.occurrences}
@@ -248,7 +248,7 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return a finding that no line matched, with an assessed harm and the fields in `known`.
+    """Return a finding without matched lines, but with an assessed harm and the fields in `known`.
 
     ``seen`` is True if the finding was observed and not inferred.
     """
@@ -274,7 +274,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
-    """Return the latest known time among the times of the first ``advances`` steps."""
+    """Return the latest known time of the first ``advances`` steps, or ``None`` if no time is known."""
     found, done = None, 0
     for interval in timeline.intervals if timeline is not None else ():
         done += interval.span

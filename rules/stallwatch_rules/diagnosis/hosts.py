@@ -22,7 +22,7 @@ class RunHosts(msgspec.Struct, frozen=True):
     of_streams: Mapping[Key, str] = {}
     of_ranks: Mapping[int, str] = {}
     order: HostNumbers | None = None  #: numbering from which the host of a rank without a log is inferred
-    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if the offset is relevant
+    ahead: Mapping[str, float] = {}  #: host → seconds by which its clock is ahead, if the offset is relevant
 
     def __bool__(self) -> bool:
         return bool(self.of_ranks)

@@ -1,4 +1,4 @@
-"""Infer the rule page for an exception that no rule knows, from the code that raised the exception.
+"""Infer the rule page for an exception that matches no rule, from the code that raised the exception.
 
 A page is inferred only if the exception ended the run and no rule names a cause. The finding is marked as
 inferred: its confidence is low, its note names the reason, and the exception stays in the list of unknown
@@ -21,7 +21,7 @@ from stallwatch_rules.text.display import earliest
 
 PLACE = "inferred-place"  #: name of a fact in ``confidence``, and key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
-_WHERE_PARTS = 4  # number of last path parts that usually show a library's file with its package
+_WHERE_PARTS = 4  # number of final path components that usually identify a library's file and package
 
 
 def infer_finding(

@@ -93,7 +93,7 @@ def notes_of(
 
 
 def _clocks_note(hosts: RunHosts) -> Text:
-    """Return the note on hosts whose clocks are wrong, the largest offset first."""
+    """Return the note on hosts whose clocks are wrong; it names the host with the largest offset first."""
     farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
     clocks: list[str | Message] = [
         message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))

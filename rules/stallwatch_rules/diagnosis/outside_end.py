@@ -21,15 +21,15 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.display import earliest, latest
 from stallwatch_rules.text.masking import masked
 
-FEW = 0.25  #: maximum share of the ranks that count as few, if that is more than one rank
+FEW = 0.25  #: maximum share of the ranks that counts as few; a single rank always counts as few
 
 
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
     """Return the time at which something outside the run ended it, according to the log.
 
     Return `None` if the log shows no such end, if the run continued after it, or if the time is unknown. Some
-    lines about an end, such as the first lines of srun, have no timestamp. The lines of slurmstepd next to
-    them have one.
+    lines about an end, such as the first lines of srun, have no timestamp, but the neighboring lines of
+    slurmstepd have one.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [
@@ -66,7 +66,7 @@ def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
 
 
 def last_unknown_line(stream: StreamReading) -> Line | None:
-    """Return the last line after the last step of a stream, among the lines that match no rule."""
+    """Return the last line that matches no rule, among the lines after the last step of a stream."""
     entries = [
         entry
         for entry in stream.templates.entries.values()

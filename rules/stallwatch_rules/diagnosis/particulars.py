@@ -48,7 +48,7 @@ def primary_of(
 ) -> Primary:
     """Return the primary cause with the text of its page, and with details that were found in the log.
 
-    `held_up` contains the ranks that hold up a stalled run, if their steps show them.
+    `held_up` contains the ranks that hold up a stalled run, if the steps of the ranks identify them.
     """
     primary = _primary(finding, confidence, run)
     if held_up is not None:

@@ -66,7 +66,7 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | N
 
 
 def _difference(course: StepRange, other: StepRange) -> str:
-    """Return what shows that two logs are from different runs: ``job``, ``total``, ``time``, or ""."""
+    """Return the evidence that two logs are from different runs: ``job``, ``total``, ``time``, or ""."""
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
     if course.job and other.job and course.job != other.job:

@@ -70,7 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     by_hand: bool  #: True if a user stopped the run
     left: tuple[ExitedRank, ...]  #: ranks that ended by themselves, without an error, before the other ranks
     left_line: Line | None  #: the log line that shows that the ranks in ``left`` ended
-    restarts: Sequence[Restart]  #: restarts of all workers of the run by the launcher
+    restarts: Sequence[Restart]  #: the launcher's restarts of all workers of the run
     hosts: RunHosts
 
     @property
@@ -93,7 +93,7 @@ class RemovedFinding(NamedTuple):
 
 
 class StallEnds(NamedTuple):
-    """A change that records the rules that show how the run was ended after it had stalled."""
+    """A change that records which rules show how a stalled run was ended."""
 
     rules: frozenset[str]
 
@@ -108,7 +108,7 @@ class Assessment(msgspec.Struct, frozen=True):
     found: Sequence[RuleFinding]
     exceptions: Exceptions
     facts: RunFacts
-    ends: frozenset[str] = frozenset()  #: rules that show how a run was ended after it had stalled
+    ends: frozenset[str] = frozenset()  #: rules that show how a stalled run was ended
 
     @property
     def fatal(self) -> list[RuleFinding]:

@@ -24,11 +24,11 @@ ENOUGH = 8  #: minimum number of steps that a rank must have printed before its 
 #: minimum distance by which other ranks must have continued after a rank's last step: this number of printed
 #: steps, and this multiple of the interval between the rank's last printed steps
 BEYOND = 10
-#: maximum ratio between two ranks of the intervals between their steps, and of their numbers of steps
+#: maximum ratio between the step intervals of two ranks, and between their numbers of steps
 ALIKE = 2.0
 MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
 LATE = 4  #: number of last intervals that define a rank's pace, because the middle of long logs is not read
-FEW = 1 / 8  #: maximum share of the ranks that can keep the others waiting, if that is more than one rank
+FEW = 1 / 8  #: maximum share of the ranks that can keep the others waiting; always at least one rank
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Course:
 
     @property
     def is_buffered(self) -> bool:
-        """True if the last steps arrived at the same time, so that more steps may be in an output buffer."""
+        """True if the last steps arrived at the same time, so more steps may still be in an output buffer."""
         times = [interval.time for interval in self.timeline.intervals[-ENOUGH:]]
         return len(times) == ENOUGH and times[0] is not None and len(set(times)) == 1
 
@@ -91,10 +91,10 @@ def ranks_held_up(streams: Streams, steps: Mapping[int | None, int]) -> Uneven |
 
 
 def with_place(stall: RuleFinding, held_up: Uneven | None, streams: Streams) -> RuleFinding:
-    """Point a stall's finding, which points to the run's last step, to the ranks that hold up the run.
+    """Point a stall's finding to the ranks that hold up the run, instead of to the run's last step.
 
     These ranks are `held_up`, or else the few ranks whose last line differs. If no rank differs, the finding
-    points to no rank, because it is by chance which rank printed the last step.
+    points to no rank, because which rank printed the last step is a matter of chance.
     """
     where = stall.where
     if held_up is not None:

@@ -1,4 +1,4 @@
-"""Remove matches about the end of other programs, and about other exceptions with the same text.
+"""Remove matches that concern the end of other programs, or other exceptions with the same text.
 
 A script that watches the GPUs, shows curves, or serves a model alongside the training may end by a signal or
 with an exit status at any time. The shell, container, or systemd unit that reports the end usually names the
@@ -35,7 +35,8 @@ _HELPER = lazy(
     r"(?![a-zA-Z_])"
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
-#: Programs that start training. The programs of `_SERVES` are services, even if such a program starts them.
+#: Programs that start training. Programs that match `_SERVES` are services, even if such a program starts
+#: them.
 _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
@@ -43,7 +44,7 @@ _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|p
 #: A report of a program's end that does not name the program. A sandbox that calculates rewards prints many
 #: such reports.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: if a log reports more ends than this, they are the ends of programs that the run calls
+MOST_RESTARTS = 5  #: if a log reports more program ends than this, the run itself calls the programs
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:

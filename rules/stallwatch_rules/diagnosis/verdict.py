@@ -126,7 +126,7 @@ def _is_of_training(run: Snapshot, now: Assessment) -> bool:
 
 
 def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
-    """Return whether the primary cause ended a stall, because it appeared only after the run had stalled."""
+    """Return whether the primary cause ended a stall, that is, appeared only after the run had stalled."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
         return False

@@ -23,7 +23,7 @@ NAN_LOSSES = "nan-losses"  #: the key of the warning about several NaN or infini
 class Concern(NamedTuple):
     """One kind of warning. The message ``concern.<key>`` explains the consequence of the warning."""
 
-    seen: str  #: text of the evidence: a template that the captures of the probe fill in
+    seen: str  #: template of the evidence, which is filled with the captures of the probe
     names: tuple[str, ...] = ()  #: the captures that the message needs
     lasting: bool = False  #: True if the harm remains even if the run ended well
     fatal: bool = False  #: True if the run cannot succeed, even if it continues

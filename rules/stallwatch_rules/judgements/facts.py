@@ -10,11 +10,11 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
-RECOVERED = 3  #: minimum number of steps after a failure that show that the failure did not end the run
+RECOVERED = 3  #: minimum number of later steps that show that a failure did not end the run
 #: the same minimum for a run that is known to have failed, because its output may be out of order
 RECOVERED_BUT_DIED = 10
 
-SERVED = 5  #: minimum number of requests answered after a failure that show that an inference server survived
+SERVED = 5  #: minimum number of later answers that show that an inference server survived a failure
 #: the same minimum for a run that is known to have failed, because the server may have answered pending
 #: requests
 SERVED_BUT_DIED = 20
@@ -28,7 +28,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     silence: float | None = None  #: seconds without a step at the end of the run; ``None`` without timestamps
     threshold: float = 1800.0  #: minimum seconds without a step that count as a stall in this run
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to the silence
-    timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not a last step
+    timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not with a step
     failed_otherwise: bool = False  #: True if another cause is known to have ended the run
     lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost other ranks
     ended_well: bool = False  #: True if the watcher reports that the run ended well
@@ -70,7 +70,7 @@ class Judgement(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """The number of matches of one rule in each interval between two steps of a run."""
 
-    intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its matches of the rule
+    intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its number of matches
     tail: int  #: number of matches after the last step
     counted: int = 0  #: number of all matches, if the intervals do not contain every match
 
@@ -115,11 +115,11 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int = 1) -> Judgement | None:
-    """Assess a failure after which training continued, by the number of steps after the last of its matches.
+    """Assess a failure after which training continued, by the number of steps after its last match.
 
     One step is enough if training had taken steps before the match and then reached its last step. In other
-    cases, one step is weak evidence, because a program that ends by an exception draws its progress bar once
-    more.
+    cases, one step is weak evidence, because a program that ends with an exception draws its progress bar
+    once more.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED
@@ -132,7 +132,8 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts, count: int
 def recovered(followed: int, count: int) -> Message:
     """Return the note on a failure that training survived.
 
-    A report shows the first of ``count`` matches, so the note names the last one, from which it counts.
+    A report shows the first of ``count`` matches. Therefore, the note states that it counts the steps after
+    the last match.
     """
     return message("diagnosis.recovered-last" if count > 1 else "diagnosis.recovered", steps=followed)
 

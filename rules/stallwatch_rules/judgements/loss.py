@@ -1,4 +1,4 @@
-"""Assess a loss that jumps, diverges, or freezes, and gradients that are zero, by the printed numbers.
+"""Assess a loss that jumps, diverges, or freezes, and gradients that are zero, from the printed numbers.
 
 Each assessment compares the run with itself. The first values of a run are not a baseline, because a first
 loss may have any value. Single values of a noisy run are not significant: a value must differ clearly from
@@ -28,7 +28,7 @@ MID_RUN = 10  #: a first step beyond this multiple of the step distance is not t
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points in which a jump is reported even if the loss is falling again
-#: a loss below this multiple of the best losses is still near them, because a loss may rise slightly first
+#: a loss below this multiple of the best losses is still near them, because the rise may begin slowly
 NEAR_BEST = 1.1
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 #: a gradient norm above this multiple of the usual norm confirms a jump if there are few losses
@@ -163,7 +163,7 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """Return the spread of the logarithms of the losses, which single outliers do not affect."""
+    """Return the spread of the logarithms of the losses. Single outliers do not affect the result."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)
@@ -173,7 +173,7 @@ def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
     """Return whether the gradient norm jumped together with the loss, or just before it.
 
     Without gradient norms, the loss alone must show the jump: it must have been constant before the jump, and
-    must have risen far.
+    must have risen by a large amount.
     """
     norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
@@ -204,7 +204,7 @@ def judge_frozen(
     zero_is_odd: bool = False,
     overflowed: bool = False,
 ) -> Judgement | None:
-    """Assess a loss that is the same number many times, or that is no longer printed while steps continue.
+    """Assess a loss that has the same value many times, or that is no longer printed while steps continue.
 
     ``unlogged`` is the number of training steps since a loss was printed. ``bar`` is True if a progress bar
     prints the loss, because a bar repeats the last value. ``zero_is_odd`` is True if numbers are printed in

@@ -78,8 +78,8 @@ def judge_skipped(
     """Assess a run that skipped nearly all of its steps.
 
     ``first`` and ``last`` are the first and the last count of skipped steps that the engine printed, each
-    with its step. This assessment is for logs that show these counts but no overflows. A loss that falls
-    shows that steps are applied.
+    with its step. This assessment is for logs that show these counts but no overflows. A falling loss shows
+    that steps are applied.
     """
     if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None
@@ -103,7 +103,7 @@ def _fell(losses: Sequence[float]) -> bool:
 def judge_falling_scale(
     scales: Sequence[float | None], facts: RunFacts, *, excerpt: bool = False
 ) -> Judgement | None:
-    """Assess a loss scale that falls again and again, in logs that show the scale but no overflows.
+    """Assess a loss scale that falls repeatedly, in logs that show the scale but no overflows.
 
     ``excerpt`` is True if the log begins in mid-run, when the scale is already calibrated.
     """

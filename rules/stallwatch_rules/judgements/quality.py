@@ -1,4 +1,4 @@
-"""Assess runs that fail without an error message, by a table of conditions on the metrics they print.
+"""Assess runs that fail without an error message, with a table of conditions on their printed metrics.
 
 Each assessment is a list of conditions that must all hold, each on one metric. The conditions compare a run
 with itself, and require many values in a row. Therefore, the following are not failures: a spike that
@@ -37,8 +37,8 @@ ALWAYS = 40  #: minimum number of equal evaluation results with fewer than four 
 NEVER_EARNED = 200
 FLOOR = 0.05  #: a metric is at its floor if it exceeds its minimum by at most this share of its range
 GONE = 0.05  #: a metric below this share of its first values has vanished
-OUTLIERS = 20  #: up to one in this many rewards is an outlier above the level that the run reaches
-NEAR_BEST = 0.1  #: a reward is at its best if at most this share of its range is missing
+OUTLIERS = 20  #: at most one in this number of rewards is an outlier above the level that the run reaches
+NEAR_BEST = 0.1  #: a reward is at its best if it is below the best by at most this share of its range
 KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to earlier values, and its minimum value
 KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of rising values before them
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
@@ -96,7 +96,7 @@ def _finite(metrics: Metrics, metric: str) -> list[float]:
 
 
 def does_not_fall(metric: str, metrics: Metrics) -> Params | None:
-    """Check whether the last third of the values is no lower than the first third."""
+    """Check whether the last third of the values is not clearly lower than the first third."""
     values = _finite(metrics, metric)
     third = len(values) // 3
     return {} if third and median(values[-third:]) > NOT_FALLING * median(values[:third]) else None
@@ -221,7 +221,7 @@ OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
 
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
-    """Yield the rules whose conditions hold for the metrics of a run, as tags with the assessments.
+    """Yield the tag and the assessment of each rule whose conditions hold for the metrics of a run.
 
     ``ending`` is True if the run is near or past its last step, when schedules have ended.
     """

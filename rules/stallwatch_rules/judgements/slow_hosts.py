@@ -1,4 +1,4 @@
-"""Find the host or the rank for which all others of a run wait, with a sequential test over windows of steps.
+"""Find the host or rank for which all others in a run wait, with a sequential test over windows of steps.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in the time at which
 they begin the backward pass. In the collectives of the backward pass, all ranks wait for the last rank. A
@@ -48,7 +48,7 @@ _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times; the test of a change needs more steps
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # maximum number of incomplete steps, and steps by which a lost rank is behind or ahead
+_MOST_OPEN = 512  # maximum number of incomplete steps, and of steps by which a rank may be behind or ahead
 # relative variation of tokens below which the time is assumed to be proportional to the tokens
 _TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
@@ -119,7 +119,7 @@ class _Series:
     def typical(self, steps: int) -> float:
         """Return the deviation over the last steps, for display.
 
-        Over few steps, the result is the median of the values without clipping.
+        For few steps, the result is the median of the unclipped values.
         """
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
@@ -132,7 +132,7 @@ class Comparison(Generic[_Key]):
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
         self._series: dict[_Key, _Series] = {}
-        self._steps = 0  # number of steps with differences
+        self._steps = 0  # number of steps that contributed differences
         self._square = 0.0  # mean square of differences of successive deviations
         self._product = 0.0  # mean product of two successive differences
         self._quick = 0.0  # `_square` over fewer steps
@@ -476,7 +476,7 @@ class SlowHosts:
 
 
 def required_positive_steps(steps: int) -> float:
-    """Return the number of steps in a window in which a lagging host must be slower than its peers.
+    """Return the minimum number of steps of a window that must be slower on a lagging host than on its peers.
 
     The number is at most half of the steps plus four standard errors.
     """

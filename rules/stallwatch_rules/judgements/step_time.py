@@ -44,7 +44,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
     Return ``None`` if steps did not become slower, or only temporarily. `alone` is True if the step times are
     the only evidence. In this case, the change must be abrupt, because steps can become slower gradually by
-    design, for example with ever longer sequences.
+    design, for example because sequences become longer.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
@@ -63,7 +63,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
 
 def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """Yield the score and the length of each window of last steps that is slower than chance explains."""
+    """Yield the score and length of each window of final steps that are slower than chance explains."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
@@ -71,7 +71,7 @@ def _slow_windows(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(rank * next_rank for rank, next_rank in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """Return the sums of the squared deviations of ranks from their mean, and of neighboring products."""
+        """Return two sums over the ranks' deviations from their mean: squares, and products of neighbors."""
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]

@@ -10,7 +10,7 @@ from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
 
 _OFTEN = 0.2  # minimum number of matches per step at which an increase counts
-_FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number of steps between two
+_FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number of steps between them
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
@@ -47,8 +47,8 @@ def _cost(trace: Trace) -> Judgement | None:
 def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether matches occurred at their usual intervals until the last step.
 
-    The result depends only on the first match, the last match, and their number, because the lines of most
-    matches may have been counted without being read.
+    The result depends only on the first match, the last match, and the number of matches, because the lines
+    of most matches may have been counted without being read.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -65,7 +65,7 @@ def became_more_frequent(trace: Trace) -> bool:
 
 
 def _rare(trace: Trace) -> bool:
-    """Return whether the messages are few and many steps apart, and steps followed the last message."""
+    """Return whether the messages are rare and separated by many steps, and steps followed the last one."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False
     steps = trace.after_first or trace.steps

@@ -42,7 +42,7 @@ def word(key: str, language: str = "en", **params: str | int | float | Message) 
 
 
 def listed(parts: Sequence[str], language: str, by: str = "commas") -> str:
-    """Return the parts as one text, separated by the comma (or with `by`, the semicolon) of the language."""
+    """Join the parts with the language's commas, or with its semicolons if `by` is ``semicolons``."""
     return say(f"report.listed-{by}", language, parts=list(parts))
 
 
@@ -52,7 +52,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 
 
 def is_cause_uncertain(diagnosis: Diagnosis) -> bool:
-    """Return whether a failed run has a likely cause that is not known to be the cause.
+    """Return whether a failed run has only a likely cause, which is not confirmed.
 
     Examples are an exception that no rule explains, and a rule whose confidence is low.
     """
@@ -247,7 +247,7 @@ def nearest_line(unknown: UnknownException, language: str) -> str:
 
 
 def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Return level, count, ranks, and place of a new line."""
+    """Return the level, count, ranks, and place of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
         parts.append(f"{new.count} {word('times', language)}")
@@ -257,7 +257,7 @@ def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = Mapp
 
 
 def progress_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return text such as ``step 0 – 100 of 900, last loss 0.8``; empty if nothing is known."""
+    """Return text such as ``step 0 – 100 of 900, last loss 0.8``, or "" if nothing is known."""
     progress = diagnosis.progress
     parts = []
     if progress.last_step is not None:
@@ -334,10 +334,10 @@ class Shown(NamedTuple):
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str
     headline: str
-    doubts: list[str]  #: notes that question the whole diagnosis; they are not among its notes
+    doubts: list[str]  #: notes that question the whole diagnosis; ``diagnosis.notes`` omits them
     note: str  #: evidence for the impact of the primary cause
     where: str  #: place of the primary cause
-    certainty: str  #: certainty of the primary cause
+    certainty: str  #: role, harm, and confidence of the primary cause
     others: list[tuple[Finding, str]]  #: the other findings, with the text that describes each finding
     facts: list[tuple[str, str]]  #: heading and text of each known fact
     stats: str

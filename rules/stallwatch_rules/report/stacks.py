@@ -30,7 +30,7 @@ def listing(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str = "") -> 
 
 
 def folded(stacks: StallStacks, language: str = "en") -> str:
-    """Return the text of the stacks that an incident stores, with one stack for each group of ranks.
+    """Return, as text, the stacks that an incident stores, with one stack for each group of ranks.
 
     Groups that deviate from the other groups come first.
     """

@@ -23,7 +23,7 @@ def _rows(found: Sequence[tuple[str, Diagnosis]], language: str) -> Iterator[tup
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Return the table as text. Below the name and verdict of each file are the rule and the headline.
+    """Return the table as text. The rule and headline of each file are below its name and verdict.
 
     If names are long, their common folder is shown only once, above the table.
     """

@@ -31,13 +31,13 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Tags of signals whose report does not contain the reason. Other lines of the log may contain the reason.
+#: Tags of signals whose reports do not contain a reason. Other lines of the log may contain the reason.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceback may be in another log
 
 #: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: Messages of shells, containers, and systemd about a process that a signal ended, which may be a helper.
+#: Messages of shells, containers, and systemd that a signal ended a process. This process may be a helper.
 _ANY_PROCESS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
@@ -88,9 +88,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _cancellations_by_scheduler(now: Assessment) -> Iterator[RuleFinding]:
-    """Yield the findings about a cancellation that only show that a scheduler ended the job.
+    """Yield the cancellation findings that show only that a scheduler ended the job.
 
-    Such a finding has only srun's line "Job step aborted", which srun prints whenever a step ends early
+    Such a finding matched only srun's line "Job step aborted", which srun prints whenever a step ends early
     (`src/srun/libsrun/launch.c`).
     """
     if any(finding.tagged("scheduler-decides") for finding in now.fatal):
@@ -118,7 +118,7 @@ def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make the rank that ended first the cause, if the other ranks only report that they lost a peer.
+    """Identify the rank that ended first as the cause, if the other ranks only report a lost peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, users must
     inspect the rank that aborted. This also applies to a rank that ended with an exit status and without a

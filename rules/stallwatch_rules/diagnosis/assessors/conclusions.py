@@ -1,4 +1,4 @@
-"""Infer findings that no single log line shows from the facts of the run."""
+"""Infer findings from the facts of a run, if no single log line shows these findings."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ from stallwatch_rules.progress.timeline import Interval, Timeline, longest_timel
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
-NEARLY_DONE = 0.9  #: share of the total steps after which metrics that stop changing are normal
+NEARLY_DONE = 0.9  #: share of the total steps after which constant metrics are normal
 
 Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other fields of an inferred finding
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add findings that no line shows: a silent hang, steps that became slower, a loss that diverged.
+    """Add findings that no line shows, such as a silent hang, slower steps, or a loss that diverged.
 
     Example: a run that takes 12 s per step and has shown no step for 7 hours gets ``silent-hang-no-error``.
     """
@@ -179,7 +179,7 @@ def _slowed(lead: Timeline | None, run: Snapshot) -> Interval | None:
 def _since(
     key: str, judgement: Judgement, lead: Timeline | None, began: Interval | None, run: Snapshot
 ) -> tuple[Judgement, dict[str, Any]]:
-    """Return an assessment with the step at which the problem began, and with its line, if they are known."""
+    """Return an assessment, and the step and the line at which the problem began, if they are known."""
     last = run.clock.last_advance
     if lead is None or began is None or last is None or began.step is None or not began.number:
         return judgement, {}
@@ -242,7 +242,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        # if numbers are rounded, a small rate may be printed as 0
+        # If the log rounds its numbers, it may show a small learning rate as 0.
         if lead[0].exact and now.tagged("no-gradient") is None:
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
@@ -297,7 +297,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Record which findings are explained by a stall, a slowdown, or a failed process of this run.
 
-    Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
+    Example: a silent hang explains the message ``DUE TO TIME LIMIT`` at the end of the log.
     """
     by_itself = any(stream.summary.failed_by_itself for stream in run.streams.values())
     symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))

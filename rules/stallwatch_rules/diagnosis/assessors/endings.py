@@ -121,7 +121,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Mark findings as less certain if much output follows them, because they may not have ended the run.
+    """Mark a finding as less certain if much output follows it, because it may not have ended the run.
 
     Example: 600 lines without a step after ``torch.OutOfMemoryError`` lower the confidence.
     """
@@ -132,7 +132,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn findings that only show how a stalled run was ended into symptoms.
+    """Turn findings into symptoms if they only show what ended a stalled run.
 
     Example: ``CANCELLED AT … DUE TO TIME LIMIT`` after 7 hours without a step is a symptom.
     """
@@ -144,9 +144,10 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add a finding for the signal that ended the run, if no line of the log explains the signal.
 
-    If other ranks report that they lost the rank with the signal, their report does not explain the signal.
+    If other ranks report that they lost the rank that received the signal, their reports do not explain the
+    signal.
 
-    Example: for ``The command was ended by SIGSEGV.`` and a log that contains only steps, add
+    Example: if the agent reports ``The command was ended by SIGSEGV.`` and the log contains only steps, add
     ``process-segfault``.
     """
     context, catalogue = run.context, run.catalogue
@@ -180,8 +181,8 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     """Explain a SIGTERM that came after a failure: the launcher ended the other ranks because of the failure.
 
-    Without a launcher that ends the other ranks, no process notices that a rank died until a user checks the
-    run. In this case, the rank's exception counts even if other ranks continued to train.
+    If no launcher ends the other ranks, the death of a rank may remain unnoticed until a user checks the run.
+    In this case, the rank's exception counts even if other ranks continued to train.
 
     Example: ``closing signal SIGTERM`` after ``torch.OutOfMemoryError`` is from the launcher.
     """

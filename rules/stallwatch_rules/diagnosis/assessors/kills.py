@@ -1,4 +1,4 @@
-"""Decide whether the kernel sent a SIGKILL because memory ran out, from the memory use of the run."""
+"""Decide from a run's memory use whether the kernel sent a SIGKILL because memory ran out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
-        # The kernel's count includes an OOM kill, but it may be that of another process.
+        # The kernel counted an OOM kill, but the killed process may be a different one.
         facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
@@ -90,8 +90,8 @@ def _killed_here(ending: Ending) -> bool:
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
     """Return whether the process was killed on the observed host; ``None`` if this is unknown.
 
-    The log of pdsh, mpirun, or srun contains the lines of all nodes, but memory use was observed only on one
-    host. It is not evidence about the other hosts.
+    The log of pdsh, mpirun, or srun contains the lines of all nodes, but memory use was observed on only one
+    host and is not evidence about the others.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):

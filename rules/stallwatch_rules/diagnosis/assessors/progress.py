@@ -62,8 +62,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
     """Return the number of matches between consecutive steps, from the stream with the most matches.
 
-    If that stream has no steps, the steps of another stream are used, which requires timestamps in both
-    streams.
+    If that stream has no steps, use the steps of another stream. Both streams must have timestamps.
     """
     key = max(finding.hits, key=lambda k: (finding.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = finding.hits[key].count

@@ -1,8 +1,9 @@
-"""Assess failures that did not end the run, or that only followed from a manual stop.
+"""Assess failures that did not end the run, or that only resulted from a manual stop.
 
-Training survives some failures, and programs handle others. A reward function parses a model's answer, a data
-set skips unreadable lines, a library tests whether another library is installed: each may print the same
-traceback as a rank that fails. Only the later lines show whether the failure was handled.
+Training survives some failures, and programs handle others. For example, a reward function parses a model's
+answer, a data set skips unreadable lines, or a library tests whether another library is installed. Each of
+these programs may print the same traceback as a rank that fails. Only the later lines show whether the
+failure was handled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an e
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make failures harmless if training continued after them.
+    """Mark failures as harmless if training continued after them.
 
     Example: ``torch.OutOfMemoryError`` at step 5 is harmless if steps 6 to 300 follow.
     """
@@ -62,7 +63,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make a degrading finding fatal if its exception was raised in this run and ended the run.
+    """Mark a degrading finding as fatal if its exception was raised in this run and ended the run.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values`` is fatal if no step follows.
     """
@@ -72,7 +73,7 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make findings harmless if a user stopped the run before they occurred, or if the command succeeded.
+    """Mark findings as harmless if a user had already stopped the run, or if the command succeeded.
 
     Ranks that are interrupted one after another report that they lost each other. If the interrupt came
     first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
@@ -122,14 +123,14 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
-            # The log may stop at this line although the run continued, and the run may survive a failure that
-            # it survived before.
+            # The log may stop at this line although the run continued. A run may also survive a failure that
+            # it already survived once.
             judged = not once or bool(facts.advances and not facts.died)
             yield replace(finding, harm="fatal", judged=judged)
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make findings in output during teardown harmless, if a failure or a signal explains them.
+    """Mark findings in output during teardown as harmless, if a failure or a signal explains them.
 
     After a failure, threads and child processes report that they lost the failed process, and destructors and
     exit handlers fail. This output can appear long before that of the failure itself. If the main thread only
@@ -164,7 +165,7 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Assess messages of a shell and usage texts, which show that a program failed to start.
+    """Assess shell messages and usage texts, which show that a program failed to start.
 
     Start scripts often load modules that a machine lacks or print the help of programs, and then continue.
     Therefore, a start counts as failed only if the message is the last output. A requested help text is not a
@@ -220,7 +221,7 @@ def _raised_later(finding: RuleFinding, exceptions: Exceptions) -> bool:
 def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether the last non-finite loss was only a few steps, or a few printed losses, ago.
 
-    Many steps may lie between two printed losses, so a single finite loss after it is weak evidence.
+    Many steps may lie between two printed losses, so a single finite loss is weak evidence of a recovery.
     """
     if finding.followed < FORGOTTEN:
         return True
@@ -232,14 +233,14 @@ def _is_recent(finding: RuleFinding, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # a partial table counts matches, but not all losses
+        whole = not stream.templates.partial  # a partial template table counts matches, but not all losses
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
 
 
 def _no_finite_loss_since(finding: RuleFinding, streams: Streams) -> bool:
-    """Return whether no stream that printed non-finite losses printed a finite loss after them."""
+    """Return whether, in all streams with non-finite losses, no finite loss followed these losses."""
     for key, hits in finding.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
