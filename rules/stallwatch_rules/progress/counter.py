@@ -1,4 +1,4 @@
-"""Follow one step counter of one stream of lines: its steps, restarts, and durations."""
+"""Follow the steps, restarts, and durations of one step counter in a stream of lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stallwatch_rules.records import Phase, Sample
 
 KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current speed
 
-# A drop of more than this multiple of the smallest rise shows a restart without further evidence.
+# A drop by more than this multiple of the smallest rise shows a restart without further evidence.
 _SURE_DROP = 8
 _LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer can come from a slower rank
 
@@ -20,8 +20,8 @@ _LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer c
 class Counter:
     """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
-    The number of a counter decreases if a new epoch begins or if the run starts again. After a new epoch, the
-    steps of all epochs are added up.
+    The value of a counter decreases when a new epoch begins or when the run starts again. When a new epoch
+    begins, the counter adds up the steps of all epochs.
     """
 
     #: True if the counter counts steps; False if an increase shows only that the run is alive.
@@ -36,7 +36,7 @@ class Counter:
     last: int | None = None
     total: int | None = None
     bar: bool = False
-    waited: float = 0.0  #: seconds spent at the last step, by the clock in the trainer's bar
+    waited: float = 0.0  #: seconds spent at the last step, according to the clock in the trainer's bar
     rises: int = 0
     stride: int = 1  #: number of steps by which the counter last rose in this attempt
     gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
@@ -126,7 +126,7 @@ class Counter:
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Return whether the sample is the last one of the last epoch."""
+        """Return whether the sample is the last sample of the last epoch."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:

@@ -86,7 +86,7 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The points from the training metrics in one series of lines, in order."""
+    """The training metrics in one series of lines, stored as points in the order of the lines."""
 
     def __init__(self, series: str) -> None:
         self.series = series

@@ -8,15 +8,15 @@ from typing import Literal
 from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
-#: What a line shows: a phase, or one of five events. "announced": a bar of an evaluation follows. "finished":
-#: the training reports its end. "ended": the line resembles lines that programs print at their end. The line
-#: is used as evidence only if steps were completed before the line, and none after it. "left": a process
-#: exited successfully, as all processes do at the end of a run. "restarted": the launcher starts the workers
-#: again.
+#: The phase that a line shows, or one of five events. "announced": a bar of an evaluation follows.
+#: "finished": the training reports its end. "ended": the line resembles lines that programs print at their
+#: end. Such a line is used as evidence only if steps were completed before the line, and none after it.
+#: "left": a process exited successfully, as all processes do at the end of a run. "restarted": the launcher
+#: starts the workers again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: text in all lines that announce an evaluation
 
-# The place at which a program's message begins, after any prefix of the logger.
+# The start of a program's message, after the prefix of a logger, if any.
 _LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
 _BEGINS = re.compile(
     rf"(?i){_LOGGED}(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"

@@ -22,14 +22,15 @@ from stallwatch_rules.text.display import latest
 ALIVE = 5  #: if at least this many lines follow a silence, the run worked during the silence
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
 LONGEST_WAIT = 1200.0  #: maximum seconds for which a bar can stay at one step, for example during a save
-FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
+FIRST_LINES = 3  #: a program prints this number of lines at the start of a log only when the program starts
 
-#: A log begins in mid-run if its first step exceeds this multiple of the steps between two samples.
+#: A log begins in the middle of a run if the number of its first step exceeds this multiple of the steps
+#: between two samples.
 MID_RUN = 10
 ZONES = 1800.0  #: smallest difference between two time zones, in seconds
 
-#: If two clocks differ by about a multiple of ``ZONES`` (at most this many seconds off), their time zones can
-#: differ.
+#: If the difference between two clocks is a multiple of ``ZONES``, plus or minus this number of seconds, the
+#: clocks can be in different time zones.
 BY_CHANCE = 300.0
 
 
@@ -132,7 +133,7 @@ def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold:
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Return whether the log begins in the middle of a run. The number of the first step shows this."""
+    """Return whether the log begins in the middle of a run, based on the number of its first step."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False
