@@ -364,8 +364,9 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # A few waits between signs of life are sufficient to learn the threshold of a phase. The phase
-            # "init" is an exception, because its signs of life are the launches of ranks in several attempts.
+            # Waits that end with a sign of life in the same phase are sufficient to learn the threshold of
+            # the phase. The phase "init" is an exception, because its signs of life are the launches of ranks
+            # in several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended

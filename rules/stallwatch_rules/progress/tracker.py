@@ -457,8 +457,9 @@ class ProgressTracker:
 
     @property
     def surely_finished(self) -> bool:
-        """True if the training is certainly complete. A line that only resembles a final message is not
-        sufficient.
+        """True if the training is certainly complete.
+
+        A line that only resembles a final message is not sufficient.
 
         A counter at its total is not sufficient either if the counter can start again in another epoch, or if
         the log shows no loss. Without a loss, the counter may not belong to a training run.
@@ -477,7 +478,7 @@ class ProgressTracker:
         return finish is not None and finish.how != "left"
 
     def reached_total(self, line: Line) -> bool:
-        """Return whether the output of the line's rank certainly shows that the training reached its total."""
+        """Return whether the output of the line's rank proves that the training reached its total."""
         stream = self._streams.get((line.source, line.rank))
         if stream is None or not self._reached(stream):
             return False
