@@ -57,7 +57,7 @@ class _Kind:
 
 
 # ``_NOTHING``: lines that have neither a sample nor a time. ``_INTERLEAVED``: several lines that were joined
-# to one line.
+# into one line.
 _NOTHING, _INTERLEAVED = _Kind(), _Kind()
 
 

@@ -31,7 +31,7 @@ _LOGGER = lazy(
 )  # fmt: skip
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
-# Text which shows that the numbers after the text are from an evaluation: a single name in brackets, between
+# Text that shows that the numbers after the text are from an evaluation: a single name in brackets, between
 # vertical bars, or before a colon at the start of the line. A text with more words may refer to the next
 # evaluation, or to both training and evaluation.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"

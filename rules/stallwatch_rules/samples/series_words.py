@@ -56,7 +56,10 @@ def is_of(kind: str, words: Sequence[str]) -> bool:
 
 
 def may_count(text: str) -> bool:
-    """Return whether a line can belong to a series, based on its words. Only ASCII lines are tested."""
+    """Return whether a line can belong to a series, based on its words.
+
+    Other than ASCII lines are not tested.
+    """
     if not text.isascii():
         return True
     raw = text.encode()

@@ -18,7 +18,7 @@ from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, W
 from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TOGETHER = 8  # number of chunks that are searched at the same time, and then read
+_TOGETHER = 8  # number of chunks that are searched together before parts of them are read
 _AT_ONCE = 1024  # number of lines that are passed to ``RunReading`` at a time
 _LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of the usual size
 

@@ -35,7 +35,9 @@ class ScanSizes:
     known: tuple[int, int] = (1, 4)  #: numbers of segments to read before and after later matches of a rule
     known_windows: int = 6
     neighbours: int = 3  #: maximum number of lines of one template that are read near matches
-    ends: int = 256  #: number of first and of last lines of a rule in a chunk that are grouped by rank
+
+    #: maximum number of first lines, and of last lines, of a rule per chunk that are grouped by rank
+    ends: int = 256
     ranks: int = 65_536  #: maximum number of pairs of a rank and a rule that are distinguished in a section
     rule_lines: int = 200  #: maximum number of lines of a rule that are read; further lines are counted
     contexts: int = 64  #: maximum number of lines to read because a rule requires their patterns
