@@ -35,7 +35,7 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
     """Return the parallel axis of the first name that shows an axis.
 
-    If no name shows an axis, return "world" for a group that contains the `whole` job, or else "".
+    If no name shows an axis, return "world" for a group that contains the `whole` job. Otherwise, return "".
     """
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)

@@ -203,8 +203,8 @@ def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
 def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
-    Only ranks that wait in a single process group are compared. Some backends do not report the operation. If
-    a rank may then wait in one of several groups, the group in which the rank waits is unknown.
+    Only ranks that wait in a single process group are compared. With a backend that does not report the
+    operation, a rank may wait in any of several groups, so its group is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():

@@ -38,8 +38,8 @@ _BUSY = 5 / 3  # number of floors for a busy rank; a warning appears within a mi
 FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
 CRITICAL = LONG  #: number of floors after which "busy without progress" becomes critical
 _WORKS = 0.3  # minimum share of one processor at which a thread or a child process counts as working
-_FLOWS = 1024  # minimum bytes per second of a save, a load, or a download; messages cause fewer
-_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that works on files; printing causes fewer
+_FLOWS = 1024  # minimum bytes per second of an active save, load, or download; log messages cause fewer
+_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that processes files; printing causes fewer
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
@@ -122,7 +122,7 @@ class HostView(msgspec.Struct, frozen=True):
 def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | None:
     """Decide about a quiet period of one host.
 
-    `snapshots` contains the snapshots since the period began. The newest snapshot is the last.
+    `snapshots` contains the snapshots since the period began, in the order of their times.
 
     Return ``None`` if the snapshots are inconclusive.
     """
@@ -204,7 +204,8 @@ def _alive(
             continue
         kind = doing[rank.rank].kind
         signs = (name for name in _LIFE if name != "forwards" or kind != "rollout")
-        if any(_has_grown(rank, earlier, name) for name in signs):  # a generation can call forwards endlessly
+        # a generation can run forward passes endlessly
+        if any(_has_grown(rank, earlier, name) for name in signs):
             return True
         seconds = max(1.0, now.time - before.time)
         saving = kind == "process" and _saving(doing[rank.rank], period)
@@ -212,7 +213,7 @@ def _alive(
             return True
         transfers = kind in _TRANSFERS or period.phase in ("init", "save")
         if period.repeating and kind not in ("save", "load"):
-            continue  # the transferred bytes can be from the repeated message
+            continue  # the repeated message can be the cause of the transferred bytes
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
             return True

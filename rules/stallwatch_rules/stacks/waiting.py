@@ -121,9 +121,10 @@ class WaitGraph:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # ranks for which other ranks wait, as counters show
+        self.missed: set[int] = set()  # ranks for which, according to the counters, other ranks wait
         self.splits: list[Split] = []
-        self.visible: set[int] = set()  # ranks that certainly wait in a collective that counters show
+        # ranks that certainly wait in a collective for which counters are known
+        self.visible: set[int] = set()
         self._nodes = UNKNOWN
         for id, ranks in run.members.items():
             self._add_group(id, ranks)
