@@ -13,7 +13,7 @@ KEPT = 4096  #: maximum number of durations kept per phase; older durations say 
 
 # A drop by more than this multiple of the smallest rise shows a restart without further evidence.
 _SURE_DROP = 8
-_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer can come from a slower rank
+_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; a slower rank can cause fewer
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs or steps within an epoch, with an unknown number of epochs."""
+        """True if the counter counts epochs, or steps within an epoch, and the number of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property

@@ -102,7 +102,7 @@ _LONGEST_END = 200  # maximum number of characters in a line that programs print
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether a text resembles lines that programs print at their end, but sometimes also earlier."""
+    """Return whether a text resembles lines that programs usually, but not always, print at their end."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -173,8 +173,8 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),
         "finished",
     ),
-    # The result of an evaluation that the log did not announce. The lines after the result do not show a
-    # step, either (a better model is saved, samples are drawn).
+    # The result of an evaluation that the log did not announce. The lines after the result do not show a step
+    # either. For example, a better model is saved, or samples are drawn.
     (
         "val_",
         re.compile(r"\be?val_(?:acc(?:uracy)?|loss|ppl|perplexity|score|reward|f1)\b[\"']?\s*[:=]\s*-?\d"),

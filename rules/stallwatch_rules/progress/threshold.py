@@ -93,7 +93,7 @@ _DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate 
 _SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth of the waits is the tail
 _LEAST_TAIL = 10
 _ONCE_MORE = 2.0  # a wait can be this many times as long as the longest wait so far
-_BENEFIT = 2.0  # additional factor if the durations of steps vary and fewer than KNOWN_TAIL are known
+_BENEFIT = 2.0  # additional factor if step durations vary and fewer than KNOWN_TAIL waits are known
 _SURVIVED = 1.5  # the next pause can be this many times as long as a pause that ended by itself
 _HABIT = 3  # number of pauses that must end by themselves before such pauses count as normal
 _HABITS_KEPT = 20
@@ -346,7 +346,7 @@ class StallThresholds:
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
             waits.paused(waited)  # the pause was not reported as another stall, but it is not normal either
-        else:  # the phase ended, or the log showed an evaluation only at its end
+        else:  # the phase ended, or the log showed an evaluation only when the evaluation ended
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -371,7 +371,8 @@ class StallThresholds:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended
         if brief:
-            # The first evaluation can show no sign of life, and its frequency and duration are not known yet.
+            # The first evaluation can show no sign of life, and the frequency and duration of evaluations are
+            # unknown.
             floor *= _BRIEF
         # A log rarely shows the end of an evaluation, so the run can already be in training again.
         steps = 0.0

@@ -20,7 +20,7 @@ from stallwatch_rules.text.masking import skeleton
 _MAX_COUNTERS = 65536
 _MAX_PASSED = 64
 _SUREST = ("total", "words", "likely", "left")
-#: the values (attempt, step) and (attempt, round) of a run whose log shows no steps
+#: The values (attempt, step) and (attempt, round) of a run whose log shows no steps.
 NOWHERE = ((1, -1), (1, -1))
 
 
@@ -139,7 +139,7 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps and their durations, the phase, and the end of a run, from the lines of all ranks."""
+    """The steps, step durations, phase, and end of a run, based on the lines of all ranks."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: time of the latest line that showed progress

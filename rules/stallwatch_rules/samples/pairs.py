@@ -129,7 +129,7 @@ _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|e
 _WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # for example, "val" in "val loss"
 _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
-    # the last alternative is MaxText's format, which follows the step directly
+    # The last alternative is for MaxText, which prints the seconds directly after the step.
     r"|step[_ ]time|timing_s/step|^, seconds)"
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )

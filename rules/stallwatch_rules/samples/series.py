@@ -68,7 +68,7 @@ _MOST_NONE = 1024
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
 
-# required number of lines; fewer lines are required if the words are more conclusive
+# Required numbers of lines. Fewer lines are required if the words are more conclusive.
 _FEW, _SOME, _MANY = 2, 3, 12
 _TREND = 0.5  # minimum difference between falls and rises in a trend, as a share of all pairs of values
 _NEAR = 3  # maximum number of lines between the column titles and the first row
@@ -83,7 +83,7 @@ _STAMP = lazy(
 )
 _MAY_BE_STAMP = lazy(r"\d[:-]\d|/[\w.-]*[A-Za-z]|0x|\w:\d|^[A-Z]|\d\.\d+\.\d")
 _NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
-# text between a counter and its total, as in "3/20", "3 of 20", or "3 de 20"
+# Text between a counter and its total, as in "3/20", "3 of 20", or "3 de 20".
 _OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")
 _FAILS = lazy(
     r"\b\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"

@@ -58,7 +58,7 @@ def is_of(kind: str, words: Sequence[str]) -> bool:
 def may_count(text: str) -> bool:
     """Return whether a line can belong to a series, based on its words.
 
-    Other than ASCII lines are not tested.
+    The function returns true for every line that is not ASCII.
     """
     if not text.isascii():
         return True

@@ -175,8 +175,7 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the segments with a rank's last metrics before a segment, which show the step of this
-        segment.
+        """Return the segments with the last metrics of a rank before a segment. They show the segment's step.
 
         If ``ahead`` is true, segments with the next metrics after the segment are included.
         """

@@ -36,7 +36,7 @@ class ScanSizes:
     known_windows: int = 6
     neighbours: int = 3  #: maximum number of lines of one template that are read near matches
 
-    #: maximum number of first lines, and of last lines, of a rule per chunk that are grouped by rank
+    #: Maximum number of first lines, and of last lines, of a rule that are grouped by rank in a chunk.
     ends: int = 256
     ranks: int = 65_536  #: maximum number of pairs of a rank and a rule that are distinguished in a section
     rule_lines: int = 200  #: maximum number of lines of a rule that are read; further lines are counted

@@ -20,13 +20,13 @@ Advice = tuple[str, ...]  #: IDs of the messages that contain advice: first the 
 
 #: Advice for a run of one process whose stack is unknown. This advice does not mention other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
-#: Advice if the launcher has not started a rank yet.
+#: Advice if the launcher has not started any rank yet.
 NO_RANK: Advice = ("diagnosis.launcher-why", "diagnosis.joining-fix", "diagnosis.single-fix")
 _ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
 _ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
 _JOINING: Advice = ("diagnosis.joining-why", "diagnosis.joining-fix")
 
-TAKE_STACKS = "py-spy dump"  #: text that identifies advice to locate the ranks
+TAKE_STACKS = "py-spy dump"  #: text that identifies advice to capture stacks
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for other ranks
 
 
@@ -123,7 +123,7 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks for which other ranks wait, if all of these ranks are certainly outside collectives."""
+    """Return the ranks for which other ranks wait, if all these ranks are certainly outside collectives."""
     odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []

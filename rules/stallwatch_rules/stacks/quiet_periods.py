@@ -204,7 +204,7 @@ def _alive(
             continue
         kind = doing[rank.rank].kind
         signs = (name for name in _LIFE if name != "forwards" or kind != "rollout")
-        # a generation can run forward passes endlessly
+        # During a rollout, forward passes are not signs of life, because a generation can run them endlessly.
         if any(_has_grown(rank, earlier, name) for name in signs):
             return True
         seconds = max(1.0, now.time - before.time)

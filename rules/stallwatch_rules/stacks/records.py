@@ -39,7 +39,7 @@ Condition = Literal["alive", "stopped", "blocked", "ended"]
 #: they have not joined the collective in which the other ranks wait. "elsewhere": they do not wait for any
 #: rank. "diverged": they wait in a different collective than the other ranks. "unfinished": all ranks have
 #: joined the collective, but the odd ranks have not completed it. "unreachable": their host does not respond.
-#: The last two reasons do not blame any rank. "outside": all ranks wait for something other than a rank (a
+#: Two further reasons do not blame any rank. "outside": all ranks wait for something other than a rank (a
 #: store, a file system). "frozen": all ranks were stopped together.
 Why = Literal[
     "",
