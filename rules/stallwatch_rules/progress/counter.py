@@ -70,7 +70,7 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs, or steps within an epoch, and the number of epochs is unknown."""
+        """True if the counter counts epochs, or steps in an epoch, and the number of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
@@ -121,7 +121,7 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample is at the end of an epoch and is the first sample from this epoch."""
+        """Return whether the sample is the first sample of its epoch and is at the end of this epoch."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 

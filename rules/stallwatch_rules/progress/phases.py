@@ -159,7 +159,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         "finished",
     ),
     # Lightning 2.6.6 (pytorch/loops/fit_loop.py). Other reasons to stop are excluded. For example, if
-    # ``Trainer.fit`` stops because there are no batches, it trained nothing.
+    # ``Trainer.fit`` stops because there are no batches, no training took place.
     (
         "rainer.fit",
         re.compile(

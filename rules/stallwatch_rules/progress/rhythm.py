@@ -21,7 +21,9 @@ from stallwatch_rules.text.display import latest
 
 ALIVE = 5  #: if at least this many lines follow a silence, the run worked during the silence
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
-LONGEST_WAIT = 1200.0  #: maximum seconds for which a bar can stay at one step, for example during a save
+
+#: maximum time in seconds for which a bar can stay at one step, for example during a save
+LONGEST_WAIT = 1200.0
 FIRST_LINES = 3  #: a program prints this number of lines at the start of a log only when the program starts
 
 #: A log begins in the middle of a run if the number of its first step exceeds this multiple of the steps

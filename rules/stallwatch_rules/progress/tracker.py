@@ -82,7 +82,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Record a line that resembles lines that programs print when they finish."""
+        """Record a line that resembles the final message of a program."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
@@ -461,8 +461,8 @@ class ProgressTracker:
 
         A line that only resembles a final message is not sufficient.
 
-        A counter at its total is not sufficient either if the counter can start again in another epoch, or if
-        the log shows no loss. Without a loss, the counter may not belong to a training run.
+        A counter that reached its total is not sufficient either if the counter can start again in another
+        epoch, or if the log shows no loss. Without a loss, the counter may not belong to a training run.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:

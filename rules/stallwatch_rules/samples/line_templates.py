@@ -75,7 +75,7 @@ def clock(rank: int | None) -> LineTemplate:
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
     """Learn a template from one line.
 
-    `rank` is the rank of its source. Return ``None`` if this is impossible.
+    `rank` is the rank of the line's source. Return ``None`` if no template can be learned.
     """
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):

@@ -130,7 +130,7 @@ class _Kind:
     series: str = ""  #: name of the accepted series
     names: list[str] | None = None  #: names of the columns
     fields: list[tuple[str, int]] | None = None  #: fields of the numbers, each with the index of its number
-    weak: bool = False  #: True if no word in the lines shows that they are training output
+    weak: bool = False  #: True if no word in the lines shows that the lines are training output
 
 
 class _Heading(NamedTuple):

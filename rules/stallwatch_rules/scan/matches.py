@@ -54,7 +54,7 @@ class Match(NamedTuple):
 
 
 class MatchPatterns:
-    """The compiled patterns of all rules. Several scans can share them. Hyperscan is required."""
+    """The compiled patterns of all rules. Several scans can share these patterns. Hyperscan is required."""
 
     def __init__(self, matcher: Matcher) -> None:
         pages = matcher.catalogue.pages.values()
@@ -98,9 +98,8 @@ class MatchScan:
         self._before = b""  # the last bytes of the previous chunks
         self._begun: _Waiting | None = None  # the beginning of a line whose end was not received yet
 
-        #: Segments that are read together. The search of a chunk displaces the data for reading from the
-        #: caches of the processor. Therefore, reading the lines one at a time takes four times as long per
-        #: line.
+        #: Segments that are read together. The search of a chunk fills the caches of the processor with other
+        #: data. Therefore, reading the lines one at a time takes four times as long per line.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
         self.lines = 0  #: number of line ends that were found so far

@@ -109,7 +109,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search the bytes around a match for informative lines, and for metrics that show its step."""
+    """Search the bytes around a match for informative lines, and for metrics that show the match's step."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -153,7 +153,7 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return the first and last segment in which a rule matches for each rank, as pairs (segment, rank).
+        """For each rank, return the first and last segment in which a rule matches, as pairs (segment, rank).
 
         The rank is read at the start of the line. If the first segment of the rank in this section was
         returned by an earlier call, only the last segment is returned.
@@ -175,7 +175,9 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the segments with the last metrics of a rank before a segment. They show the segment's step.
+        """Return the segments with the last metrics of a rank before a segment.
+
+        These metrics show the step of the segment.
 
         If ``ahead`` is true, segments with the next metrics after the segment are included.
         """

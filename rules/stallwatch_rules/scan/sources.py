@@ -175,7 +175,7 @@ class SourceReading:
     def _read_head(self, chunk: Chunk) -> Chunk | None:
         """Read the part of a chunk that belongs to the head of the source.
 
-        Return the rest, if there is any.
+        Return the rest of the chunk, if any.
         """
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):

@@ -40,13 +40,13 @@ class ScanSizes:
     ends: int = 256
     ranks: int = 65_536  #: maximum number of pairs of a rank and a rule that are distinguished in a section
     rule_lines: int = 200  #: maximum number of lines of a rule that are read; further lines are counted
-    contexts: int = 64  #: maximum number of lines to read because a rule requires their patterns
+    contexts: int = 64  #: maximum number of lines to read that match a pattern of ``requires``
 
     #: Maximum number of equal tracebacks to read. Of further tracebacks, only identifying lines are read.
     tracebacks: int = 6
     #: Maximum number of interleaved tracebacks for which many surrounding lines are read.
     torn_tracebacks: int = 20
-    #: Number of segments to read after a traceback, because they can continue its message.
+    #: Number of segments to read after a traceback, because these segments can continue its message.
     tracebacks_after: int = 16
     templates: int = 400  #: maximum number of templates of lines that report a problem
 

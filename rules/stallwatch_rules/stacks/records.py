@@ -94,7 +94,7 @@ class Counts(msgspec.Struct, frozen=True):
     """The numbers of collectives that a rank has joined and completed in one process group."""
 
     joined: int
-    done: int | None  #: number of completed collectives; only torch's flight recorder counts these
+    done: int | None  #: number of completed collectives, which only torch's flight recorder counts
 
 
 class Recorded(msgspec.Struct, frozen=True):

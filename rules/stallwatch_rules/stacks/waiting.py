@@ -58,7 +58,7 @@ class Run:
 
     @cached_property
     def counts(self) -> dict[int, list[tuple[str, int]]]:
-        """The numbers of collectives that each rank has joined, one for each of its groups."""
+        """For each rank, the number of collectives that it has joined in each of its process groups."""
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for id, ranks in self.members.items():
             for rank in ranks:
