@@ -52,7 +52,7 @@ class Counter:
     _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
-    # Step, line time, and trainer's clock at the last rise.
+    # The step, the time of the line, and the time on the trainer's clock at the last rise of the counter.
     _since: tuple[int, float | None, float | None] | None = None
 
     @property

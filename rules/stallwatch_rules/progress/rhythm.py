@@ -22,7 +22,7 @@ from stallwatch_rules.text.display import latest
 ALIVE = 5  #: if at least this many lines follow a silence, the run worked during the silence
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
 
-#: maximum time in seconds for which a bar can stay at one step, for example during a save
+#: Maximum time in seconds for which a bar can stay at one step, for example during a save.
 LONGEST_WAIT = 1200.0
 FIRST_LINES = 3  #: a program prints this number of lines at the start of a log only when the program starts
 
@@ -53,7 +53,7 @@ class RunClock(msgspec.Struct, frozen=True):
     silent: bool  #: True if the log was silent after the last step for longer than the threshold
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    ended: bool = False  #: True if the run stalled and was then ended from outside
+    ended: bool = False  #: True if the run stalled, and something outside the run then ended it
 
 
 def read_clock(

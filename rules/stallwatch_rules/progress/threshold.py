@@ -100,7 +100,7 @@ _HABITS_KEPT = 20
 
 
 class QuietTimes(Sequence[float]):
-    """The latest periods without a sign of life, in seconds, in ascending order."""
+    """The durations of the latest periods without a sign of life, in seconds and in ascending order."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()

@@ -285,7 +285,7 @@ class StepClock:
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
             intervals = []  # the clock was set back, so the number of steps after a given time is unknown
 
-        # Losses without step numbers show the number of completed steps, but no step numbers.
+        # Losses without step numbers show how many steps were completed, but not the numbers of these steps.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]

@@ -58,9 +58,9 @@ class _Stream:
         # so the number is stored.
         self.rounds = 0
         self.left = False  # True if a process of the stream exited successfully
-        self.seeming_ends: set[str] = set()  # lines after the last step that resemble an end of the training
+        self.seeming_ends: set[str] = set()  # lines after the last step that resemble a final message
 
-        # Lines that resembled an end of the training but were followed by steps.
+        # Lines that resembled a final message but were followed by steps.
         self.passed: set[str] = set()
         self.last_loss: float | None = None
         self.loss_time: float | None = None

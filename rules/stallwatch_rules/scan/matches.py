@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024  #: size of a chunk in bytes; such a chunk fits into the cache of the processor
 _BACK = 8  # number of preceding segments to search for a time if a line has no time
 _BEFORE = 2048  # maximum number of preceding bytes to search for a time
-_AT_ONCE = 128  # number of segments that are read at the same time
+_AT_ONCE = 128  # number of segments that are read together
 _CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains this pattern
 
 
@@ -71,7 +71,7 @@ class MatchPatterns:
 
 
 class _Waiting(NamedTuple):
-    """A segment that contains a match of a pattern and that is parsed later."""
+    """A segment that can contain a match and that is parsed later."""
 
     raw: bytes
     number: int  #: line number of the segment

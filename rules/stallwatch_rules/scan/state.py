@@ -50,7 +50,7 @@ class ScanSizes:
     tracebacks_after: int = 16
     templates: int = 400  #: maximum number of templates of lines that report a problem
 
-    #: Numbers of segments to read before and after the first line of a template.
+    #: Numbers of segments to read before and after the first line of a template that reports a problem.
     template: tuple[int, int] = (2, 6)
     warnings: int = 100  #: maximum number of warnings that are read in a chunk
     samples: int = 2  #: number of lines of each kind of metrics that are read at the start of a chunk

@@ -384,7 +384,7 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
     if not run.members and len(run.owner) > _ONE_HOST and (len(places) > 2 or len(fewest) != 1):
         mixed = True
     if waiting and mixed:
-        # if the same number of ranks waits at each place, all can be victims
+        # If the same number of ranks waits at each place, all ranks can be victims.
         fewer = len(places) == 2 and fewest
         return _by_group(run, fewest) if fewer else Blame((), "", tuple(sorted(fewest)), UNSURE)
     if sizes[0] == sizes[1]:

@@ -28,15 +28,18 @@ from stallwatch_rules.stacks.rank_activity import (
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-#: Number of floors for an evaluation, the first batch of an epoch, the network, or a child process.
+#: Allowed quiet time for an evaluation, the first batch of an epoch, the network, or a child process, as a
+#: multiple of the floor.
 SHORT = 6.0
-LONG = 20.0  #: number of floors for startup, a compilation, or a checkpoint
+LONG = 20.0  #: allowed quiet time for startup, a compilation, or a checkpoint, as a multiple of the floor
 
-# Number of floors for data loading if it is unknown whether a batch is the first of an epoch.
+# Allowed quiet time for data loading, as a multiple of the floor, if it is unknown whether a batch is the
+# first batch of an epoch.
 _DATA_UNCOUNTED = 2.5
-_BUSY = 5 / 3  # number of floors for a busy rank; a warning appears within a minute
+# allowed quiet time for a busy rank, as a multiple of the floor; a warning appears within a minute
+_BUSY = 5 / 3
 FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
-CRITICAL = LONG  #: number of floors after which "busy without progress" becomes critical
+CRITICAL = LONG  #: multiple of the floor after which "busy without progress" becomes critical
 _WORKS = 0.3  # minimum share of one processor at which a thread or a child process counts as working
 _FLOWS = 1024  # minimum bytes per second of an active save, load, or download; log messages cause fewer
 _WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that processes files; printing causes fewer
