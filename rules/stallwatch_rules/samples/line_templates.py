@@ -36,7 +36,7 @@ class LineTemplate:
     timed: bool  #: True if the lines contain a time
 
     #: If this value is not ``None``, only the last of consecutive lines with the same value is read. Such
-    #: lines are states of a bar in one physical line, or lines of one rank with only a time.
+    #: lines are states of a bar in one physical line, or lines of one rank that have a time but no sample.
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:

@@ -20,7 +20,7 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: minimum number of small sources for grouping; a smaller number of sources is read completely
+MANY = 512  #: minimum number of small sources for grouping; if there are fewer, all of them are read
 
 #: Maximum number of sources with signs of a failure that are read: in total, and of one kind.
 MOST_FAILED, OF_FAILED = 3072, 1024

@@ -36,7 +36,7 @@ LONG = 20.0  #: allowed quiet time for startup, a compilation, or a checkpoint, 
 # Allowed quiet time for data loading, as a multiple of the floor, if it is unknown whether a batch is the
 # first batch of an epoch.
 _DATA_UNCOUNTED = 2.5
-# allowed quiet time for a busy rank, as a multiple of the floor; a warning appears within a minute
+# Allowed quiet time for a busy rank, as a multiple of the floor. A warning appears within a minute.
 _BUSY = 5 / 3
 FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
 CRITICAL = LONG  #: multiple of the floor after which "busy without progress" becomes critical
