@@ -53,8 +53,8 @@ _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
 _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
-    # Each entry has a field and pairs of words and a pattern. A pattern is tried only if the line contains
-    # one of its words. The match that comes first in the line is used.
+    # Each entry consists of a field and of pairs (words, pattern). A pattern is tried only if the line
+    # contains one of its words. The match that comes first in the line is used.
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
     ("reward", ((("reward", "/score/mean"), _REWARD),)),

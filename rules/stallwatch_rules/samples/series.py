@@ -562,7 +562,10 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Return whether scores are the only metrics in a line. Games also print scores: ``player A score 9``."""
+    """Return whether scores are the only metrics in a line.
+
+    Scores alone may not be from training. For example, games also print scores: ``player A score 9``.
+    """
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 

@@ -1,6 +1,6 @@
 """Classify the numbers in a line as counters or metrics, based on their names.
 
-``series.json`` contains the names, in several languages.
+``series.json`` contains the names in several languages.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ _BATCH = lazy(
 _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
-)  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]) and CoreNet
+)  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]), and CoreNet
 
 # A line in the log file of llm.c.
 _SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")

@@ -62,7 +62,7 @@ _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes()
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(kind.kind for kind in METRICS)
-#: For each pattern of the metrics, the number of the kind of metrics.
+#: For each pattern that finds metrics, the number of the kind of these metrics.
 KIND_OF = tuple(number for number, kind in enumerate(METRICS) for _ in kind.patterns)
 #: The kinds of metrics that show steps.
 COUNTING = frozenset(number for number, kind in enumerate(METRICS) if kind.series)

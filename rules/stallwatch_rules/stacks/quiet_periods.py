@@ -317,9 +317,9 @@ def _patience(
 ) -> Ruling:
     """Return the decision that the run may wait longer.
 
-    The limit is `floors` floors if the call site is not known yet. At a known call site, the limit is a
-    multiple of the longest duration so far. This limit can be shorter than `floors` floors, unless the
-    duration `varies` between calls.
+    The limit is `floors` times the floor if the call site is not known yet. At a known call site, the limit
+    is a multiple of the longest duration so far. This limit can be shorter than `floors` times the floor,
+    unless the duration `varies` between calls.
     """
     site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
     seen = [length for length in (period.sites.get(site), known) if length is not None]
