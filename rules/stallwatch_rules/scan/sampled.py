@@ -41,7 +41,7 @@ _SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not conta
 
 
 class Skipped(NamedTuple):
-    """The part of a log between two parts that are read. This part is skipped."""
+    """A skipped part of a log, between two parts that are read."""
 
     segments: int
     ends: int  #: number of line feeds in the skipped part

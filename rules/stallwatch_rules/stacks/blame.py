@@ -26,7 +26,9 @@ from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph
 #: Confidence if the counters and the stacks of the ranks agree, or if the kernel reports the cause.
 AGREED = 0.97
 COUNTED = 0.92  #: confidence if only the counters of the ranks show the cause
-STACKS = 0.8  #: confidence if the evidence is a small minority of stacks, completed collectives, or a cycle
+
+#: confidence if the cause follows from a small minority of stacks, completed collectives, or a cycle
+STACKS = 0.8
 SILENT = 0.85  #: maximum confidence if a host does not respond
 UNSURE = 0.6  #: maximum confidence if two sides have the same number of ranks, or if some ranks are unknown
 _ONE_HOST = 16  # maximum number of ranks that usually form a single parallel group
