@@ -27,7 +27,7 @@ from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph
 AGREED = 0.97
 COUNTED = 0.92  #: confidence if only the counters of the ranks show the cause
 
-#: confidence if the cause follows from a small minority of stacks, completed collectives, or a cycle
+#: Confidence if the cause follows from a small minority of stacks, completed collectives, or a cycle.
 STACKS = 0.8
 SILENT = 0.85  #: maximum confidence if a host does not respond
 UNSURE = 0.6  #: maximum confidence if two sides have the same number of ranks, or if some ranks are unknown
