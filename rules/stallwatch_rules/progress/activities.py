@@ -1,8 +1,7 @@
 """Recognize the activity of a rank between steps (loading, compiling, saving) from the rank's last lines.
 
-Programs rarely print that such an activity is complete. Therefore, the rank's next line ends the activity. An
-exception is a line that is a detail of the activity: an indented line, another bar, or the output of a
-compiler.
+Programs rarely report the end of such an activity. Therefore, the next line of the rank ends the activity,
+unless this line is a detail of the activity: an indented line, another bar, or the output of a compiler.
 
 ``activities.json`` lists words from the lines that programs print when an activity begins, and from the bars
 that they draw during an activity (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the
@@ -20,7 +19,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: number of characters at the start of a line that are searched
+MAX_TEXT = 400  #: only this number of characters at the start of a line is searched
 _BAR_DONE = lazy(r":? *100%\|")
 #: Lines that are details of an activity: lines that are indented (also after the prefix of a logger), and
 #: lines that torch's ``cpp_extension.py`` prints.
@@ -51,7 +50,7 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The printed duration or the time between the lines, whichever is longer, in seconds."""
+        """The duration of the activity in seconds: as printed or between its lines, whichever is longer."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None

@@ -1,4 +1,4 @@
-"""Follow one step counter of one stream of lines: its steps, restarts, and durations."""
+"""Follow the steps, restarts, and durations of one step counter in a stream of lines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from stallwatch_rules.records import Phase, Sample
 
 KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current speed
 
-# A drop of more than this multiple of the smallest rise shows a restart without further evidence.
+# A drop by more than this multiple of the smallest rise shows a restart without further evidence.
 _SURE_DROP = 8
-_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; fewer can come from a slower rank
+_LOW_STEPS = 3  # number of consecutive lower steps that show a restart; a slower rank can cause fewer
 
 
 @dataclass(slots=True, eq=False)
 class Counter:
     """One step counter in the lines of one rank. The method ``seen`` reads the samples in order.
 
-    The number of a counter decreases if a new epoch begins or if the run starts again. After a new epoch, the
-    steps of all epochs are added up.
+    The value of a counter decreases when a new epoch begins or when the run starts again. When a new epoch
+    begins, the counter adds up the steps of all epochs.
     """
 
     #: True if the counter counts steps; False if an increase shows only that the run is alive.
@@ -36,7 +36,7 @@ class Counter:
     last: int | None = None
     total: int | None = None
     bar: bool = False
-    waited: float = 0.0  #: seconds spent at the last step, by the clock in the trainer's bar
+    waited: float = 0.0  #: seconds spent at the last step, according to the clock in the trainer's bar
     rises: int = 0
     stride: int = 1  #: number of steps by which the counter last rose in this attempt
     gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
@@ -52,7 +52,7 @@ class Counter:
     _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch that the log shows
     _epochs: float | None = None
-    # Step, line time, and trainer's clock at the last rise.
+    # The step, the time of the line, and the time on the trainer's clock at the last rise of the counter.
     _since: tuple[int, float | None, float | None] | None = None
 
     @property
@@ -70,7 +70,7 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs or steps within an epoch, with an unknown number of epochs."""
+        """True if the counter counts epochs, or steps in an epoch, and the number of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
@@ -121,12 +121,12 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample is at the end of an epoch and is the first sample from this epoch."""
+        """Return whether the sample is the first sample of its epoch and is at the end of this epoch."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Return whether the sample is the last one of the last epoch."""
+        """Return whether the sample is the last sample of the last epoch."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:

@@ -19,7 +19,7 @@ from stallwatch_rules.records import Sample, Series
 if TYPE_CHECKING:
     from stallwatch_rules.stream import StreamReading
 
-LATEST = 256  #: number of the latest points, which are all kept
+LATEST = 256  #: number of latest points; all of these points are kept
 OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
 ANEW = 2.0  #: a loss above this multiple of the previous loss shows that a new training run began
@@ -86,12 +86,12 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The points from the training metrics in one series of lines, in order."""
+    """The training metrics in one series of lines, stored as points in the order of the lines."""
 
     def __init__(self, series: str) -> None:
         self.series = series
         self.seen = 0
-        self.rewarded = False  #: True if the lines contain rewards, because zero losses are then normal
+        self.rewarded = False  #: True if the lines contain rewards; in this case, zero losses are normal
         self._kept = BoundedSeries[Point]()
         self._epoch: float | None = None
 

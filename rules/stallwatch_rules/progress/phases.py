@@ -8,15 +8,15 @@ from typing import Literal
 from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
-#: What a line shows: a phase, or one of five events. "announced": a bar of an evaluation follows. "finished":
-#: the training reports its end. "ended": the line resembles lines that programs print at their end. The line
-#: is used as evidence only if steps were completed before the line, and none after it. "left": a process
-#: exited successfully, as all processes do at the end of a run. "restarted": the launcher starts the workers
-#: again.
+#: The phase that a line shows, or one of five events. "announced": a bar of an evaluation follows.
+#: "finished": the training reports its end. "ended": the line resembles lines that programs print at their
+#: end. Such a line is used as evidence only if steps were completed before the line, and none after it.
+#: "left": a process exited successfully, as all processes do at the end of a run. "restarted": the launcher
+#: starts the workers again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: text in all lines that announce an evaluation
 
-# The place at which a program's message begins, after any prefix of the logger.
+# The start of a program's message, after the prefix of a logger, if any.
 _LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
 _BEGINS = re.compile(
     rf"(?i){_LOGGED}(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
@@ -102,7 +102,7 @@ _LONGEST_END = 200  # maximum number of characters in a line that programs print
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether a text resembles lines that programs print at their end, but sometimes also earlier."""
+    """Return whether a text resembles lines that programs usually, but not always, print at their end."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -159,7 +159,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         "finished",
     ),
     # Lightning 2.6.6 (pytorch/loops/fit_loop.py). Other reasons to stop are excluded. For example, if
-    # ``Trainer.fit`` stops because there are no batches, it trained nothing.
+    # ``Trainer.fit`` stops because there are no batches, no training took place.
     (
         "rainer.fit",
         re.compile(
@@ -173,8 +173,8 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),
         "finished",
     ),
-    # The result of an evaluation that the log did not announce. The lines after the result do not show a
-    # step, either (a better model is saved, samples are drawn).
+    # The result of an evaluation that the log did not announce. The lines after the result do not show a step
+    # either. For example, a better model is saved, or samples are drawn.
     (
         "val_",
         re.compile(r"\be?val_(?:acc(?:uracy)?|loss|ppl|perplexity|score|reward|f1)\b[\"']?\s*[:=]\s*-?\d"),

@@ -21,15 +21,18 @@ from stallwatch_rules.text.display import latest
 
 ALIVE = 5  #: if at least this many lines follow a silence, the run worked during the silence
 NOTIFIED = 3.0  #: if few waits are known, a wait is a stall only if it exceeds this multiple of the step time
-LONGEST_WAIT = 1200.0  #: maximum seconds for which a bar can stay at one step, for example during a save
-FIRST_LINES = 3  #: number of lines at the start of a log that a program prints only when it starts
 
-#: A log begins in mid-run if its first step exceeds this multiple of the steps between two samples.
+#: Maximum time in seconds for which a bar can stay at one step, for example during a save.
+LONGEST_WAIT = 1200.0
+FIRST_LINES = 3  #: a program prints this number of lines at the start of a log only when the program starts
+
+#: A log begins in the middle of a run if the number of its first step exceeds this multiple of the steps
+#: between two samples.
 MID_RUN = 10
 ZONES = 1800.0  #: smallest difference between two time zones, in seconds
 
-#: If two clocks differ by about a multiple of ``ZONES`` (at most this many seconds off), their time zones can
-#: differ.
+#: If the difference between two clocks is a multiple of ``ZONES``, plus or minus this number of seconds, the
+#: clocks can be in different time zones.
 BY_CHANCE = 300.0
 
 
@@ -50,7 +53,7 @@ class RunClock(msgspec.Struct, frozen=True):
     silent: bool  #: True if the log was silent after the last step for longer than the threshold
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    ended: bool = False  #: True if the run stalled and was then ended from outside
+    ended: bool = False  #: True if the run stalled, and something outside the run then ended it
 
 
 def read_clock(
@@ -132,7 +135,7 @@ def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold:
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Return whether the log begins in the middle of a run. The number of the first step shows this."""
+    """Return whether the log begins in the middle of a run, based on the number of its first step."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False

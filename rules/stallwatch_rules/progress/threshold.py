@@ -27,9 +27,9 @@ _LEAST = 5  # minimum length of a round in steps; in shorter rounds, most steps 
 class TrainingRounds:
     """Count the signs of training progress between pauses, and predict when the next pause begins.
 
-    If the number of signs of progress before the last two pauses (such as evaluations) was about the same,
-    the next pause is expected after the same number. Otherwise, nothing is predicted. The duration of a pause
-    is never predicted, because the last evaluation of a run can use all the data.
+    If the last two pauses (such as evaluations) each followed about the same number of signs of progress, the
+    next pause is expected after the same number. Otherwise, nothing is predicted. The duration of a pause is
+    never predicted, because the last evaluation of a run can use all the data.
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,11 @@ ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
 _WARM_UP = 2  # number of steps after the first step that can be slow (compilation, allocation, CUDA graphs)
 _MOST_STEPS = 4  # maximum factor of the initial allowance if the log shows only every n-th step
 
-# Factor of the allowance for the first interval of a log, which can contain a rollout that is not shown.
+# The initial allowance for the first interval of a log is multiplied by this factor, because the interval can
+# contain a rollout that the log does not show.
 _UNSEEN_PATIENCE = 4
-# Minimum threshold, in multiples of the floor, while a log has few steps: stalls are reported within 90 s.
+# Minimum threshold while a log has few steps, in multiples of the floor. With the default floor of 30 s,
+# stalls are reported within 90 s.
 _BRIEF = 2.8
 #: Maximum number of waits that are kept; older waits are dropped, so thresholds adapt to changes.
 REMEMBERED = 2000
@@ -83,21 +85,22 @@ _SLOW = 0.99  # percentile of the waits on which the threshold is based, as a sh
 _SURE = 0.95  # confidence of the estimated percentile while few steps are known
 _QUICK = 0.1  # minimum wait in estimates, as a share of the mean; shorter waits are replaced by this minimum
 
-# Maximum skewness at which waits count as log-normally distributed; above it, a power law is assumed.
+# Maximum skewness at which waits count as log-normally distributed. If the skewness is higher, a power law is
+# assumed.
 _SKEWED = 0.7
 _EVEN = 0.1  # maximum standard deviation of the logarithms of durations that count as nearly equal
 _DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate of the tail
 _SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth of the waits is the tail
 _LEAST_TAIL = 10
 _ONCE_MORE = 2.0  # a wait can be this many times as long as the longest wait so far
-_BENEFIT = 2.0  # additional factor if the durations of steps vary and fewer than KNOWN_TAIL are known
+_BENEFIT = 2.0  # additional factor if step durations vary and fewer than KNOWN_TAIL waits are known
 _SURVIVED = 1.5  # the next pause can be this many times as long as a pause that ended by itself
 _HABIT = 3  # number of pauses that must end by themselves before such pauses count as normal
 _HABITS_KEPT = 20
 
 
 class QuietTimes(Sequence[float]):
-    """The latest periods without a sign of life, in seconds, in ascending order."""
+    """The durations of the latest periods without a sign of life, in seconds and in ascending order."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
@@ -211,7 +214,7 @@ class StallThresholds:
         self._trained = 0.0  # total duration of the steps that were observed in this run, in seconds
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
-        # Threshold of training that follows only from the durations of its steps.
+        # Threshold of the phase "train", derived only from the durations of steps.
         self._suspected = limits.floor
         self._learning: set[Phase] = set()  # phases for which too few waits are known to learn the threshold
         self._usual: dict[Phase, float] = {}  # phase → threshold without the allowance for earlier pauses
@@ -243,7 +246,8 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            # If so, the run computed the metrics of the evaluation before the next step.
+            # If `after_evaluation` is true, the run computed the metrics of the evaluation before the next
+            # step.
             if after_evaluation and self.steps_known:
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")
@@ -342,7 +346,7 @@ class StallThresholds:
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
             waits.paused(waited)  # the pause was not reported as another stall, but it is not normal either
-        else:  # the phase ended, or the log showed an evaluation only at its end
+        else:  # the phase ended, or the log showed an evaluation only when the evaluation ended
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -360,13 +364,15 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # Waits between signs of life are sufficient to know a phase. The phase "init" is an exception,
-            # because its signs of life are the launches of ranks in several attempts.
+            # Waits that end with a sign of life in the same phase are sufficient to learn the threshold of
+            # the phase. The phase "init" is an exception, because its signs of life are the launches of ranks
+            # in several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended
         if brief:
-            # The first evaluation can show no sign of life, and its frequency and duration are not known yet.
+            # The first evaluation can show no sign of life, and the frequency and duration of evaluations are
+            # unknown.
             floor *= _BRIEF
         # A log rarely shows the end of an evaluation, so the run can already be in training again.
         steps = 0.0
@@ -450,7 +456,7 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
 
 
 def longest_rare_wait(waits: Sequence[float]) -> float:
-    """Estimate, from the slowest waits, how long a wait can be that rarely occurs.
+    """Estimate the duration of very rare waits from the slowest waits.
 
     If the waits are nearly equal, nothing is extrapolated. Otherwise, the function uses the moment estimator
     of the tail, which suits any distribution (A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment

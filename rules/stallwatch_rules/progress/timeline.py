@@ -19,7 +19,7 @@ class Restart(msgspec.Struct, frozen=True):
     """A restart of worker processes, as shown by the lines of one source."""
 
     line: Line  #: the last line of the launcher before the restart
-    local_ranks: tuple[int, ...]  #: local ranks (numbers on their node) of the workers that failed
+    local_ranks: tuple[int, ...]  #: local ranks (rank numbers within a node) of the workers that failed
     step: int | None  #: the last step of the run before the restart
     followed: int  #: number of steps after the restart
 
@@ -132,7 +132,7 @@ class Timeline:
         self.open_hits = {}
 
     def interval_at(self, advances: int) -> Interval | None:
-        """Return the interval in which a number of steps was completed; ``None`` if it was never reached."""
+        """Return the interval in which the number of steps reached `advances`; ``None`` if it never did."""
         done = accumulate(interval.span for interval in self.intervals)
         pairs = zip(self.intervals, done, strict=True)
         return next((interval for interval, steps in pairs if steps >= advances), None)
@@ -185,7 +185,7 @@ class StreamTimelines:
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
-        #: Number of steps of each counter; replaced by a new mapping at each step.
+        #: counter → number of its steps; each step replaces this mapping with a new mapping
         self.positions: Mapping[str, int] = {}
         self.hit_times: dict[str, list[float]] = {}
         self._unplaced: dict[str, int] = {}  # rule → number of matches before the first sample of any counter
@@ -283,9 +283,9 @@ class StepClock:
         self._intervals = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
-            intervals = []  # the clock was set back, so the steps after a time are unknown
+            intervals = []  # the clock was set back, so the number of steps after a given time is unknown
 
-        # Losses without step numbers show the number of completed steps, but no step numbers.
+        # Losses without step numbers show how many steps were completed, but not the numbers of these steps.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]
@@ -299,7 +299,8 @@ class StepClock:
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """Return the number of steps below a line in its source, if line and steps have different clocks.
+        """Return the number of steps below a line in its source if the clocks of the steps and the line
+        differ.
 
         The clocks differ if the last step above the line has a later time than the line. Return ``None`` if
         the clocks do not differ. Also return ``None`` if the line and the steps are from different ranks,

@@ -20,7 +20,8 @@ from stallwatch_rules.text.masking import skeleton
 _MAX_COUNTERS = 65536
 _MAX_PASSED = 64
 _SUREST = ("total", "words", "likely", "left")
-NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run that shows no steps
+#: The values (attempt, step) and (attempt, round) of a run whose log shows no steps.
+NOWHERE = ((1, -1), (1, -1))
 
 
 class Finish(NamedTuple):
@@ -53,12 +54,13 @@ class _Stream:
         self.phase_time: float | None = None
         self.end: Finish | None = None  # evidence that the training is complete
 
-        # Number of rounds when ``end`` was set, because other counters can report the last round later.
+        # Number of rounds at the time when ``end`` was set. Other counters can report the last round later,
+        # so the number is stored.
         self.rounds = 0
         self.left = False  # True if a process of the stream exited successfully
-        self.seeming_ends: set[str] = set()  # lines after the last step that resemble an end of the training
+        self.seeming_ends: set[str] = set()  # lines after the last step that resemble a final message
 
-        # Lines that resembled an end of the training but were followed by steps.
+        # Lines that resembled a final message but were followed by steps.
         self.passed: set[str] = set()
         self.last_loss: float | None = None
         self.loss_time: float | None = None
@@ -80,7 +82,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Record a line that resembles lines that programs print when they finish."""
+        """Record a line that resembles the final message of a program."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
@@ -137,7 +139,7 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps and their durations, the phase, and the end of a run, from the lines of all ranks."""
+    """The steps, step durations, phase, and end of a run, based on the lines of all ranks."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: time of the latest line that showed progress
@@ -157,7 +159,7 @@ class ProgressTracker:
             sign = phase_sign(line.text)
             if sign is None:
                 return False
-        else:  # transformers prints this summary when train() returns
+        else:  # transformers prints ``train_runtime`` in a summary when ``train()`` returns
             sign = "finished" if "train_runtime" in sample.values else None
             if "eval_loss" in sample.values and "loss" not in sample.values:
                 sign = "eval"  # the result of an evaluation; the next training step ends the phase "eval"
@@ -252,7 +254,7 @@ class ProgressTracker:
                 rounds = max(rounds, at)
             else:
                 if steps[1] < 0:
-                    self.first_step = None  # the earlier numbers are of rounds, not of steps
+                    self.first_step = None  # the earlier numbers counted rounds, not steps
                 steps = max(steps, at)
             self._furthest = steps, rounds
             if counter.rounds == self.in_rounds and (self.first_step is None or last < self.first_step):
@@ -423,7 +425,8 @@ class ProgressTracker:
     def finish(self) -> Finish | None:
         """The strongest evidence that the training is complete.
 
-        A line that only resembles an end is accepted only if steps were completed before the line.
+        A line that only resembles the final message of a program is accepted only if steps were completed
+        before the line.
         """
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
@@ -432,7 +435,7 @@ class ProgressTracker:
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
     def _may_be_over(self, seeming_ends: Finish) -> bool:
-        """Return whether a line that resembles an end can be the end of the training.
+        """Return whether a line that resembles a final message can mark the end of the training.
 
         Steps must precede the line. If the line does not mention the training, no counter may be two or more
         lines short of its total.
@@ -454,10 +457,12 @@ class ProgressTracker:
 
     @property
     def surely_finished(self) -> bool:
-        """True if the training is certainly complete. A line that only resembles an end is not sufficient.
+        """True if the training is certainly complete.
 
-        A counter at its total is not sufficient either if the counter can start again in another epoch, or if
-        the log shows no loss. Without a loss, the counter may not belong to a training run.
+        A line that only resembles a final message is not sufficient.
+
+        A counter that reached its total is not sufficient either if the counter can start again in another
+        epoch, or if the log shows no loss. Without a loss, the counter may not belong to a training run.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
@@ -473,7 +478,7 @@ class ProgressTracker:
         return finish is not None and finish.how != "left"
 
     def reached_total(self, line: Line) -> bool:
-        """Return whether the training certainly reached its total in the output of a line's rank."""
+        """Return whether the output of the line's rank proves that the training reached its total."""
         stream = self._streams.get((line.source, line.rank))
         if stream is None or not self._reached(stream):
             return False

@@ -57,7 +57,7 @@ class _Kind:
 
 
 # ``_NOTHING``: lines that have neither a sample nor a time. ``_INTERLEAVED``: several lines that were joined
-# to one line.
+# into one line.
 _NOTHING, _INTERLEAVED = _Kind(), _Kind()
 
 
@@ -88,7 +88,7 @@ class BulkReader:
     @_uncollected()
     def read(self, data: bytes) -> None:
         """Read a block of complete lines, and add rows for the samples in these lines to the table."""
-        # Nulls and backspaces are handled in the same way as in ``LineReader``.
+        # Null bytes and backspaces are handled in the same way as in ``LineReader``.
         data = data.replace(b"\0", b"").replace(b"\b", b"\r")
         lines, keys = data.split(b"\n"), data.translate(None, DIGITS).split(b"\n")
         lines.pop()

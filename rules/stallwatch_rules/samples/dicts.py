@@ -1,4 +1,7 @@
-"""Read dictionaries and JSON: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, and MLPerf."""
+"""Read dictionaries and JSON objects that trainers print.
+
+The formats are those of transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, and MLPerf.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def from_dict(text: str) -> Found | None:
     elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    # LLaMA-Factory prints the tokens per second under this name.
+    # LLaMA-Factory prints the tokens per second under the name "throughput".
     if step is not None and "throughput" in numbers:
         values.setdefault("tokens_per_second", numbers["throughput"])
     return Found(step, total, values, "dict" if "loss" in values or step is not None else "")

@@ -36,7 +36,7 @@ class LineTemplate:
     timed: bool  #: True if the lines contain a time
 
     #: If this value is not ``None``, only the last of consecutive lines with the same value is read. Such
-    #: lines are states of a bar in one line, or times of a rank.
+    #: lines are states of a bar in one physical line, or lines of one rank that have a time but no sample.
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
@@ -73,7 +73,10 @@ def clock(rank: int | None) -> LineTemplate:
 
 
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
-    """Learn a template from one line of a source with this rank; ``None`` if no template can be learned."""
+    """Learn a template from one line.
+
+    `rank` is the rank of the line's source. Return ``None`` if no template can be learned.
+    """
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):
         return None  # the time of the line depends on neighboring lines

@@ -39,8 +39,8 @@ _EVAL_LOSS = lazy(
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
-# Memory as printed by torchtitan, DETR, and mmengine (MiB) and by verl (GB), and memory in a bar or line
-# without a unit.
+# Memory as printed by torchtitan, DETR, and mmengine (MiB) and by verl (GB), and memory without a unit in a
+# bar or in a line.
 _MEMORY = lazy(
     r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"
     r"(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
@@ -53,8 +53,8 @@ _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
 _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
-    # Each entry has a field and pairs of words and a pattern. A pattern is tried only if the line contains
-    # one of its words. The match that comes first in the line is used.
+    # Each entry consists of a field and of pairs (words, pattern). A pattern is tried only if the line
+    # contains one of its words. The match that comes first in the line is used.
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
     ("reward", ((("reward", "/score/mean"), _REWARD),)),
@@ -129,7 +129,8 @@ _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|e
 _WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # for example, "val" in "val loss"
 _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
-    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last alternative is for MaxText, directly after the step
+    # The last alternative is for MaxText, which prints the seconds directly after the step.
+    r"|step[_ ]time|timing_s/step|^, seconds)"
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")

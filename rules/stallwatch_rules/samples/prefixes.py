@@ -24,14 +24,14 @@ _LEAD = lazy(
 _STAMP = r"(?:[\[\dIWE][\d\s:.,TZ+/\[\]-]{0,60})?"
 _LEVEL = r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\]?"
 _LOGGER = lazy(
-    _LEVEL + r":[\w.]{1,60}:\s{0,3}"  # default format of Python
+    _LEVEL + r":[\w.]{1,60}:\s{0,3}"  # default format of Python's logging module
     r"|" + _STAMP + r"(?:" + _LEVEL + r"[\s:]{1,10})?" + _STAMP
     + r"(?:[\w.]{1,40}:\s{0,3})?\[?(?:[\w-]{1,40}/){0,8}[\w-]{1,60}\.py:\d{1,6}\]?:?\s{1,3}(?:[-|]\s)?"
     r"|" + _STAMP + _LEVEL + r"\s{1,10}" + _STAMP + r"(?:__main__|root|\w{1,40}(?:\.\w{1,40}){1,6}):?\s{1,3}"
 )  # fmt: skip
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
-# Text which shows that the numbers after the text are from an evaluation: a single name in brackets, between
+# Text that shows that the numbers after the text are from an evaluation: a single name in brackets, between
 # vertical bars, or before a colon at the start of the line. A text with more words may refer to the next
 # evaluation, or to both training and evaluation.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"

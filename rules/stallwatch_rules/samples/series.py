@@ -63,11 +63,13 @@ COARSE = (ROUNDS, ROWS)
 MAX_TEXT = 400  #: maximum number of characters in a row of a series
 _MOST_KINDS = 256  # maximum number of templates per source and rank that are followed or examined
 
-# Maximum number of stored hashes: of rejected templates, and of templates that occurred once.
+# Maximum number of stored hashes of rejected templates, and of templates that occurred only once.
 _MOST_NONE = 1024
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not yet a series is rejected
-_FEW, _SOME, _MANY = 2, 3, 12  # required number of lines: fewer for more conclusive words
+
+# Required numbers of lines. Fewer lines are required if the words are more conclusive.
+_FEW, _SOME, _MANY = 2, 3, 12
 _TREND = 0.5  # minimum difference between falls and rises in a trend, as a share of all pairs of values
 _NEAR = 3  # maximum number of lines between the column titles and the first row
 _SHORT = 80  # maximum number of characters in a line that contains only a counter
@@ -81,12 +83,13 @@ _STAMP = lazy(
 )
 _MAY_BE_STAMP = lazy(r"\d[:-]\d|/[\w.-]*[A-Za-z]|0x|\w:\d|^[A-Z]|\d\.\d+\.\d")
 _NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
-_OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")  # "3/20", "3 of 20", "3 de 20"
+# Text between a counter and its total, as in "3/20", "3 of 20", or "3 de 20".
+_OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")
 _FAILS = lazy(
     r"\b\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
 )
 _DIGIT = lazy(r"\d")
-_FINE = lazy(r"\.\d{3}")  # tables of scores for human readers have fewer digits
+_FINE = lazy(r"\.\d{3}")  # scores in tables for human readers have fewer decimals
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # a line with the names of columns
 _FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # a single word after the counter
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
@@ -127,7 +130,7 @@ class _Kind:
     series: str = ""  #: name of the accepted series
     names: list[str] | None = None  #: names of the columns
     fields: list[tuple[str, int]] | None = None  #: fields of the numbers, each with the index of its number
-    weak: bool = False  #: True if no word in the lines shows that they are training output
+    weak: bool = False  #: True if no word in the lines shows that the lines are training output
 
 
 class _Heading(NamedTuple):
@@ -173,7 +176,7 @@ class _Stream:
     metrics: dict[int, int] = field(default_factory=dict)
 
 
-Learning = dict[int | None, _Stream]  #: what was learned about one source, by rank
+Learning = dict[int | None, _Stream]  #: the data learned about one source, by rank
 
 
 class SeriesReader:
@@ -277,7 +280,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a template that occurs for the first time; ``None`` if there are too many templates.
+    """Examine a new template, and return its data; ``None`` if there are too many templates.
 
     If many templates were examined already, a new template is examined only when it occurs a second time.
     """
@@ -559,7 +562,10 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Return whether scores are the only metrics in a line. Games also print scores: ``player A score 9``."""
+    """Return whether scores are the only metrics in a line.
+
+    Scores alone may not be from training. For example, games also print scores: ``player A score 9``.
+    """
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 

@@ -1,6 +1,6 @@
 """Classify the numbers in a line as counters or metrics, based on their names.
 
-``series.json`` contains the names, in several languages.
+``series.json`` contains the names in several languages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def is_of(kind: str, words: Sequence[str]) -> bool:
 
 
 def may_count(text: str) -> bool:
-    """Return whether a line can belong to a series, based on its words. Only ASCII lines are tested."""
+    """Return whether a line can belong to a series, based on its words.
+
+    The function returns true for every line that is not ASCII.
+    """
     if not text.isascii():
         return True
     raw = text.encode()

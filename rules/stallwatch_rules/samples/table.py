@@ -1,9 +1,9 @@
 """Convert samples to rows of a table. The rows are in the order of the lines.
 
-A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row. If
-states have no loss, only the last of them in the line becomes a row. A loss without a step number gets the
-step of the training's progress bar in the same line or just above. If the bar is in the same line, the loss
-and the bar become one row.
+A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row. Of
+the states without a loss, only the last state in the line becomes a row. A loss without a step number gets
+the step of the training's progress bar in the same line or just above. If the bar is in the same line, the
+loss and the bar become one row.
 
 transformers' Trainer prints ``{'loss': …}`` without a step number, between the states of a tqdm bar
 (transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the loss shows

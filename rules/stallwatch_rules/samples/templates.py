@@ -97,8 +97,8 @@ class TemplateReader:
 def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
     """Learn a template from one line, which `read` reads; ``None`` if no template can be learned.
 
-    If the values of the line include a time, it must be a timestamp in the line. Each other value that varies
-    must depend on exactly one number in the line.
+    If the values of the line include a time, this time must be a timestamp in the line. Each other value that
+    varies must depend on exactly one number in the line.
     """
     tokens = list(_TOKEN.finditer(raw))
     base = read(raw) if len(tokens) <= _MOST_TOKENS else None

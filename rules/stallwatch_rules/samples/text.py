@@ -113,7 +113,7 @@ _BATCH = lazy(
 _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
-)  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]) and CoreNet
+)  # formats of PyTorch's MNIST example, timm (Train: 0 [ 50/1251 ( 4%)]), and CoreNet
 
 # A line in the log file of llm.c.
 _SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")
@@ -125,7 +125,8 @@ _LOSS_FIRST = lazy(
 _LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # format in which MindSpore prints the loss after the step
 _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line in a record of OLMo
 
-# The text "loss 2.0 lr 1e-5 " before "step 3", with only spaces and commas between the numbers.
+# A text such as "loss 2.0 lr 1e-5 " before "step 3". Only spaces, commas, semicolons, and vertical bars
+# separate the metrics.
 _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
@@ -192,7 +193,7 @@ def from_text(text: str) -> Found | None:
 
 
 def _as_results(found: Found, before: str) -> Found:
-    """Return the numbers as the result of an evaluation if the text before the numbers mentions one.
+    """Return the numbers as results of an evaluation if the text before the numbers mentions an evaluation.
 
     The loss of an evaluation is not a training loss, whatever name the program prints. The batches of an
     evaluation show that the run is alive, but they are not steps of the run.
@@ -309,7 +310,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return _as_results(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    named = lower[: found.end()]  # a mean of something else can be the result of a benchmark
+    named = lower[: found.end()]  # the mean of any other quantity can be the result of a benchmark
     return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 

@@ -34,7 +34,8 @@ class ChunkCutter:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held: list[bytes] = []  # the portions of the chunk, which are joined when the chunk is complete
+        # Portions of the incomplete chunk. They are joined when the chunk is complete.
+        self._held: list[bytes] = []
         self.held = 0  #: number of bytes in the chunk that is not complete yet
         self._start = 0
         self._torn = False

@@ -19,9 +19,10 @@ BEFORE, AFTER = 4, 60  #: numbers of segments to read before and after a repeate
 _MOST_TEXTS = 12
 _LEAST = 12  # minimum number of characters in an identifying text
 
-# Maximum occurrences of a text in the first bytes (once per rank); more frequent texts are ignored.
+# Maximum number of occurrences of a text in the first bytes. An identifying text can occur once for each
+# rank. More frequent texts are ignored.
 _OFTEN = 8
-_MOST_HITS = 256  # number of occurrences in one chunk at which the texts cannot identify a beginning
+_MOST_HITS = 256  # if a chunk contains this many occurrences of the texts, they do not identify a beginning
 _TOGETHER = 40  # maximum number of segments between two texts of the same beginning
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 

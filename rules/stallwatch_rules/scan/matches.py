@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHUNK = 256 * 1024  #: size of a chunk in bytes; such a chunk fits into the cache of the processor
 _BACK = 8  # number of preceding segments to search for a time if a line has no time
 _BEFORE = 2048  # maximum number of preceding bytes to search for a time
-_AT_ONCE = 128  # number of segments that are read at the same time
+_AT_ONCE = 128  # number of segments that are read together
 _CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains this pattern
 
 
@@ -36,7 +36,7 @@ class Match(NamedTuple):
     """A match of a rule in one line of a log."""
 
     rule: str
-    #: The line; if the line has no time, the time of a line shortly before, or the last known time, is added.
+    #: The line. If the line has no time, it gets the time of a line shortly before, or the last known time.
     line: Line
     captures: dict[str, str]
 
@@ -54,7 +54,7 @@ class Match(NamedTuple):
 
 
 class MatchPatterns:
-    """The compiled patterns of all rules. Several scans can share them. Hyperscan is required."""
+    """The compiled patterns of all rules. Several scans can share these patterns. Hyperscan is required."""
 
     def __init__(self, matcher: Matcher) -> None:
         pages = matcher.catalogue.pages.values()
@@ -65,13 +65,13 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: For each literal of the index, by its number: the numbers of the patterns that contain the literal.
-        #: The patterns of ``requires`` are omitted, because they can match one in ten lines.
+        #: For each literal of the index, the numbers of the patterns that contain the literal. The patterns
+        #: of ``requires`` are omitted, because they can match one in ten lines.
         self.owners = tuple(frozenset(filter(fires.__getitem__, found)) for found in self.index.owners)
 
 
 class _Waiting(NamedTuple):
-    """A segment in which a pattern was found, and which will be parsed later."""
+    """A segment that can contain a match and that is parsed later."""
 
     raw: bytes
     number: int  #: line number of the segment
@@ -98,8 +98,8 @@ class MatchScan:
         self._before = b""  # the last bytes of the previous chunks
         self._begun: _Waiting | None = None  # the beginning of a line whose end was not received yet
 
-        #: Segments that are read at the same time. After a chunk is searched, the data for reading is no
-        #: longer in the caches of the processor. Therefore, reading a single line takes four times as long.
+        #: Segments that are read together. The search of a chunk fills the caches of the processor with other
+        #: data. Therefore, reading the lines one at a time takes four times as long per line.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
         self.lines = 0  #: number of line ends that were found so far
@@ -127,7 +127,7 @@ class MatchScan:
             begun = None
         segments = Segments(chunk.data)
         data = segments.data
-        if not data:  # the chunk contains only NUL bytes
+        if not data:  # the chunk contains only null bytes
             self._begun = begun
             return
         found = self._found(segments)

@@ -21,8 +21,8 @@ _MOST_BETWEEN = 300  # maximum number of metrics to find between the first and t
 # Launchers add prefixes with the rank of a line. (``lines.ranks`` also handles rare prefixes.) If a line has
 # several prefixes, the last prefix is used.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
-_NEAREST = 4  # divisor of the probe size: the first search covers this part of it
-_FARTHEST = 8  # multiple of the probe size that the last search covers
+_NEAREST = 4  # the first search covers the probe size divided by this number
+_FARTHEST = 8  # the last search covers the probe size multiplied by this number
 _INDENTED = 5  # for indented lines, the limit per template is multiplied by this factor
 
 
@@ -109,7 +109,7 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search the bytes around a match for informative lines, and for metrics that show its step."""
+    """Search the bytes around a match for informative lines, and for metrics that show the match's step."""
 
     def __init__(
         self, segments: Segments, view: bytes, metrics: BlockScanner, state: ScanState, sizes: ScanSizes
@@ -153,10 +153,10 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return the first and last segment in which a rule matches for each rank, as pairs (segment, rank).
+        """For each rank, return the first and last segment in which a rule matches, as pairs (segment, rank).
 
-        The rank is from the start of the line. If the first segment of the rank in this section was returned
-        by an earlier call, only the last segment is returned.
+        The rank is read at the start of the line. If the first segment of the rank in this section was
+        returned by an earlier call, only the last segment is returned.
         """
         if len(units) > 2 * self._sizes.ends:
             units = units[: self._sizes.ends] + units[-self._sizes.ends :]
@@ -175,7 +175,9 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the segments with the last metrics of a rank before a segment. These metrics show its step.
+        """Return the segments with the last metrics of a rank before a segment.
+
+        These metrics show the step of the segment.
 
         If ``ahead`` is true, segments with the next metrics after the segment are included.
         """

@@ -1,12 +1,12 @@
-"""Compile the patterns for which a scan searches: the patterns of the rules in raw form, and others.
+"""Compile the patterns for a scan: the patterns of the rules in raw form, and those in ``signs.json``.
 
-``signs.json`` contains the other patterns. They select the lines to read in a log that is too long to be read
-completely. More patterns would take more time, and fewer patterns would lose information. In ``watches``,
-``before`` and ``after`` are the numbers of lines around a hit that are also read. ``budget`` is the number of
-hits that are read in a section. Only some of the chunks are searched for ``rare`` watches. If lines contain a
-``severe`` word, one line of each template is read. Many lines in the log of a healthy run contain a
-``warning``, so only some of the chunks are searched for warnings. In each chunk, a few lines of each kind of
-``metrics`` are read. These lines can belong to the ``series`` of their kind.
+The patterns in ``signs.json`` select the lines to read in a log that is too long to be read completely. More
+patterns would take more time, and fewer patterns would lose information. In ``watches``, ``before`` and
+``after`` are the numbers of lines around a hit that are also read. ``budget`` is the number of hits that are
+read in a section. Only some of the chunks are searched for ``rare`` watches. If lines contain a ``severe``
+word, one line of each template is read. Many lines in the log of a healthy run contain a ``warning``, so only
+some of the chunks are searched for warnings. In each chunk, a few lines of each kind of ``metrics`` are read.
+These lines can belong to the ``series`` of their kind.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes()
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(kind.kind for kind in METRICS)
-#: The number of the kind, for each pattern of the metrics.
+#: For each pattern that finds metrics, the number of the kind of these metrics.
 KIND_OF = tuple(number for number, kind in enumerate(METRICS) for _ in kind.patterns)
 #: The kinds of metrics that show steps.
 COUNTING = frozenset(number for number, kind in enumerate(METRICS) if kind.series)
@@ -182,7 +182,7 @@ class ScanEngine(NamedTuple):
     """The compiled patterns for which a scan searches. Several scans can share an engine."""
 
     targets: tuple[Target, ...]
-    #: Index in ``targets`` for each pattern; higher indexes are indexes in ``WATCHES``.
+    #: For each pattern, the index of its target in ``targets``. Higher indexes refer to ``WATCHES``.
     target_of: tuple[int, ...]
     patterns: PatternScanner  #: the patterns of the rules, followed by the patterns of ``WATCHES``
     warning: BlockScanner

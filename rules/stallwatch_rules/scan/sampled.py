@@ -41,7 +41,7 @@ _SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not conta
 
 
 class Skipped(NamedTuple):
-    """The part of a log between two parts that are read. This part is skipped."""
+    """A skipped part of a log, between two parts that are read."""
 
     segments: int
     ends: int  #: number of line feeds in the skipped part
@@ -55,7 +55,7 @@ class Window(NamedTuple):
     data: bytes
     head: bytes = b""  #: beginning of the container record, if the record begins before the window
 
-    #: Rule, and number of similar lines that were counted but not read.
+    #: Pairs of a rule and the number of similar lines that were counted but not read.
     more: tuple[tuple[str, int], ...] = ()
 
 
@@ -71,7 +71,7 @@ class SearchedChunk(NamedTuple):
 
 
 class SampledScan:
-    """Scan the chunks of one source in order. Each section has limits for what is read.
+    """Scan the chunks of one source in order. The number of lines that are read per section is limited.
 
     ``lead`` is the prefix of the source's lines (``lines.line_prefix``). ``heads`` are texts from the start
     of the source.
@@ -96,8 +96,8 @@ class SampledScan:
     def search(self, chunk: Chunk) -> SearchedChunk | None:
         """Search a chunk for patterns, and return the result; ``None`` for an empty chunk.
 
-        The search of a chunk replaces Python's data in the caches of the processor. Therefore, searching
-        several chunks before selecting segments from them is faster.
+        The search of a chunk displaces Python's data from the caches of the processor. Therefore, it is
+        faster to search several chunks before segments are selected from these chunks.
         """
         segments = Segments(chunk.data)
         if not segments.data:
@@ -136,7 +136,7 @@ class _Selection:
         self._view = segments.view
         self._mask = bytearray(segments.count)  # one byte per segment; 1 if the segment is read
 
-        # segments of tracebacks; only the identifying lines of these tracebacks are read
+        # Segments of the tracebacks of which only the identifying lines are read.
         self._named: set[int] = set()
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._counted: list[tuple[str, list[list[int]]]] = []  # rule, and segments to count, grouped by rank
@@ -331,7 +331,7 @@ class _Selection:
         return pieces
 
     def _hidden(self, picked: MetricOffsets) -> list[tuple[int, frozenset[str]]]:
-        """Return the places at which metrics are skipped: the preceding segment, and the names of the series.
+        """Return the segments after which metrics are skipped, each with the names of the skipped series.
 
         The entries are in reverse order of the segments.
         """

@@ -45,8 +45,8 @@ _counted = 0
 def _count(data: bytes, value: bytes, start: int, end: int) -> int:
     """Count the occurrences of a byte value between two offsets.
 
-    numpy counts seven times as fast as Python. However, loading numpy takes as long as counting in Python in
-    ``_PAYS`` bytes.
+    numpy counts seven times as fast as Python. However, loading numpy takes as long as counting ``_PAYS``
+    bytes in Python.
     """
     global _counted  # number of bytes that were counted in this process
     _counted += end - start
@@ -141,7 +141,7 @@ class Segments:
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int]) -> list[int]:
-        """Return the segments of matches.
+        """Return the segment of each match.
 
         The offsets are the positions in the view at which the matches end.
 
@@ -224,7 +224,8 @@ def _utf8(data: bytes) -> bytes:
     try:
         data.decode()
     except UnicodeDecodeError:
-        # A segment is decoded only once, not with its line before, because failed decoding is slow.
+        # Each segment is decoded only once. The line that contains the segment is not decoded first, because
+        # a failed attempt to decode a line is slow.
         return b"\n".join([line if line.isascii() else _line(line) for line in data.split(b"\n")])
     return data
 

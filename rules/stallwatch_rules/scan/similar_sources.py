@@ -20,7 +20,7 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: minimum number of small sources for grouping; if there are fewer, all are read
+MANY = 512  #: minimum number of small sources for grouping; if there are fewer, all of them are read
 
 #: Maximum number of sources with signs of a failure that are read: in total, and of one kind.
 MOST_FAILED, OF_FAILED = 3072, 1024
@@ -31,7 +31,8 @@ _EXTREMES = 12  # number of the shortest sources to read, and number of the long
 _FAILED = ("traceback", "frame", "crash", "launcher")  # names of the watches that show a failure
 _LAST = 4096  # number of bytes at the end of a source to search for the last line
 
-# A line with which a program reports that it ended. Only the number in it distinguishes success from failure.
+# A line with which a program reports that it ended. Only the number in the line distinguishes success from
+# failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
 Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines that contain a severe word
@@ -142,9 +143,9 @@ def choose(found: Sequence[SourceOutline | None]) -> Chosen:
 def _healthy(
     numbers: Sequence[int], outlines: Mapping[int, SourceOutline], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources of one kind to read.
+    """Choose which sources of one kind are read.
 
-    These are sources with rare templates, short sources, long sources, and some other sources.
+    The result contains sources with rare templates, short sources, long sources, and some other sources.
     """
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)

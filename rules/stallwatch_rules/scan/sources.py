@@ -18,7 +18,7 @@ from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, W
 from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TOGETHER = 8  # number of chunks that are searched at the same time, and then read
+_TOGETHER = 8  # number of chunks that are searched together before parts of them are read
 _AT_ONCE = 1024  # number of lines that are passed to ``RunReading`` at a time
 _LONG_HEAD = 8  # maximum length of a head that has few lines, as a multiple of the usual size
 
@@ -175,7 +175,7 @@ class SourceReading:
     def _read_head(self, chunk: Chunk) -> Chunk | None:
         """Read the part of a chunk that belongs to the head of the source.
 
-        Return the rest, if there is any.
+        Return the rest of the chunk, if any.
         """
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):

@@ -35,20 +35,22 @@ class ScanSizes:
     known: tuple[int, int] = (1, 4)  #: numbers of segments to read before and after later matches of a rule
     known_windows: int = 6
     neighbours: int = 3  #: maximum number of lines of one template that are read near matches
-    ends: int = 256  #: number of first and of last lines of a rule in a chunk that are grouped by rank
+
+    #: Maximum number of first lines, and of last lines, of a rule that are grouped by rank in a chunk.
+    ends: int = 256
     ranks: int = 65_536  #: maximum number of pairs of a rank and a rule that are distinguished in a section
     rule_lines: int = 200  #: maximum number of lines of a rule that are read; further lines are counted
-    contexts: int = 64  #: maximum number of lines to read because a rule requires their patterns
+    contexts: int = 64  #: maximum number of lines to read that match a pattern of ``requires``
 
     #: Maximum number of equal tracebacks to read. Of further tracebacks, only identifying lines are read.
     tracebacks: int = 6
     #: Maximum number of interleaved tracebacks for which many surrounding lines are read.
     torn_tracebacks: int = 20
-    #: Number of segments to read after a traceback, because they can continue its message.
+    #: Number of segments to read after a traceback, because these segments can continue its message.
     tracebacks_after: int = 16
     templates: int = 400  #: maximum number of templates of lines that report a problem
 
-    #: Numbers of segments to read before and after the first line of a template.
+    #: Numbers of segments to read before and after the first line of a template that reports a problem.
     template: tuple[int, int] = (2, 6)
     warnings: int = 100  #: maximum number of warnings that are read in a chunk
     samples: int = 2  #: number of lines of each kind of metrics that are read at the start of a chunk

@@ -1,7 +1,7 @@
 """Derive the parallel axis of a process group from the names that a framework gives to the group.
 
 The names are from Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``),
-DeepSpeed 0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch
+DeepSpeed 0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``), and torch
 2.13 (``torch/distributed/device_mesh.py``: ``mesh_tp``; torchtitan has dimensions such as ``dp_shard``).
 """
 
@@ -35,7 +35,7 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
     """Return the parallel axis of the first name that shows an axis.
 
-    If no name shows an axis, return "world" for a group that contains the `whole` job, or else "".
+    If no name shows an axis, return "world" for a group that contains the `whole` job. Otherwise, return "".
     """
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)

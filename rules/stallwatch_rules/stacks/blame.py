@@ -26,7 +26,9 @@ from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph
 #: Confidence if the counters and the stacks of the ranks agree, or if the kernel reports the cause.
 AGREED = 0.97
 COUNTED = 0.92  #: confidence if only the counters of the ranks show the cause
-STACKS = 0.8  #: confidence for stacks of a small minority, for completed collectives, or for a cycle of ranks
+
+#: Confidence if the cause follows from a small minority of stacks, completed collectives, or a cycle.
+STACKS = 0.8
 SILENT = 0.85  #: maximum confidence if a host does not respond
 UNSURE = 0.6  #: maximum confidence if two sides have the same number of ranks, or if some ranks are unknown
 _ONE_HOST = 16  # maximum number of ranks that usually form a single parallel group
@@ -203,8 +205,8 @@ def _in_a_circle(graph: WaitGraph, inside: set[int]) -> Blame:
 def _called_differently(graph: WaitGraph) -> set[int]:
     """Return the ranks that called a different operation than most ranks in the same collective.
 
-    Only ranks that wait in a single process group are compared. Some backends do not report the operation. If
-    a rank may then wait in one of several groups, the group in which the rank waits is unknown.
+    Only ranks that wait in a single process group are compared. With a backend that does not report the
+    operation, a rank may wait in any of several groups, so its group is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -384,7 +386,8 @@ def _different_places(run: Run, *, level: bool = False) -> Blame:
     if not run.members and len(run.owner) > _ONE_HOST and (len(places) > 2 or len(fewest) != 1):
         mixed = True
     if waiting and mixed:
-        fewer = len(places) == 2 and fewest  # if as many ranks wait at each place, all of them can be victims
+        # If the same number of ranks waits at each place, all ranks can be victims.
+        fewer = len(places) == 2 and fewest
         return _by_group(run, fewest) if fewer else Blame((), "", tuple(sorted(fewest)), UNSURE)
     if sizes[0] == sizes[1]:
         return Blame(tuple(sorted(run.owner)), why, (), UNSURE) if waiting else Blame()

@@ -20,22 +20,22 @@ Advice = tuple[str, ...]  #: IDs of the messages that contain advice: first the 
 
 #: Advice for a run of one process whose stack is unknown. This advice does not mention other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
-#: Advice if the launcher has not started a rank yet.
+#: Advice if the launcher has not started any rank yet.
 NO_RANK: Advice = ("diagnosis.launcher-why", "diagnosis.joining-fix", "diagnosis.single-fix")
 _ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
 _ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
 _JOINING: Advice = ("diagnosis.joining-why", "diagnosis.joining-fix")
 
-TAKE_STACKS = "py-spy dump"  #: text that identifies advice to locate the ranks
+TAKE_STACKS = "py-spy dump"  #: text that identifies advice to capture stacks
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for other ranks
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
     """Return the diagnosis with a sentence about the stacks, and with the odd rank as the rank to inspect.
 
-    If the run stands still for an unknown reason, the diagnosis gets the odd rank and advice that fits the
-    stacks. If a log shows the cause, the rank of the cause remains, because the odd rank may hang as a
-    consequence of this cause.
+    If the run hangs for an unknown reason, the diagnosis gets the odd rank and advice that fits the stacks.
+    If a log shows the cause, the rank of the cause remains, because the odd rank may hang as a consequence of
+    this cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):
@@ -123,7 +123,7 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks for which other ranks wait, if all of these are certainly outside collectives."""
+    """Return the ranks for which other ranks wait, if all these ranks are certainly outside collectives."""
     odd = odd_groups(stacks) if stacks is not None else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
@@ -143,7 +143,7 @@ def _with_message(primary: Primary, look: Message) -> Primary:
 
 
 def _without_guesses(finding: Finding, stacks: StallStacks) -> Finding:
-    """Remove the notes on what the log shows about the cause. The stacks show the cause."""
+    """Remove the sentences on the cause that are based on the log, because the stacks show the cause."""
     if finding.rule != SILENT_HANG:
         return finding
     note = without_sentence(finding.note, "diagnosis.nothing-says-why")

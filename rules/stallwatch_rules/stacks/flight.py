@@ -66,8 +66,8 @@ def read_recorder(answer: Any) -> Recorded:
 def _not_above(joined: int, done: int | None) -> int | None:
     """Return the number of completed collectives; ``None`` if it exceeds the number of joined collectives.
 
-    If it does, the number also includes sends of NCCL (``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of
-    torch 2.13, ``seqP2P_``).
+    If it exceeds this number, it also includes sends of NCCL (``ProcessGroupNCCL::workEnqueue`` and
+    ``initWork`` of torch 2.13, ``seqP2P_``).
     """
     return max(done, 0) if done is not None and done <= joined else None
 
@@ -104,8 +104,8 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
         group.recorded: group for group in groups if group.recorded in counts and group.recorded is not None
     }
     for number, group in likely.items():
-        # The rank can join more collectives between the two queries. For pipelines, the counter of the group
-        # also includes messages.
+        # Between the queries of the recorder and of the group, the rank can join more collectives. For
+        # pipelines, the counter of the group also includes messages.
         behind = (group.joined or 0) - counts[number].joined
         if sure.get(number, group.name) != group.name or (
             group.axis != "pp" and not 0 <= behind <= _MOST_BEHIND

@@ -28,18 +28,21 @@ from stallwatch_rules.stacks.rank_activity import (
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-#: Number of floors for an evaluation, the first batch of an epoch, the network, or a child process.
+#: Allowed quiet time for an evaluation, the first batch of an epoch, the network, or a child process, as a
+#: multiple of the floor.
 SHORT = 6.0
-LONG = 20.0  #: number of floors for startup, a compilation, or a checkpoint
+LONG = 20.0  #: allowed quiet time for startup, a compilation, or a checkpoint, as a multiple of the floor
 
-# Number of floors for data loading if it is unknown whether a batch is the first of an epoch.
+# Allowed quiet time for data loading, as a multiple of the floor, if it is unknown whether a batch is the
+# first batch of an epoch.
 _DATA_UNCOUNTED = 2.5
-_BUSY = 5 / 3  # number of floors for a busy rank; a warning appears within a minute
+# Allowed quiet time for a busy rank, as a multiple of the floor. A warning appears within a minute.
+_BUSY = 5 / 3
 FOREVER = 1e12  #: limit of a pause in seconds; this number is finite because hosts exchange it as JSON
-CRITICAL = LONG  #: number of floors after which "busy without progress" becomes critical
+CRITICAL = LONG  #: multiple of the floor after which "busy without progress" becomes critical
 _WORKS = 0.3  # minimum share of one processor at which a thread or a child process counts as working
-_FLOWS = 1024  # minimum bytes per second of a save, a load, or a download; messages cause fewer
-_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that works on files; printing causes fewer
+_FLOWS = 1024  # minimum bytes per second of an active save, load, or download; log messages cause fewer
+_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that processes files; printing causes fewer
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
@@ -122,7 +125,7 @@ class HostView(msgspec.Struct, frozen=True):
 def ruling(snapshots: Sequence[HostSnapshot], period: QuietPeriod) -> Ruling | None:
     """Decide about a quiet period of one host.
 
-    `snapshots` contains the snapshots since the period began. The newest snapshot is the last.
+    `snapshots` contains the snapshots since the period began, in the order of their times.
 
     Return ``None`` if the snapshots are inconclusive.
     """
@@ -204,7 +207,8 @@ def _alive(
             continue
         kind = doing[rank.rank].kind
         signs = (name for name in _LIFE if name != "forwards" or kind != "rollout")
-        if any(_has_grown(rank, earlier, name) for name in signs):  # a generation can call forwards endlessly
+        # During a rollout, forward passes are not signs of life, because a generation can run them endlessly.
+        if any(_has_grown(rank, earlier, name) for name in signs):
             return True
         seconds = max(1.0, now.time - before.time)
         saving = kind == "process" and _saving(doing[rank.rank], period)
@@ -212,7 +216,7 @@ def _alive(
             return True
         transfers = kind in _TRANSFERS or period.phase in ("init", "save")
         if period.repeating and kind not in ("save", "load"):
-            continue  # the transferred bytes can be from the repeated message
+            continue  # the repeated message can be the cause of the transferred bytes
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
             return True
@@ -313,9 +317,9 @@ def _patience(
 ) -> Ruling:
     """Return the decision that the run may wait longer.
 
-    The limit is `floors` floors if the call site is not known yet. At a known call site, the limit is a
-    multiple of the longest duration so far. This limit can be shorter than `floors` floors, unless the
-    duration `varies` between calls.
+    The limit is `floors` times the floor if the call site is not known yet. At a known call site, the limit
+    is a multiple of the longest duration so far. This limit can be shorter than `floors` times the floor,
+    unless the duration `varies` between calls.
     """
     site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
     seen = [length for length in (period.sites.get(site), known) if length is not None]
@@ -325,7 +329,10 @@ def _patience(
 
 
 def _site(doing: RankActivity) -> str:
-    """Return a key for a call site. It consists of the activity and the user's function with the call."""
+    """Return a key for a call site.
+
+    It consists of the activity and the user's function that contains the call.
+    """
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 

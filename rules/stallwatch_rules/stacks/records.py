@@ -36,11 +36,11 @@ Kind = Literal[
 Condition = Literal["alive", "stopped", "blocked", "ended"]
 
 #: The reason why ranks are odd. "ended", "stopped": their processes have ended or were stopped. "behind":
-#: they have not joined the collective in which the other ranks wait. "elsewhere": they wait for no rank.
-#: "diverged": they wait in a different collective than the other ranks. "unfinished": all ranks have joined
-#: the collective, but the odd ranks have not completed it. "unreachable": their host does not respond. The
-#: last two reasons do not blame any rank. "outside": all ranks wait for something other than a rank (a store,
-#: a file system). "frozen": all ranks were stopped together.
+#: they have not joined the collective in which the other ranks wait. "elsewhere": they do not wait for any
+#: rank. "diverged": they wait in a different collective than the other ranks. "unfinished": all ranks have
+#: joined the collective, but the odd ranks have not completed it. "unreachable": their host does not respond.
+#: Two further reasons do not blame any rank. "outside": all ranks wait for something other than a rank (a
+#: store, a file system). "frozen": all ranks were stopped together.
 Why = Literal[
     "",
     "ended",
@@ -91,10 +91,10 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """The numbers of collectives in one process group that a rank has joined and that are complete."""
+    """The numbers of collectives that a rank has joined and completed in one process group."""
 
     joined: int
-    done: int | None  #: number of completed collectives; only torch's flight recorder counts these
+    done: int | None  #: number of completed collectives, which only torch's flight recorder counts
 
 
 class Recorded(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ class Run:
             group.id: group.axis or _shape(self.members[group.id]) for group in known
         }
         self.pipelines = [self.members.get(group.id, ()) for group in layout if group.axis == "pp"]
-        #: True if there are several kinds of groups, because ranks can then wait in different groups.
+        #: True if there are several kinds of groups. In this case, ranks can wait in different groups.
         self.mixed = len({group.axis for group in layout if group.axis not in ("", "world", "dp")}) > 0
         #: IDs of the groups whose members are unknown. Any rank without counters can be a member.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
@@ -58,7 +58,7 @@ class Run:
 
     @cached_property
     def counts(self) -> dict[int, list[tuple[str, int]]]:
-        """The numbers of collectives that each rank has joined, one for each of its groups."""
+        """For each rank, the number of collectives that it has joined in each of its process groups."""
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for id, ranks in self.members.items():
             for rank in ranks:
@@ -121,9 +121,11 @@ class WaitGraph:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # ranks for which other ranks wait, as counters show
+        self.missed: set[int] = set()  # ranks for which, according to the counters, other ranks wait
         self.splits: list[Split] = []
-        self.visible: set[int] = set()  # ranks that certainly wait in a collective that counters show
+        # Ranks that certainly wait in a collective, because its operation or their number of completed
+        # collectives is known.
+        self.visible: set[int] = set()
         self._nodes = UNKNOWN
         for id, ranks in run.members.items():
             self._add_group(id, ranks)
