@@ -85,7 +85,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule of the incident when it opened; both change if a finding becomes the run's end."""
+        """Kind and rule at the opening; `kind` and `rule` change if a finding becomes the run's end."""
         parts = self.id.rsplit("/", 3)
         if len(parts) == 4 and parts[1] in get_args(Kind):
             return parts[1], parts[2]
@@ -123,7 +123,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def closing(self) -> Message:
-        """Phrase for how the incident ended, such as ``recovered`` or ``ended with the run: failed``."""
+        """Phrase for the end of the incident, such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 

@@ -95,7 +95,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for work after the command ended; errors in this work must not change the exit code."""
+    """Return a guard for work after the command has ended; errors in it must not change the exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 

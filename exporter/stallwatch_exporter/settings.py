@@ -74,12 +74,12 @@ def _report_folders_used(foreign: Path, account_home: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Create the state folder for its user only, as it contains logs; an existing folder keeps its mode."""
+    """Create the state folder with mode 700, because it contains logs; an existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def temporary_home(home: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` that stores runs while the state folder `home` cannot be written."""
+    """Return the folder in ``$TMPDIR`` that stores runs while the state folder `home` is not writable."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
     return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{digest}"
 
@@ -135,13 +135,13 @@ def current_folder() -> Path:
 
 
 #: First line of a program for ``python -c``. With this line, the program imports nothing from the current
-#: folder, in which another account may have put a file such as json.py. From Python 3.11, ``python -P`` has
-#: the same effect.
+#: folder, in which another account may have put a file such as json.py. In Python 3.11 and later,
+#: ``python -P`` has the same effect.
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
 def own_main(module: str) -> list[str]:
-    """Return the command that calls ``main`` of a module, independent of the current folder's content."""
+    """Return the command that calls ``main`` of a module, regardless of the current folder's content."""
     return [sys.executable, "-c", f"{NO_CURRENT_FOLDER}from {module} import main; main()"]
 
 
@@ -176,13 +176,13 @@ class ExporterSettings:
     """Settings of Stallwatch on the hosts of a training run."""
 
     host: str = "127.0.0.1"  #: address on which /metrics listens
-    port: int = 19400  #: first port tried; 0 lets the system choose
+    port: int = 19400  #: first port to try; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search, because other programs use them
     linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
     tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
-    tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
+    tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate from this authority
     sd_dir: Path | None = None  #: folder of files that announce endpoints to Prometheus
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)

@@ -105,7 +105,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
     """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
 
-    It cannot check a file that has the extension of torch's files but another program's format.
+    It cannot check a file that has one of torch's extensions, but was written in another program's format.
     """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
@@ -150,14 +150,14 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard is in the folder of its index. A name that points to another folder is not followed.
+    # A shard is always in the folder of its index, so names that point to another folder are not followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:
         yield fault(path, "index-outside", names=examples(outside))
     if missing:
         yield fault(path, "missing-shards", shards=len(missing), names=examples(missing))
-    absent: list[str] = []  # names of tensors that are missing from their shard
+    absent: list[str] = []  # names of tensors that are missing from their shards
     for shard in shards:
         if shard.endswith(".safetensors") and shard not in (*outside, *missing):
             held = tensor_names(path.parent / shard)  # empty if the header cannot be read

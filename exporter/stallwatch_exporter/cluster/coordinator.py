@@ -40,7 +40,7 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits, in seconds, for when a host counts as silent
+_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # minimum and maximum seconds until a host counts as silent
 
 # An agent that is silent for this long is lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
@@ -74,7 +74,7 @@ class _Agent:
         self.beat = BEAT_SECONDS
         self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
 
-        # Ids and statuses of the incidents in the last reply.
+        # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
@@ -299,8 +299,8 @@ class Coordinator:
     def is_known(self) -> bool:
         """Return whether the other running agents know all incidents that they could otherwise report again.
 
-        One of these agents merges the run next. Every agent must know the open incidents, the failures that
-        could affect other hosts later, and the incidents that include its own incidents.
+        One of these agents becomes the next coordinator. Every agent must know the open incidents, the
+        failures that could affect other hosts later, and the incidents that include its own incidents.
         """
         with self._lock:
             now = self._clock()
@@ -435,7 +435,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the ruling of all hosts together on the current quiet period."""
+        """Return the joint ruling of all hosts on the current quiet period."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(agent.report.quiet, agent.report.threshold) for agent in up):
             return None
@@ -494,7 +494,7 @@ class Coordinator:
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _name_of(self, report: AgentReport) -> str:
-        """Return the name of the host, extended by its address or ID if another host has the same name."""
+        """Return the name of the host, followed by its address or ID if another host has the same name."""
         where, _ = split_address(report.address)
         name = report.host
         for more in (where, report.host_id):
@@ -560,7 +560,7 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the mapping of the last replies if it equals `hosts`, so that all agents share one copy."""
+        """Return the last replies' mapping if it equals `hosts`, so that all agents share one copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

@@ -132,11 +132,11 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # by ID: open incidents, and closed ones that may be unreported
+        self._mine: dict[str, Incident] = {}  # open incidents, and closed ones that may be unreported, by ID
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
         self._is_known = True  # true if all changes were reported to users, according to the last reply
-        self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by ID
+        self._waiting: dict[str, float] = {}  # time of the first unacknowledged change, by incident ID
 
         # Posted incident, and the number of its first report, by ID.
         self._posted: dict[str, tuple[Incident, int]] = {}

@@ -20,7 +20,8 @@ _OTHERS = 0o077
 _LENGTH = 64
 # If no agent has used a secret file for this time, its run is considered ended.
 _KEPT_SECONDS = 7 * 86400.0
-# Longer than the minute within which NFS shows a new file to other hosts (acdirmax, nfs(5)).
+# Seconds to wait for another agent's secret. NFS can take a minute to show a new file to other hosts
+# (acdirmax, nfs(5)).
 _RETRIED_SECONDS = 90.0
 
 

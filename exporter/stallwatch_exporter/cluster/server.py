@@ -1,4 +1,4 @@
-"""Serve posts of a run's agents on other hosts, which send a proof, and on this host, over a Unix socket.
+"""Serve posts from agents on other hosts, which send a proof, and on this host, over a Unix socket.
 
 | request | answer |
 |---|---|
@@ -220,7 +220,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents of the same host and account, which need only the Unix socket as a proof."""
+    """Gate for agents on the same host and of the same account. The Unix socket is sufficient as a proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]

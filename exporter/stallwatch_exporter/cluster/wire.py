@@ -1,8 +1,8 @@
 """Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
 
-Times are sent as ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ.
-Every report contains everything that its host knows about open incidents, so any agent can replace the
-coordinator.
+Times are sent as ages in seconds, measured by the sender's monotonic clock, because the hosts' wall clocks
+differ. Every report contains everything that its host knows about open incidents, so any agent can replace
+the coordinator.
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ from stallwatch_rules.text.digest import fold_names
 from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-_NEAR_SECONDS = 60.0  # torchrun waits up to 30 seconds for ranks to end after SIGTERM
-_BY_PEERS = (-15, -6)  # signals of other processes: SIGTERM of a launcher, SIGABRT of NCCL's watchdog
+# Failures within this time may have the same cause. torchrun waits up to 30 seconds for ranks to end after
+# SIGTERM.
+_NEAR_SECONDS = 60.0
+_BY_PEERS = (-15, -6)  # signals that other processes send: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
 
 
 class Recorded(NamedTuple):
@@ -341,7 +343,7 @@ def _was_open(incident: Incident, started: float) -> bool:
 
 
 def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Add the facts that only the recorded incidents show to the diagnosis of the logs."""
+    """Complete the diagnosis of the logs with facts that only the recorded incidents show."""
     notes: list[Text] = []
     if known.stall is not None:
         diagnosis = _with_stall(diagnosis, known.stall)
@@ -363,7 +365,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         notes.append(message("diagnosis.ending-told", time=at, what=_last_printed(known.end)))
     shown = diagnosis.primary
     if known.elsewhere is not None and not diagnosis.unknown and (shown is None or shown.role == "symptom"):
-        # The files of a lost host are not available, so its cause names no log file.
+        # The files of a lost host are not available, so the cause names no log file.
         host, primary = known.elsewhere.host, known.elsewhere.primary
         diagnosis = _failed(diagnosis, primary and replace(primary, host=host, file="", line=0))
         notes.append(message("diagnosis.cause-elsewhere", host=host))
@@ -431,7 +433,7 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
+    """Add the steps that ranks reported to the agent, because the log may not contain these steps.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
     can be deleted, or truncated because the disk was full.

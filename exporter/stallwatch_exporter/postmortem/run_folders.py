@@ -112,7 +112,7 @@ class Placed(NamedTuple):
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Replace local ranks by global ranks, both for files and for the ranks in launchers' line prefixes.
+    """Replace local ranks with global ranks, both for files and for the ranks in launchers' line prefixes.
 
     This is possible only if the agents recorded the ranks of their hosts.
     """
@@ -165,7 +165,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
-    in_archives: dict[str, str] = {}  # copy of a run folder from an archive → name of the folder there
+    in_archives: dict[str, str] = {}  # folder name within the archive, by the path of the temporary copy
     for file in files:
         places = _around(file)
         if places[0] not in seen:

@@ -53,7 +53,7 @@ def make_folder(home: Path) -> Path:
 
 
 def _tag() -> str:
-    """Return a short tag for the namespace of this process's IDs."""
+    """Return a short tag for the process ID namespace of this process."""
     return hashlib.sha256(process_namespace().encode()).hexdigest()[:12]
 
 
@@ -103,7 +103,8 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         #: Command line at the process's first step.
         self.words: tuple[str, ...] = ()
-        #: True or False if the process reported its end, without or with an error; None if it did not.
+        #: True if the process reported its end without an error, False if it reported an error at its end,
+        #: and None if it did not report its end.
         self.left: bool | None = None
         self.is_worker = False  #: the process started while another process of its rank trained
         self._events_until = 0
@@ -171,7 +172,7 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        # Ids of the processes that ran at the last call. Processes of other namespaces never run here.
+        # IDs of the processes that ran at the last call. Processes of other namespaces never run here.
         self._alive: set[int] = set()
         self._exits = Exits()
 
@@ -187,7 +188,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # do not keep a file open for each past process
+            if not is_up:  # do not keep a file open for each ended process
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -217,7 +218,7 @@ class Probing:
         }
 
     def first_rank(self) -> int | None:
-        """Return the rank with local rank 0, if the local ranks of all running ranks agree."""
+        """Return the global rank of local rank 0; ``None`` if the running ranks do not agree on it."""
         up = [process.header for process in self._known() if process.is_up and process.header.rank >= 0]
         found = {each.rank - each.local_rank for each in up if each.local_rank >= 0}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
@@ -233,7 +234,7 @@ class Probing:
         return codes
 
     def pids(self) -> set[int]:
-        """Return the process IDs of all rings, whether the processes run or not."""
+        """Return the process IDs from all rings, including the IDs of ended processes."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
@@ -277,7 +278,7 @@ class Probing:
             return False
         if any(each.latest_step_at() is not None for each in processes):
             return True
-        # Before any step, the earliest process that still runs is the rank.
+        # Before the first step, the earliest process that is still running counts as the rank.
         return not any(each.header.started < process.header.started and each.is_up for each in processes)
 
     def _of_rank(self, rank: int) -> list[RankProcess]:

@@ -1,4 +1,4 @@
-"""Start the command, pass its output through and into a queue of bytes, and wait for the command to end.
+"""Start the command, copy its output to the agent's output and a queue, and wait for the command to end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so it still draws its progress
 bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
@@ -59,7 +59,7 @@ class Chunk(NamedTuple):
     fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
     stream: str = "stdout"
     rank: int | None = None  #: rank of the whole source, if known
-    lost: int = 0  #: number of lines (or parts of lines) before these bytes that were dropped
+    lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes
 
 
 class _Part:

@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
-#: Seconds after the end of a process. Later progress comes from other processes.
+#: Progress more than this many seconds after the end of a process comes from other processes.
 _AFTER_SECONDS = 1.0
 #: Exit codes of processes that SIGHUP, SIGINT, or SIGTERM ended, including the codes that a shell returns.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
@@ -145,7 +145,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
 
 
 def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Return whether the run can have ended well although this process ended in this way."""
+    """Return whether the run may have succeeded although this process ended in this way."""
     stopped = process.code in _END_SIGNALS
     if stopped and any(
         other.fate == "well" and other.last_seen <= process.last_seen

@@ -215,7 +215,7 @@ def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return the evidence of a failure that no exit code shows: a loss of NaN, or the log."""
+    """Return the evidence of a failure that no exit code shows: a NaN loss, or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

@@ -40,7 +40,7 @@ class MemoryHeld:
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:
-        """Record the current memory of the command with all its processes, and its limit, in bytes."""
+        """Record the current memory use of the command with all its processes, and its limit, in bytes."""
         self._all, self._limit = max(self._all, size), limit
 
     def with_memory(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
@@ -85,7 +85,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that all processes can use, which is this cgroup's limit or the machine's memory."""
+    """Return the number of bytes that all processes can use: this cgroup's limit or the machine's memory."""
     found = [size for _, group in memory_groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
