@@ -42,7 +42,7 @@ def begin_line(stream: TextIO) -> None:
 
 
 def print_notice(text: str) -> None:
-    """Print a notice on stderr, on a line of its own.
+    """Print a notice on its own line of stderr.
 
     If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost.
     """

@@ -39,9 +39,10 @@ def cache_home() -> Path:
 def own_default(place: Path, otherwise: str) -> Path:
     """Return `place`, or a folder in this account's home if another account owns part of the path.
 
-    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
-    the other account could choose where root writes. The folder in this account's home has the same path
-    relative to the home as `place`. If `place` is not below ``HOME``, it has the path `otherwise`.
+    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that
+    folder, the other account could choose where root writes. If `place` is below ``HOME``, the folder
+    has the same path relative to this account's home. Otherwise, its path relative to that home is
+    `otherwise`.
     """
     foreign = foreign_part(place)
     account_home = _own_home() if foreign is not None else None
@@ -85,7 +86,7 @@ def temporary_home(home: Path) -> Path:
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Return whether no other account can write or replace this folder, which is in a temporary folder."""
+    """Return whether no other account can replace this temporary folder or write to it."""
     return not why_not_own(folder)
 
 
@@ -114,7 +115,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote: ``~`` is a home folder, and a relative path begins at `folder`.
+    """Return the path that a user wrote; expand ``~``, and interpret a relative path from `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -147,7 +148,7 @@ def own_main(module: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Access settings of /metrics and the relay, and the host names that every server accepts."""
+    """Access settings of /metrics and the relay, and the hostnames that every server accepts."""
 
     #: Accepted names, in addition to addresses, ``localhost``, and the machine's names.
     allowed_hosts: tuple[str, ...] = ()
@@ -164,7 +165,7 @@ class JoinSettings:
     run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the host that merges reports; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; if empty and there is a secret, all addresses
+    host: str = ""  #: address to listen on; if empty and a secret is set, all addresses
     port: int = 0  #: port to listen on; 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
@@ -191,7 +192,7 @@ class ExporterSettings:
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
     on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: age in days at which ended runs are removed, whenever another run starts
+    keep_days: int = 30  #: age in days at which ended runs are removed; checked when another run starts
     keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh

@@ -209,7 +209,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
     parallel = {mp for mp, _ in seen}
-    if len(parallel) * ranks > _MOST_RANKS:  # the file is damaged, or its name has another meaning
+    if len(parallel) * ranks > _MOST_RANKS:  # a file is damaged, or the file names have another meaning
         return seen
     return {(mp, dp) for mp in parallel for dp in range(ranks)}
 

@@ -50,7 +50,7 @@ POST_SECONDS = 4.0  #: maximum seconds that a post may take
 FIRST_PORT = 19402
 _PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
-_MOST_OTHERS = 64  # maximum number of known agents in addition to those that can merge reports
+_MOST_OTHERS = 64  # maximum number of agents to remember, besides agents that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # maximum number of concurrent searches for agents
 _SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond before
@@ -149,7 +149,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Return whether this agent becomes the one that posts for this host. Raises `OSError`."""
+        """Bind this host's socket; return whether this agent now posts for the host. Raises `OSError`."""
         bound = host.bind(name)
         if bound is None:
             return False

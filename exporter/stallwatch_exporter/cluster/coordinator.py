@@ -50,8 +50,8 @@ _ABSENT_SECONDS = 15.0
 _FORGET_SECONDS = 900.0
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
-# Maximum total posts per second to a coordinator in a quiet period. With more hosts, each host posts less
-# often.
+# Maximum number of posts per second that a coordinator receives in a quiet period. If there are many hosts,
+# each host posts less often.
 _PER_SECOND = 48.0
 _SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
 _SKEWS = 32  # number of posts used to estimate the clock offset of an agent
@@ -154,7 +154,7 @@ class Coordinator:
         self._agents: dict[str, _Agent] = {}
         self._named: dict[str, str] = {}  # IDs of the hosts by their names in the run
 
-        # Ranks of the hosts that do not post, and the time when an agent first reported each host.
+        # Ranks of each host that does not post, and the time when an agent first reported the host.
         self._absent: dict[str, tuple[str, float]] = {}
         self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
         self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
@@ -252,7 +252,7 @@ class Coordinator:
                     sink(closed)
 
     def _each_sink(self, method: str, *given: Any) -> None:
-        """Call a method of each sink that has this method."""
+        """Call the method with this name on each sink that has such a method."""
         for optional in optional_methods(self._sinks, method):
             with self._guarded("reporting an incident"):
                 optional(*given)
@@ -468,7 +468,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _note_absent(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record the hosts that an agent knows but that have not posted to this coordinator."""
+        """Record hosts that an agent knows about, but that have not posted to this coordinator."""
         present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]

@@ -53,7 +53,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: true if the key may not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the run's name for all hosts, which is built from `name`, the job, and the attempt."""
+        """Return the name that all hosts use for the run, built from `name`, the job, and the attempt."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -95,9 +95,9 @@ def identify(
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
     """Return the identity of a run, completed from the environment of a rank.
 
-    An identity that is not provisional is returned unchanged. torchrun sets all variables that this function
-    uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts it.
-    With torchrun's own rendezvous, `MASTER_PORT` changes at each start.
+    An identity that is not provisional is returned unchanged. torchrun sets all variables that this
+    function uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script
+    starts torchrun. With torchrun's own rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity

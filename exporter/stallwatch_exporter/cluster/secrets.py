@@ -31,7 +31,7 @@ class NoSecret(Exception):
 
 @dataclass(frozen=True)
 class Secret:
-    """Secret that signs proofs, with the TLS contexts of server and client if certificates are configured."""
+    """Secret that signs proofs, and the TLS contexts for server and client if certificates are configured."""
 
     text: bytes
     server: ssl.SSLContext | None = None
@@ -110,7 +110,7 @@ def _prune(folder: Path, kept_name: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client; both are ``None`` if no certificates are configured.
+    """Return the TLS contexts for the server and the client; both are ``None`` without certificates.
 
     Raises `NoSecret` if the certificates cannot be used.
     """

@@ -116,7 +116,7 @@ class Gate(Protocol):
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer a request. Raises `Malformed` for an invalid request; its text becomes the response."""
+        """Answer a request. Raises `Malformed`, with the text of the response, for an invalid request."""
         ...
 
 
@@ -382,7 +382,7 @@ class _Gone(Exception):
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate at `host`, or all addresses, on the first free port. Raises `OSError` if none is free."""
+    """Serve a gate on the first free port of `host` or of all addresses. Raises `OSError` if none is free."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:

@@ -29,7 +29,7 @@ _BEATS_BEFORE = 8.0  # divisor: the next post is due after 1/8 of the time until
 
 
 def is_quiet(quiet: float, threshold: float | None) -> bool:
-    """Return whether the time without a sign of life is long enough for closer monitoring."""
+    """Return whether the time without a sign of life is long enough to require closer monitoring."""
     return threshold is not None and 3 * quiet >= threshold
 
 

@@ -131,7 +131,7 @@ class RankProcess(RingReader):
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
         except OSError:
             return
-        if self._events_until > MOST_BYTES:  # more bytes than a probe writes
+        if self._events_until > MOST_BYTES:  # a probe never writes this many bytes
             return
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) == MOST_BYTES:  # skip a line that is too long to come from a probe

@@ -31,7 +31,7 @@ from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
 MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
-_FIRST_PART = 64  # a queue keeps this fraction of its size for the first output of each stream
+_FIRST_PART = 64  # divisor: a queue keeps the first bytes of each stream, up to 1/64 of its size
 _PORTION = 65536
 _NEWLINE = ord("\n")
 _LAST_BYTES = 4 * 1024 * 1024  # maximum bytes to copy at the end; more than a pipe can hold

@@ -29,8 +29,8 @@ from stallwatch_rules.pages.catalogue import Catalogue
 def reporting() -> AbstractContextManager[None]:
     """Return a context in which SIGTERM and SIGHUP do not end this process before its report is complete.
 
-    A scheduler that ends a job sends these signals to all its processes. The report and the notifications
-    have their own time limits. Ctrl-C still interrupts them.
+    A scheduler that ends a job sends these signals to all processes of the job. The report and the
+    notifications have their own time limits. Ctrl-C still interrupts them.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
 

@@ -1,4 +1,4 @@
-"""Track the memory of a command: its use, its limit, and the rank with the highest use.
+"""Track the memory use of a command, its memory limit, and the rank with the highest use.
 
 When a process is killed, a launcher only reports "Signal 9, error_file N/A". Therefore, the probe reports the
 memory of each rank, and the agent measures the command and its processes. In Kubernetes, the pod shows why
@@ -91,7 +91,7 @@ def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgrou
 
 
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """Return the limits of a cgroup and its ancestors. In a container, the cgroup's folder is the root."""
+    """Return the limits of a cgroup and its ancestors. In a container, `cgroups` is the cgroup's folder."""
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):
@@ -99,6 +99,6 @@ def _limits(cgroups: Path, group: str) -> list[int]:
         for path in (cgroups / place / "memory.max", cgroups / "memory" / place / "memory.limit_in_bytes"):
             try:
                 found.append(int(path.read_text()))
-            except (OSError, ValueError):  # "max" means no limit
+            except (OSError, ValueError):  # the file does not exist, or contains "max", which means no limit
                 continue
     return [size for size in found if size > 0]
