@@ -72,4 +72,4 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # the state is stored in a private folder instead
+    return 0  # `home` is not usable, so the state is stored in a private folder instead

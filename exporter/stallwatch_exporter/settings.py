@@ -159,7 +159,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class JoinSettings:
-    """Settings for how the agents of a run find each other and prove that they belong to the run."""
+    """Settings that determine how a run's agents find each other and prove that they belong to the run."""
 
     mode: str = "auto"  #: "auto" to find the other agents, or "off" to keep each agent separate
     run: str = ""  #: name of the run, if no scheduler identifies it

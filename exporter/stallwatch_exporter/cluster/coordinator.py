@@ -389,7 +389,7 @@ class Coordinator:
             return
         self._ledger[known.id] = known
         self._adopted_at.setdefault(known.id, self._clock())
-        if known.status == "resolved" and known.id in self._shown:  # another coordinator closed it
+        if known.status == "resolved" and known.id in self._shown:  # another coordinator closed the incident
             self._conclude(self._shown[known.id], known)
         else:
             self._each_sink("adopt", known)

@@ -1,7 +1,8 @@
 """Identify the host of an agent by an ID, and by a Unix socket that the agents of a run share on the host.
 
-Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all agents
-of the host. When its process ends, the kernel releases the name, and another agent can bind it.
+Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all
+agents of the host. When this agent ends, the kernel releases the socket's name, and another agent can bind
+it.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return the value of an option of the launcher, or of `variables` if the option is not set.
+        """Return the value of a launcher option; if the option is not set, the value of one of `variables`.
 
         torchrun also reads each option from a variable with the prefix ``PET_`` (torch 2.13,
         distributed/argparse_util.py).

@@ -150,7 +150,7 @@ class RunEpisodes(Episodes):
         return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
-        """Add a change of an agent's incident to the episode that contains the incident."""
+        """Add a change to an agent's incident to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
             # The agent was considered lost but posts again, so this is a separate incident with its own end.
@@ -225,7 +225,7 @@ class RunEpisodes(Episodes):
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add a change to the history of an episode, unless another host has already reported this change."""
+        """Add a change to the episode's history, unless another host has already reported this change."""
         known = len(episode.history)
         super().note(episode, trouble, before)
         seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}

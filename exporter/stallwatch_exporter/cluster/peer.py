@@ -273,7 +273,7 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The persistent connection may just have been too old, so check whether the agent still
+                # The persistent connection may only have been too old, so check whether the agent still
                 # responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:

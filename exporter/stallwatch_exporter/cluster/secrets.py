@@ -1,4 +1,4 @@
-"""Read or create the proof that an agent belongs to a run: a configured secret, certificates, or a file."""
+"""Provide the proof that an agent belongs to a run: a configured secret, certificates, or a secret file."""
 
 from __future__ import annotations
 

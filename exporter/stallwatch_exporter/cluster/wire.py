@@ -124,10 +124,10 @@ class Reply(msgspec.Struct, kw_only=True):
     v: int = VERSION
     coordinator: str = ""  #: agent or service that merges the reports
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
-    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
+    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes to report
     members: list[Member] | None = None  #: ``None`` if the host has the current list
     hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
-    names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host ID
+    names: dict[str, str] = {}  #: unique names of hosts whose own name is not unique, by host ID
 
     #: Ruling of the run, which combines the rulings of its hosts.
     ruling: Ruling | None = None

@@ -52,7 +52,7 @@ class Recorded(NamedTuple):
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
-    quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
+    quiet: tuple[float, float] | None = None  #: a watched run's seconds without progress, and its threshold
     findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
     watched: bool = False  #: True if the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
@@ -163,7 +163,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(part, part.info.host_in_run) if part.info is not None else part for part in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for this host
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later were waiting for this one
         parts = [
             part._replace(stall=None, stacks=None)
             if part.stall is not None and opened(part.stall) > when(first)
@@ -329,7 +329,7 @@ def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | No
 
 
 def _was_open(incident: Incident, started: float) -> bool:
-    """Return whether the incident was still unresolved when the run ended.
+    """Return whether the incident was still open when the run ended.
 
     The last agent, which started at `started`, would have reopened an incident that was closed before.
     """

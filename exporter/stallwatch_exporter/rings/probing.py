@@ -58,7 +58,7 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents. Ranks that still run keep their rings, which they have open."""
+    """Remove the folders of killed agents. Running ranks keep their rings, because they have opened them."""
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
@@ -72,7 +72,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since any file in the folder was written; 0 if unknown."""
+    """Return the seconds since a file in the folder was last written; 0 if unknown."""
     try:
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
@@ -148,7 +148,7 @@ class RankProcess(RingReader):
                 yield event
 
     def end(self, exits: Exits) -> ProcessEnd:
-        """Return the ending of the process, or the fact that the process is still running."""
+        """Return how the process ended, or that it is still running."""
         return ProcessEnd(
             self.header.pid,
             self.header.rank if self.header.rank >= 0 and self.step is not None else None,
@@ -211,7 +211,7 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """Return the rings of the running processes of each rank that has a ring."""
+        """Return, for each rank with a ring, the rings of the rank's running processes."""
         return {
             rank: frozenset(each.path for each in processes if each.is_up)
             for rank, processes in self._by_rank().items()
@@ -238,11 +238,11 @@ class Probing:
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
-        """Return the ending of each process with a ring, or the fact that the process is still running."""
+        """Return, for each process with a ring, how the process ended, or that it is still running."""
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
-        """Remove the folder of a run that is over, after its content was read."""
+        """Remove the folder of the rings, because the run is over and the content was read."""
         self._exits.close()
         for process in self._known():
             process.close()

@@ -120,7 +120,7 @@ class RingReader:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
-        """Add the records up to the record with the number `written` to the batch."""
+        """Add records to the batch, up to the record with the number `written`."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)

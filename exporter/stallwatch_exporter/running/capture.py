@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
     time: float
     fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
     stream: str = "stdout"
-    rank: int | None = None  #: rank of the whole source, if known
+    rank: int | None = None  #: rank that printed all bytes of the source, if known
     lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes
 
 

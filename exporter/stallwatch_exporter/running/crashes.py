@@ -25,7 +25,7 @@ Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """Ending of a process of a run, or the fact that the process is still running."""
+    """Record of how a process of a run ended, or that it is still running."""
 
     pid: int
     rank: int | None = None  #: ``None`` for a program without a rank that reported no steps

@@ -1,4 +1,4 @@
-"""Combine all evidence of how a run ended into one ending."""
+"""Combine all evidence of how a run ended, and derive one ending from it."""
 
 from __future__ import annotations
 

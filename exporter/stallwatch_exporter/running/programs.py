@@ -1,7 +1,7 @@
 """Find the programs of a command: the training processes below shells and launchers.
 
-Shells and launchers start programs, and a program manages the processes that it starts. Therefore, the search
-stops at a Python program that is not a launcher, except for child processes with a rank.
+Shells and launchers start programs, and each program manages the processes that it starts. Therefore, the
+search stops at a Python program that is not a launcher, except for child processes with a rank.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _rank(pid: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that the main thread started, if the kernel lists them."""
+    """Return the IDs of the processes that the main thread of `pid` started, if the kernel lists them."""
     return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
 
 
