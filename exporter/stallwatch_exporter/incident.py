@@ -69,7 +69,7 @@ class Incident(msgspec.Struct, kw_only=True):
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
-    exception: str = ""  #: summary of the exception if no rule matches: ``ValueError: message (train.py:8)``
+    exception: str = ""  #: exception summary if no rule matches, such as ``ValueError: message (train.py:8)``
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
@@ -85,7 +85,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule of the incident when it opened; both change if a finding becomes the run's end."""
+        """Kind and rule at the opening; `kind` and `rule` change if a finding becomes the run's end."""
         parts = self.id.rsplit("/", 3)
         if len(parts) == 4 and parts[1] in get_args(Kind):
             return parts[1], parts[2]
@@ -123,7 +123,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def closing(self) -> Message:
-        """Phrase for how the incident ended, such as ``recovered`` or ``ended with the run: failed``."""
+        """Phrase for the end of the incident, such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 

@@ -42,7 +42,7 @@ def begin_line(stream: TextIO) -> None:
 
 
 def print_notice(text: str) -> None:
-    """Print a notice on stderr, on a line of its own.
+    """Print a notice on its own line of stderr.
 
     If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost.
     """
@@ -95,7 +95,7 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for work after the command ended; errors in this work must not change the exit code."""
+    """Return a guard for work after the command has ended; errors in it must not change the exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 

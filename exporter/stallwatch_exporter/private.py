@@ -1,7 +1,8 @@
 """Restrict Stallwatch's files to the accounts that have access to the state folder.
 
 The umask sets the mode of all new files, including files that libraries create (DuckDB's ``.wal``, SQLite's
-journals). Programs that Stallwatch starts for the user, such as the training, still get the user's umask.
+journals). Programs that Stallwatch starts for the user, such as the training script, still get the user's
+umask.
 """
 
 from __future__ import annotations
@@ -71,4 +72,4 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # the state is stored in a private folder instead
+    return 0  # `home` is not usable, so the state is stored in a private folder instead

@@ -39,9 +39,10 @@ def cache_home() -> Path:
 def own_default(place: Path, otherwise: str) -> Path:
     """Return `place`, or a folder in this account's home if another account owns part of the path.
 
-    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
-    the other account could choose where root writes. The folder in this account's home has the same path
-    relative to the home as `place`. If `place` is not below ``HOME``, it has the path `otherwise`.
+    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that
+    folder, the other account could choose where root writes. If `place` is below ``HOME``, the folder
+    has the same path relative to this account's home. Otherwise, its path relative to that home is
+    `otherwise`.
     """
     foreign = foreign_part(place)
     account_home = _own_home() if foreign is not None else None
@@ -74,18 +75,18 @@ def _report_folders_used(foreign: Path, account_home: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Create the state folder for its user only, as it contains logs; an existing folder keeps its mode."""
+    """Create the state folder with mode 700, because it contains logs; an existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def temporary_home(home: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` that stores runs while the state folder `home` cannot be written."""
+    """Return the folder in ``$TMPDIR`` that stores runs while the state folder `home` is not writable."""
     digest = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
     return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{digest}"
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Return whether no other account can write or replace this folder, which is in a temporary folder."""
+    """Return whether no other account can replace this temporary folder or write to it."""
     return not why_not_own(folder)
 
 
@@ -114,7 +115,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote: ``~`` is a home folder, and a relative path begins at `folder`.
+    """Return the path that a user wrote; expand ``~``, and interpret a relative path from `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -135,19 +136,19 @@ def current_folder() -> Path:
 
 
 #: First line of a program for ``python -c``. With this line, the program imports nothing from the current
-#: folder, in which another account may have put a file such as json.py. From Python 3.11, ``python -P`` has
-#: the same effect.
+#: folder, in which another account may have put a file such as json.py. In Python 3.11 and later,
+#: ``python -P`` has the same effect.
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
 def own_main(module: str) -> list[str]:
-    """Return the command that calls ``main`` of a module, independent of the current folder's content."""
+    """Return the command that calls ``main`` of a module, regardless of the current folder's content."""
     return [sys.executable, "-c", f"{NO_CURRENT_FOLDER}from {module} import main; main()"]
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Access settings of /metrics and the relay, and the host names that every server accepts."""
+    """Access settings of /metrics and the relay, and the hostnames that every server accepts."""
 
     #: Accepted names, in addition to addresses, ``localhost``, and the machine's names.
     allowed_hosts: tuple[str, ...] = ()
@@ -158,13 +159,13 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class JoinSettings:
-    """Settings for how the agents of a run find each other and prove that they belong to the run."""
+    """Settings that determine how a run's agents find each other and prove that they belong to the run."""
 
     mode: str = "auto"  #: "auto" to find the other agents, or "off" to keep each agent separate
     run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the host that merges reports; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; if empty and there is a secret, all addresses
+    host: str = ""  #: address to listen on; if empty and a secret is set, all addresses
     port: int = 0  #: port to listen on; 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
@@ -176,13 +177,13 @@ class ExporterSettings:
     """Settings of Stallwatch on the hosts of a training run."""
 
     host: str = "127.0.0.1"  #: address on which /metrics listens
-    port: int = 19400  #: first port tried; 0 lets the system choose
+    port: int = 19400  #: first port to try; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
     reserved_ports: tuple[int, ...] = ()  #: ports to skip in this search, because other programs use them
     linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM file; if set, /metrics uses HTTPS
     tls_key: Path | None = None  #: PEM file of the key, if the certificate's file does not contain it
-    tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
+    tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate from this authority
     sd_dir: Path | None = None  #: folder of files that announce endpoints to Prometheus
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
@@ -191,7 +192,7 @@ class ExporterSettings:
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
     on_stall: str = "report"  #: action on a stall: "report", "abort", or "command …"
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: age in days at which ended runs are removed, whenever another run starts
+    keep_days: int = 30  #: age in days at which ended runs are removed; checked when another run starts
     keep_gb: float = 10.0  #: maximum space for ended runs in GB; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh

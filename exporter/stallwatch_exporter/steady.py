@@ -1,7 +1,7 @@
-"""Clock for durations: the Unix time at the start of the process, plus the monotonic time since.
+"""Clock for durations: the Unix time at the start of the process, plus the monotonic time since that start.
 
-The clock ignores changes of the wall clock, and stops while the machine is suspended. ``wall`` converts times
-that leave the process, such as the time of an incident, to wall-clock time.
+The clock ignores changes to the wall clock, and stops while the machine is suspended. ``wall`` converts
+times that leave the process, such as the time of an incident, to wall-clock time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def moved() -> float:
 
 
 def wall(moment: float) -> float:
-    """Convert a steady time to wall-clock time, as the wall clock is set now."""
+    """Convert a steady time to wall-clock time, based on the current setting of the wall clock."""
     return moment + moved()
 
 

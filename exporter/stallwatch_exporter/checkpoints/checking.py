@@ -105,7 +105,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 def checked_files(path: Path, below: FolderContent | None = None) -> tuple[int, list[str]]:
     """Return the number of files that `check_checkpoint` checks, and the names of files that it cannot check.
 
-    It cannot check a file that has the extension of torch's files but another program's format.
+    It cannot check a file that has one of torch's extensions, but was written in another program's format.
     """
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
@@ -150,14 +150,14 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard is in the folder of its index. A name that points to another folder is not followed.
+    # A shard is always in the folder of its index, so names that point to another folder are not followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:
         yield fault(path, "index-outside", names=examples(outside))
     if missing:
         yield fault(path, "missing-shards", shards=len(missing), names=examples(missing))
-    absent: list[str] = []  # names of tensors that are missing from their shard
+    absent: list[str] = []  # names of tensors that are missing from their shards
     for shard in shards:
         if shard.endswith(".safetensors") and shard not in (*outside, *missing):
             held = tensor_names(path.parent / shard)  # empty if the header cannot be read
@@ -209,7 +209,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
     parallel = {mp for mp, _ in seen}
-    if len(parallel) * ranks > _MOST_RANKS:  # the file is damaged, or its name has another meaning
+    if len(parallel) * ranks > _MOST_RANKS:  # a file is damaged, or the file names have another meaning
         return seen
     return {(mp, dp) for mp in parallel for dp in range(ranks)}
 

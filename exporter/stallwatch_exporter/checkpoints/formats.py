@@ -1,15 +1,16 @@
 """Check files of tensors in bounded memory and without unpickling them.
 
-A safetensors file (huggingface/safetensors, README) starts with the header's length in eight bytes,
-little-endian. The header follows as JSON, at most 100 MB, and then the tensors' bytes without gaps. This
-module does not use the library, because it rejects an invalid file without naming the invalid tensor, maps
-the whole file into memory, and is not always installed.
+A safetensors file (huggingface/safetensors, README) starts with the length of its header, in eight
+little-endian bytes. The header follows as JSON of at most 100 MB. The rest of the file contains the bytes
+of the tensors, without gaps. This module does not use the safetensors library. That library rejects an
+invalid file without naming the invalid tensor, maps the whole file into memory, and is not always
+installed.
 
-``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle contains each
-tensor as a call of ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
+``torch.save`` writes a zip archive with a pickle and a member for each storage. The pickle represents each
+tensor as a call to ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``. In this call, the
 storage is a persistent ID ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``,
-``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by an integer, and then by the integers
-and the tuple of the size.
+``_tensor.py``). In the pickle's opcodes, ``BINPERSID`` is followed by the offset, which is an integer, and
+then by the integers and the tuple of the size.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
-#: Maximum bytes of a pickle. The pickle contains only names and sizes; other members contain the numbers.
+#: Maximum number of bytes in a pickle. A pickle contains only names and sizes; other members of the archive
+#: contain the numbers.
 MAX_PICKLE = 32 << 20
-#: Number of bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several elements may share a
-#: byte.
+#: Number of bits per element, by data type (``safetensors/src/tensor.rs``, ``Dtype``, 0.6). Several
+#: elements may share a byte.
 _BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -118,7 +120,7 @@ class _BadHeader(Exception):
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header's entry of each tensor, and the number of bytes available for tensors."""
+    """Return the header's entry for each tensor, and the number of bytes available for tensors."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -153,8 +155,8 @@ def _span(entry: Any) -> tuple[int, int] | None:
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
     """Yield a fault for tensors of shape [0].
 
-    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer can be
-    intended. An empty weight or bias, or a file that is mostly empty, is a fault.
+    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer may be
+    intentional. An empty weight or bias, or a file that is mostly empty, is a fault.
     """
     if empty:
         fails = len(empty) * 2 >= total or any(name.endswith(("weight", "bias")) for name in empty)
@@ -178,8 +180,9 @@ def _start(path: Path) -> bytes:
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
-    If `partitioned` is true, the file is a rank's part of a ZeRO-3 checkpoint, whose parameters are empty by
-    design. Before version 1.6, torch wrote a bare pickle; only the beginning of such a file is checked.
+    If `partitioned` is true, the file is one rank's part of a ZeRO-3 checkpoint. In such a file, parameters
+    are empty by design. Before version 1.6, torch wrote a bare pickle; only the beginning of such a pickle
+    is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):
@@ -208,7 +211,7 @@ class PickleFacts(msgspec.Struct):
     """Facts about tensors, storages, and world sizes from the pickle of a torch file."""
 
     tensors: int = 0
-    empty: list[str] = []  #: names of tensors of shape [0], as far as known
+    empty: list[str] = []  #: known names of tensors with shape [0]
     keys: set[str] = set()  #: keys of the storages that the pickle references
     numbers: dict[str, int] = {}  #: world sizes that DeepSpeed recorded
 

@@ -1,7 +1,7 @@
 """Send the reports of a run's agents over HTTP to the first available host, or merge them in this agent.
 
 There is no election. All agents use the order of hosts that the scheduler defines. An agent merges the
-reports that it receives if no host before it in this order responds.
+reports that it receives if no earlier host in this order responds.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ POST_SECONDS = 4.0  #: maximum seconds that a post may take
 FIRST_PORT = 19402
 _PORTS = 200  # number of possible ports, so that runs on one machine listen on different ports
 _TRIES = 8
-_MOST_OTHERS = 64  # maximum number of known agents in addition to those that can merge reports
+_MOST_OTHERS = 64  # maximum number of agents to remember, besides agents that can merge reports
 _STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # maximum number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # seconds per post for waiting for hosts that did not respond before
+_SPARE_SECONDS = 0.25  # maximum seconds per post to wait for hosts that did not respond before
 _SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
 _SIBLING_SECONDS = 5.0  # maximum response time, in seconds, of the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again
@@ -149,7 +149,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Return whether this agent becomes the one that posts for this host. Raises `OSError`."""
+        """Bind this host's socket; return whether this agent now posts for the host. Raises `OSError`."""
         bound = host.bind(name)
         if bound is None:
             return False
@@ -158,7 +158,7 @@ class HttpBacking:
         return True
 
     def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
-        """Pass a report to the agent that posts for this host. Raises the errors of the connection."""
+        """Pass a report to the agent that posts for this host. Raises errors from the connection."""
         body, encoding = pack(Post(reports=[report]))
         connection = Connection(name)
         try:
@@ -311,7 +311,7 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
-        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # restarted agents have new ports
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # remove old ports of restarted agents
             self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 
@@ -370,7 +370,8 @@ class HttpBacking:
                 return None
             if secret is None:
                 return None
-            # Start above all numbers of earlier agents with the same name.
+            # Start with a number that is higher than the request numbers of all earlier agents with the
+            # same name.
             count = itertools.count(time.time_ns())
             self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
             self._listen(secret)
@@ -417,7 +418,7 @@ class HostReports:
         self._changed = threading.Condition()
         #: Newest report and its arrival time, by agent.
         self._waiting: dict[str, tuple[AgentReport, float]] = {}
-        #: Last news that the coordinator received, by agent.
+        #: Result of `_news` for the last report of each agent that the coordinator received, by agent.
         self._carried: dict[str, tuple[object, ...]] = {}
         self._answer: Answer | None = None
         self._carried_at = float("-inf")

@@ -40,7 +40,7 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits, in seconds, for when a host counts as silent
+_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # minimum and maximum seconds until a host counts as silent
 
 # An agent that is silent for this long is lost. Its open incidents close if the run continues.
 _LOST_SECONDS = 60.0
@@ -50,8 +50,8 @@ _ABSENT_SECONDS = 15.0
 _FORGET_SECONDS = 900.0
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
-# Maximum total posts per second to a coordinator in a quiet period. With more hosts, each host posts less
-# often.
+# Maximum number of posts per second that a coordinator receives in a quiet period. If there are many hosts,
+# each host posts less often.
 _PER_SECOND = 48.0
 _SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
 _SKEWS = 32  # number of posts used to estimate the clock offset of an agent
@@ -74,7 +74,7 @@ class _Agent:
         self.beat = BEAT_SECONDS
         self.lost = self.closed = False  #: `closed` is true once the lost agent's incidents are closed
 
-        # Ids and statuses of the incidents in the last reply.
+        # IDs and statuses of the incidents in the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
@@ -154,7 +154,7 @@ class Coordinator:
         self._agents: dict[str, _Agent] = {}
         self._named: dict[str, str] = {}  # IDs of the hosts by their names in the run
 
-        # Ranks of the hosts that do not post, and the time when an agent first reported each host.
+        # Ranks of each host that does not post, and the time when an agent first reported the host.
         self._absent: dict[str, tuple[str, float]] = {}
         self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
         self._slowness = Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
@@ -252,7 +252,7 @@ class Coordinator:
                     sink(closed)
 
     def _each_sink(self, method: str, *given: Any) -> None:
-        """Call a method of each sink that has this method."""
+        """Call the method with this name on each sink that has such a method."""
         for optional in optional_methods(self._sinks, method):
             with self._guarded("reporting an incident"):
                 optional(*given)
@@ -299,8 +299,8 @@ class Coordinator:
     def is_known(self) -> bool:
         """Return whether the other running agents know all incidents that they could otherwise report again.
 
-        One of these agents merges the run next. Every agent must know the open incidents, the failures that
-        could affect other hosts later, and the incidents that include its own incidents.
+        One of these agents becomes the next coordinator. Every agent must know the open incidents, the
+        failures that could affect other hosts later, and the incidents that include its own incidents.
         """
         with self._lock:
             now = self._clock()
@@ -389,7 +389,7 @@ class Coordinator:
             return
         self._ledger[known.id] = known
         self._adopted_at.setdefault(known.id, self._clock())
-        if known.status == "resolved" and known.id in self._shown:  # another coordinator closed it
+        if known.status == "resolved" and known.id in self._shown:  # another coordinator closed the incident
             self._conclude(self._shown[known.id], known)
         else:
             self._each_sink("adopt", known)
@@ -435,7 +435,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the ruling of all hosts together on the current quiet period."""
+        """Return the joint ruling of all hosts on the current quiet period."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(agent.report.quiet, agent.report.threshold) for agent in up):
             return None
@@ -468,7 +468,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _note_absent(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record the hosts that an agent knows but that have not posted to this coordinator."""
+        """Record hosts that an agent knows about, but that have not posted to this coordinator."""
         present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -494,7 +494,7 @@ class Coordinator:
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _name_of(self, report: AgentReport) -> str:
-        """Return the name of the host, extended by its address or ID if another host has the same name."""
+        """Return the name of the host, followed by its address or ID if another host has the same name."""
         where, _ = split_address(report.address)
         name = report.host
         for more in (where, report.host_id):
@@ -560,7 +560,7 @@ class Coordinator:
         return [name for name in self._ledger if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the mapping of the last replies if it equals `hosts`, so that all agents share one copy."""
+        """Return the last replies' mapping if it equals `hosts`, so that all agents share one copy."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

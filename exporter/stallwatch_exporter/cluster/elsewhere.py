@@ -77,7 +77,7 @@ class _Start(NamedTuple):
 
     @property
     def nodes_of_job(self) -> str:
-        """Number of hosts of the current Slurm job, as text."""
+        """Number of hosts in the current Slurm job, as text."""
         return self.environ.get("SLURM_JOB_NUM_NODES") or self.environ.get("SLURM_NNODES") or ""
 
     @property
@@ -96,7 +96,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before the program at `at`, or advice if no program is known."""
+        """Return the command with an agent before the program at `at`, or advice if no program is found."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"
@@ -182,7 +182,7 @@ def _script_of_deepspeed(words: Sequence[str]) -> int:
 
 
 def _values(words: Sequence[str], *names: str) -> Iterator[str]:
-    """Yield the values of an option: ``--name value``, ``--name=value``, ``-Nvalue``."""
+    """Yield the values of an option, written as ``--name value``, ``--name=value``, or ``-Nvalue``."""
     for word, after in zip(words, [*words[1:], ""], strict=False):
         for name in names:
             if word == name:

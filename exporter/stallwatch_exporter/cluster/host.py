@@ -1,7 +1,8 @@
 """Identify the host of an agent by an ID, and by a Unix socket that the agents of a run share on the host.
 
-Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all agents
-of the host. When its process ends, the kernel releases the name, and another agent can bind it.
+Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all
+agents of the host. When this agent ends, the kernel releases the socket's name, and another agent can bind
+it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def host_id(hostname: str) -> str:
 
 
 def is_this_host(name: str, hostname: str) -> bool:
-    """Return whether a host name or address means this host. No DNS query is made.
+    """Return whether a hostname or address refers to this host. No DNS query is made.
 
-    A loopback address never means this host, because every host has the same loopback addresses.
+    A loopback address never counts as this host, because every host has the same loopback addresses.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
@@ -67,7 +68,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def socket_name(folder: Path, key: str, host: str) -> str | None:
-    """Return the name of the socket that a run's agents share on this host; ``None`` if none is possible.
+    """Return the name of the socket that a run's agents share on this host; ``None`` if no name is possible.
 
     On Linux, the socket name is abstract, so no file is created.
     """

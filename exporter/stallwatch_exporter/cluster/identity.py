@@ -1,7 +1,8 @@
 """Identify an agent's run from the scheduler, the launcher, and the ranks.
 
-The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded in
-programs under ``srun``, ``sbatch``, and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded
+in programs that ran under ``srun``, ``sbatch``, or Open MPI 4.1.4's ``mpirun``
+(tests/exporter/cluster/environments).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of a run that can have several agents; all its agents have the same `key`."""
 
-    key: str  #: 16 hexadecimal digits from the scheduler, the job, and the attempt
+    key: str  #: 16 hexadecimal digits, derived from the scheduler, the job, and the attempt
     job: str  #: job ID, such as ``8123.0``
     attempt: int = 0
     origin: Origin
@@ -52,7 +53,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: true if the key may not be unique before the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the run's name for all hosts, which is built from `name`, the job, and the attempt."""
+        """Return the name that all hosts use for the run, built from `name`, the job, and the attempt."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -71,7 +72,7 @@ def identify(
     """Return the run that an agent belongs to; ``None`` if the run has no other agent.
 
     `name` is the user's name for the run, or the name of the script. It distinguishes the runs of one job,
-    such as consecutive programs, or trials, in a Slurm step.
+    such as consecutive programs or trials in a Slurm step.
     """
     if join.mode == "off":
         return None
@@ -94,9 +95,9 @@ def identify(
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
     """Return the identity of a run, completed from the environment of a rank.
 
-    An identity that is not provisional is returned unchanged. torchrun sets all variables that this function
-    uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script starts it.
-    With torchrun's own rendezvous, `MASTER_PORT` changes at each start.
+    An identity that is not provisional is returned unchanged. torchrun sets all variables that this
+    function uses (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py), even if a script
+    starts torchrun. With torchrun's own rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -138,11 +139,11 @@ class _Facts:
         self.launcher = _launcher_options(command)
 
     def get(self, *names: str) -> str:
-        """Return the first value that is not empty among these variables, or an empty string."""
+        """Return the first nonempty value among these variables, or an empty string."""
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return the value of an option of the launcher, or of `variables` if the option is not set.
+        """Return the value of a launcher option; if the option is not set, the value of one of `variables`.
 
         torchrun also reads each option from a variable with the prefix ``PET_`` (torch 2.13,
         distributed/argparse_util.py).
@@ -164,7 +165,8 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
     MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. In a Slurm job, this
-    function must come before `_by_slurm`, because mpirun starts only the ranks of other hosts in a step.
+    function must be tried before `_by_slurm`, because mpirun starts only the ranks on other hosts in a
+    step.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
     # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains mpirun's host and
@@ -280,7 +282,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the launcher in the command, or none if the launcher reaches other hosts by ssh.
+    """Return the launcher's options in the command, or an empty mapping if the launcher uses ssh.
 
     Without ``--no_ssh``, DeepSpeed's launcher uses ssh, and its run has a single agent.
     """
@@ -316,7 +318,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 def starts_elsewhere(command: Sequence[str]) -> bool:
     """Return whether the command starts its ranks through a program such as ``srun``.
 
-    Agents of these ranks, if there are any, are started by that program.
+    If these ranks have agents, that program also starts the agents.
     """
     for word in command:
         program = Path(word).name

@@ -64,7 +64,7 @@ class Joining:
         self.member = None if identity is None or is_off else self._join(identity)
 
     def look(self, pids: Iterable[int]) -> Member | None:
-        """Join the run that one of these rank processes identifies, and return the agent's new member.
+        """Join the run that one of these rank processes identifies; return the new member for this agent.
 
         Return ``None`` if no process identifies a run, or if the run is already known. Each process is
         inspected only once.

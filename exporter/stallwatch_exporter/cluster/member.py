@@ -132,15 +132,15 @@ class Member:
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # by ID: open incidents, and closed ones that may be unreported
+        self._mine: dict[str, Incident] = {}  # open incidents, and closed ones that may be unreported, by ID
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
         self._is_known = True  # true if all changes were reported to users, according to the last reply
-        self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by ID
+        self._waiting: dict[str, float] = {}  # time of the first unacknowledged change, by incident ID
 
-        # Posted incident, and the number of its first report, by ID.
+        # Each posted incident, and the number of the first report that contains it, by incident ID.
         self._posted: dict[str, tuple[Incident, int]] = {}
-        self._names: dict[str, tuple[str, float]] = {}  # public ID and opening time, by ID
+        self._names: dict[str, tuple[str, float]] = {}  # public ID and opening time, by the incident's own ID
         self._alone: dict[str, Incident] = {}  # incidents that this agent reported to users, by public ID
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
@@ -157,7 +157,7 @@ class Member:
     # ---- interface for the agent
 
     def __call__(self, incident: Incident) -> None:
-        """Record a change of an incident of this agent, and post it."""
+        """Record a change to one of this agent's incidents, and post the change."""
         with self._lock:
             kept = msgspec.structs.replace(incident)
             self._mine[incident.id] = kept
@@ -341,7 +341,7 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                if number <= acknowledged and self._mine.get(name) is incident:  # unless it changed later
+                if number <= acknowledged and self._mine.get(name) is incident:  # unless the incident changed
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
@@ -416,5 +416,5 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the part of the state whose changes are posted immediately."""
+    """Return the values whose changes are posted immediately: the ranks, and whether the host is quiet."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -27,7 +27,8 @@ from stallwatch_rules.stacks.spans import host_of
 
 #: Seconds that a new incident waits for reports of the other hosts.
 GATHER_SECONDS = 3.0
-#: Maximum seconds from a crash on one host until it affects the last host, because of launchers' timeouts.
+#: Maximum seconds until a crash on one host affects the last of the other hosts. The timeouts of launchers
+#: cause this delay.
 LATE_SECONDS = 120.0
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
 _WAITING = ("unfinished", "behind", "diverged")  # reasons for blame that imply that ranks wait in collectives
@@ -149,7 +150,7 @@ class RunEpisodes(Episodes):
         return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
-        """Add a change of an agent's incident to the episode that contains the incident."""
+        """Add a change to an agent's incident to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
             # The agent was considered lost but posts again, so this is a separate incident with its own end.
@@ -224,7 +225,7 @@ class RunEpisodes(Episodes):
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add a change to the history of an episode, unless another host has already reported this change."""
+        """Add a change to the episode's history, unless another host has already reported this change."""
         known = len(episode.history)
         super().note(episode, trouble, before)
         seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
@@ -250,7 +251,7 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
-        if episode.reported is not None:  # clock offsets vary, but the time identifies notifications
+        if episode.reported is not None:  # the reported time identifies notifications; clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({incident.host for incident in episode.troubles.values()})
@@ -302,7 +303,7 @@ class RunEpisodes(Episodes):
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
         """Return the other IDs of the incident, each with the opening time that was reported under that ID.
 
-        A host without a connection to the other hosts reports the incident under an ID of its own.
+        A host without a connection to the other hosts reports the incident under its own ID.
         """
         return next((episode.merged for episode in self._episodes if episode.id == incident.id), {})
 

@@ -273,7 +273,7 @@ class Peer:
                 self.close_connection()
                 if kept is None:
                     break
-                # The persistent connection may just have been too old, so check whether the agent still
+                # The persistent connection may only have been too old, so check whether the agent still
                 # responds.
                 self.hello = self._greet_again(where, signed, end - time.monotonic())
                 if self.hello is None:
@@ -324,7 +324,7 @@ class Peer:
                         f"its certificate, or ours, is none of the run's ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
-                    continue  # nothing, another program, or an agent of another run responds
+                    continue  # no program responds, or another program or an agent of another run
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
@@ -354,8 +354,8 @@ def _sent(
 ) -> tuple[int, bytes]:
     """Send a signed request, and return the status and the body of the response.
 
-    Raises `_Refusal` if an agent rejects the request, or accepts it without a valid signature. Raises
-    `_Unknown` for every other response without a valid signature.
+    Raises `_Refusal` if an agent rejects the request, or accepts it in a response without a valid
+    signature. Raises `_Unknown` for every other response without a valid signature.
     """
     signer = signed.signer
     proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)

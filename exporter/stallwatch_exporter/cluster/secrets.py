@@ -1,4 +1,4 @@
-"""Read or create the proof that an agent belongs to a run: a configured secret, certificates, or a file."""
+"""Provide the proof that an agent belongs to a run: a configured secret, certificates, or a secret file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _OTHERS = 0o077
 _LENGTH = 64
 # If no agent has used a secret file for this time, its run is considered ended.
 _KEPT_SECONDS = 7 * 86400.0
-# Longer than the minute within which NFS shows a new file to other hosts (acdirmax, nfs(5)).
+# Seconds to wait for another agent's secret. NFS can take a minute to show a new file to other hosts
+# (acdirmax, nfs(5)).
 _RETRIED_SECONDS = 90.0
 
 
@@ -30,7 +31,7 @@ class NoSecret(Exception):
 
 @dataclass(frozen=True)
 class Secret:
-    """Secret that signs proofs, with the TLS contexts of server and client if certificates are configured."""
+    """Secret that signs proofs, and the TLS contexts for server and client if certificates are configured."""
 
     text: bytes
     server: ssl.SSLContext | None = None
@@ -109,7 +110,7 @@ def _prune(folder: Path, kept_name: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client; both are ``None`` if no certificates are configured.
+    """Return the TLS contexts for the server and the client; both are ``None`` without certificates.
 
     Raises `NoSecret` if the certificates cannot be used.
     """

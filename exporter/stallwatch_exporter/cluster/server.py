@@ -1,4 +1,4 @@
-"""Serve posts of a run's agents on other hosts, which send a proof, and on this host, over a Unix socket.
+"""Serve posts from agents on other hosts, which send a proof, and on this host, over a Unix socket.
 
 | request | answer |
 |---|---|
@@ -116,7 +116,7 @@ class Gate(Protocol):
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer a request. Raises `Malformed` for an invalid request; its text becomes the response."""
+        """Answer a request. Raises `Malformed`, with the text of the response, for an invalid request."""
         ...
 
 
@@ -220,7 +220,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents of the same host and account, which need only the Unix socket as a proof."""
+    """Gate for agents on the same host and of the same account. The Unix socket is sufficient as a proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
@@ -382,7 +382,7 @@ class _Gone(Exception):
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate at `host`, or all addresses, on the first free port. Raises `OSError` if none is free."""
+    """Serve a gate on the first free port of `host` or of all addresses. Raises `OSError` if none is free."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:

@@ -37,7 +37,7 @@ class UnacknowledgedSteps:
         self._lock = threading.Lock()
         self._steps: dict[int, deque[tuple[int, RankStep]]] = {}  # steps by rank
         self._counts: dict[int, int] = {}  # number of recorded steps, by rank
-        self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank, at the time of each posted report
+        self._posted: dict[int, Mapping[int, int]] = {}  # `_counts` at the time of each report, by its number
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
         """Record a step of a rank, unless it was recorded before."""
@@ -108,7 +108,7 @@ class Slowness:
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
         """Process the steps in a report; `ledger` contains the incidents that were reported to users."""
-        if report.attempt > self._attempt:  # a new attempt has new ranks, possibly on other hosts
+        if report.attempt > self._attempt:  # a new attempt has new ranks, which may run on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
             self._resolve("unknown")

@@ -1,8 +1,8 @@
 """Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
 
-Times are sent as ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ.
-Every report contains everything that its host knows about open incidents, so any agent can replace the
-coordinator.
+Times are sent as ages in seconds, measured by the sender's monotonic clock, because the hosts' wall clocks
+differ. Every report contains everything that its host knows about open incidents, so any agent can replace
+the coordinator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BEATS_BEFORE = 8.0  # divisor: the next post is due after 1/8 of the time until
 
 
 def is_quiet(quiet: float, threshold: float | None) -> bool:
-    """Return whether the time without a sign of life is long enough for closer monitoring."""
+    """Return whether the time without a sign of life is long enough to require closer monitoring."""
     return threshold is not None and 3 * quiet >= threshold
 
 
@@ -124,10 +124,10 @@ class Reply(msgspec.Struct, kw_only=True):
     v: int = VERSION
     coordinator: str = ""  #: agent or service that merges the reports
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
-    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
+    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes to report
     members: list[Member] | None = None  #: ``None`` if the host has the current list
     hosts: dict[str, str] = {}  #: folded ranks of the hosts that have not ended, by host
-    names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host ID
+    names: dict[str, str] = {}  #: unique names of hosts whose own name is not unique, by host ID
 
     #: Ruling of the run, which combines the rulings of its hosts.
     ruling: Ruling | None = None

@@ -84,13 +84,13 @@ class UserFiles(NamedTuple):
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: snapshots and dumps, not logs, that show where ranks were
+    rank_files: list[LogFile]  #: stack snapshots and dumps that show where ranks were; not logs
     run_folders: list[str]  #: run folders that Stallwatch stored
     notes: list[Message]  #: notes about run folders that were added
 
 
 class RunResult(NamedTuple):
-    """Diagnosis of one run, and the time of its last line."""
+    """Diagnosis of one run, and the last time in its log."""
 
     diagnosis: Diagnosis
     last_time: str | None  #: last time in the log, in ISO 8601 format
@@ -123,7 +123,7 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, given by their files and folders; yield the result and the problems of each."""
+    """Diagnose several runs from their files and folders; yield the result and the problems of each run."""
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):
@@ -172,7 +172,7 @@ def diagnose_run(
     stats.files += states.files
     stacks = known.stacks or states.stacks
     hangs = stacks is not None and not files and bool(stacks.odd or stacks.candidates or stacks.why)
-    stated = reading.stated_end if not folders else None  # a record is more complete than the line in a log
+    stated = reading.stated_end if not folders else None  # a record is more complete than a log
     diagnosis = reading.diagnose(
         stated.ending if stated is not None else known.ending,
         threshold=known.threshold,
@@ -207,7 +207,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files, and return statistics, and notes about the content that was not read."""
+    """Read the files; return statistics, and notes about content that was not read."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []

@@ -122,7 +122,7 @@ class _Kept:
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobSummary]] = []
-        # The best job so far, once with and once without a comparison of times. Each value contains the
+        # The best job so far, keyed by whether the times of the jobs are compared. Each value contains the
         # job's order (weight, time, and number), its diagnosis, and its problems.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
@@ -150,7 +150,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: 2 in trouble, 1 with training output, 0 without."""
+    """Return a job's priority in the report: 2 if in trouble, 1 if it has training output, otherwise 0."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

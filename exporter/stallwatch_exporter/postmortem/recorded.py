@@ -37,8 +37,10 @@ from stallwatch_rules.text.digest import fold_names
 from stallwatch_rules.text.display import iso
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-_NEAR_SECONDS = 60.0  # torchrun waits up to 30 seconds for ranks to end after SIGTERM
-_BY_PEERS = (-15, -6)  # signals of other processes: SIGTERM of a launcher, SIGABRT of NCCL's watchdog
+# Failures within this time may have the same cause. torchrun waits up to 30 seconds for ranks to end after
+# SIGTERM.
+_NEAR_SECONDS = 60.0
+_BY_PEERS = (-15, -6)  # signals that other processes send: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
 
 
 class Recorded(NamedTuple):
@@ -50,7 +52,7 @@ class Recorded(NamedTuple):
     waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
     stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: True if the agent that reported the stall still watches it
-    quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
+    quiet: tuple[float, float] | None = None  #: a watched run's seconds without progress, and its threshold
     findings: Sequence[Incident] = ()  #: open findings that are fatal, and findings about slow hosts
     watched: bool = False  #: True if the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the agent's own record has no end
@@ -161,7 +163,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(part, part.info.host_in_run) if part.info is not None else part for part in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for this host
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later were waiting for this one
         parts = [
             part._replace(stall=None, stacks=None)
             if part.stall is not None and opened(part.stall) > when(first)
@@ -327,7 +329,7 @@ def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | No
 
 
 def _was_open(incident: Incident, started: float) -> bool:
-    """Return whether the incident was still unresolved when the run ended.
+    """Return whether the incident was still open when the run ended.
 
     The last agent, which started at `started`, would have reopened an incident that was closed before.
     """
@@ -341,7 +343,7 @@ def _was_open(incident: Incident, started: float) -> bool:
 
 
 def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Add the facts that only the recorded incidents show to the diagnosis of the logs."""
+    """Complete the diagnosis of the logs with facts that only the recorded incidents show."""
     notes: list[Text] = []
     if known.stall is not None:
         diagnosis = _with_stall(diagnosis, known.stall)
@@ -363,7 +365,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         notes.append(message("diagnosis.ending-told", time=at, what=_last_printed(known.end)))
     shown = diagnosis.primary
     if known.elsewhere is not None and not diagnosis.unknown and (shown is None or shown.role == "symptom"):
-        # The files of a lost host are not available, so its cause names no log file.
+        # The files of a lost host are not available, so the cause names no log file.
         host, primary = known.elsewhere.host, known.elsewhere.primary
         diagnosis = _failed(diagnosis, primary and replace(primary, host=host, file="", line=0))
         notes.append(message("diagnosis.cause-elsewhere", host=host))
@@ -431,7 +433,7 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
+    """Add the steps that ranks reported to the agent, because the log may not contain these steps.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
     can be deleted, or truncated because the disk was full.

@@ -37,7 +37,7 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """If the only path is one host's run folder, add the folders of the run's other hosts beside it.
+    """If the only path is one host's run folder, add the folders of the run's other hosts from its parent.
 
     Return the paths, and a note on the added folders.
     """
@@ -112,7 +112,7 @@ class Placed(NamedTuple):
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Replace local ranks by global ranks, both for files and for the ranks in launchers' line prefixes.
+    """Replace local ranks with global ranks, both for files and for the ranks in launchers' line prefixes.
 
     This is possible only if the agents recorded the ranks of their hosts.
     """
@@ -147,7 +147,7 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 
 def _around(file: LogFile) -> list[str]:
-    """Return the folders that can be the run folder of a file."""
+    """Return the folders that may be the run folder of this file."""
     return [file.folder] if file.folder else _folders_around(file.path)
 
 
@@ -165,7 +165,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
-    in_archives: dict[str, str] = {}  # copy of a run folder from an archive → name of the folder there
+    in_archives: dict[str, str] = {}  # folder name within the archive, by the path of the temporary copy
     for file in files:
         places = _around(file)
         if places[0] not in seen:
@@ -194,7 +194,7 @@ def _infos(folders: Iterable[str | Path]) -> dict[str, AgentInfo]:
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Group the run folders that can be from the same start of a job.
+    """Group the run folders that may be from the same start of a job.
 
     Such folders have the same key, if a scheduler or launcher provided a key. Otherwise, their agents started
     at about the same time, in the same folder, and with the same command except for numbers.

@@ -1,9 +1,10 @@
 """Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
-A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until its parent
-reads the status, the process is a zombie, and its line in ``/proc`` contains the status (proc_pid_stat(5),
-``exit_code``; only for processes of the same user). From Linux 6.15 on, the status can also be read from the
-descriptor later (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``).
+A descriptor of the process wakes the agent when the process ends (pidfd_open(2), Linux 5.3). Until its
+parent reads the status, the process is a zombie, and its ``stat`` file in ``/proc`` contains the status
+(proc_pid_stat(5), ``exit_code``; only for processes of the same user). In Linux 6.15 and later, the status
+can also be read from the descriptor afterward (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``:
+``include/uapi/linux/pidfd.h``).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Exits:
     __del__ = close  # the thread holds no strong reference to this object
 
     def _waiting(self) -> select.epoll:
-        """Return the epoll object, and start the thread that waits on it at the first call.
+        """Return the epoll object. The first call also starts the thread that waits on it.
 
         The caller must hold the lock.
         """

@@ -1,4 +1,4 @@
-"""Inspect processes by their IDs, which other processes can get later."""
+"""Inspect processes by ID. The ID of an ended process can be reused for another process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect_process(pid: int, query: Callable[[psutil.Process], _Fact], otherwis
 
 @functools.cache
 def process_namespace() -> str:
-    """Return the namespace of this process's IDs, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
+    """Return the process ID namespace of this process, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
     Containers can share a folder and, with ``hostNetwork``, the name of the host, but they do not see each
     other's processes. Therefore, the same ID can belong to different processes.

@@ -53,12 +53,12 @@ def make_folder(home: Path) -> Path:
 
 
 def _tag() -> str:
-    """Return a short tag for the namespace of this process's IDs."""
+    """Return a short tag for the process ID namespace of this process."""
     return hashlib.sha256(process_namespace().encode()).hexdigest()[:12]
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents. Ranks that still run keep their rings, which they have open."""
+    """Remove the folders of killed agents. Running ranks keep their rings, because they have opened them."""
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
         if not pid.isdigit():
@@ -72,7 +72,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since any file in the folder was written; 0 if unknown."""
+    """Return the seconds since a file in the folder was last written; 0 if unknown."""
     try:
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
@@ -103,7 +103,8 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         #: Command line at the process's first step.
         self.words: tuple[str, ...] = ()
-        #: True or False if the process reported its end, without or with an error; None if it did not.
+        #: True if the process reported its end without an error, False if it reported an error at its end,
+        #: and None if it did not report its end.
         self.left: bool | None = None
         self.is_worker = False  #: the process started while another process of its rank trained
         self._events_until = 0
@@ -130,7 +131,7 @@ class RankProcess(RingReader):
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
         except OSError:
             return
-        if self._events_until > MOST_BYTES:  # more bytes than a probe writes
+        if self._events_until > MOST_BYTES:  # a probe never writes this many bytes
             return
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) == MOST_BYTES:  # skip a line that is too long to come from a probe
@@ -147,7 +148,7 @@ class RankProcess(RingReader):
                 yield event
 
     def end(self, exits: Exits) -> ProcessEnd:
-        """Return the ending of the process, or the fact that the process is still running."""
+        """Return how the process ended, or that it is still running."""
         return ProcessEnd(
             self.header.pid,
             self.header.rank if self.header.rank >= 0 and self.step is not None else None,
@@ -171,7 +172,7 @@ class Probing:
         self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        # Ids of the processes that ran at the last call. Processes of other namespaces never run here.
+        # IDs of the processes that ran at the last call. Processes of other namespaces never run here.
         self._alive: set[int] = set()
         self._exits = Exits()
 
@@ -187,7 +188,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # do not keep a file open for each past process
+            if not is_up:  # do not keep a file open for each ended process
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -210,14 +211,14 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """Return the rings of the running processes of each rank that has a ring."""
+        """Return, for each rank with a ring, the rings of the rank's running processes."""
         return {
             rank: frozenset(each.path for each in processes if each.is_up)
             for rank, processes in self._by_rank().items()
         }
 
     def first_rank(self) -> int | None:
-        """Return the rank with local rank 0, if the local ranks of all running ranks agree."""
+        """Return the global rank of local rank 0; ``None`` if the running ranks do not agree on it."""
         up = [process.header for process in self._known() if process.is_up and process.header.rank >= 0]
         found = {each.rank - each.local_rank for each in up if each.local_rank >= 0}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
@@ -233,15 +234,15 @@ class Probing:
         return codes
 
     def pids(self) -> set[int]:
-        """Return the process IDs of all rings, whether the processes run or not."""
+        """Return the process IDs from all rings, including the IDs of ended processes."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
-        """Return the ending of each process with a ring, or the fact that the process is still running."""
+        """Return, for each process with a ring, how the process ended, or that it is still running."""
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
-        """Remove the folder of a run that is over, after its content was read."""
+        """Remove the folder of the rings, because the run is over and the content was read."""
         self._exits.close()
         for process in self._known():
             process.close()
@@ -277,7 +278,7 @@ class Probing:
             return False
         if any(each.latest_step_at() is not None for each in processes):
             return True
-        # Before any step, the earliest process that still runs is the rank.
+        # Before the first step, the earliest process that is still running counts as the rank.
         return not any(each.header.started < process.header.started and each.is_up for each in processes)
 
     def _of_rank(self, rank: int) -> list[RankProcess]:

@@ -62,7 +62,7 @@ def open_file(path: Path) -> int:
 
 
 class RingReader:
-    """Reader of a ring. Raises `LayoutProblem` for another file, and `OSError` if it cannot be opened."""
+    """Reader of a ring. Raises `LayoutProblem` if the file is no ring, or `OSError` if opening it fails."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -120,7 +120,7 @@ class RingReader:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
-        """Add the records up to the record with the number `written` to the batch."""
+        """Add records to the batch, up to the record with the number `written`."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)

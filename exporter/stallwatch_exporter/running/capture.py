@@ -1,4 +1,4 @@
-"""Start the command, pass its output through and into a queue of bytes, and wait for the command to end.
+"""Start the command, copy its output to the agent's output and a queue, and wait for the command to end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so it still draws its progress
 bars. Otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
@@ -31,7 +31,7 @@ from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
 MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
-_FIRST_PART = 64  # a queue keeps this fraction of its size for the first output of each stream
+_FIRST_PART = 64  # divisor: a queue keeps the first bytes of each stream, up to 1/64 of its size
 _PORTION = 65536
 _NEWLINE = ord("\n")
 _LAST_BYTES = 4 * 1024 * 1024  # maximum bytes to copy at the end; more than a pipe can hold
@@ -58,8 +58,8 @@ class Chunk(NamedTuple):
     time: float
     fresh: bool = False  #: true if the bytes before these were dropped, or come from another file
     stream: str = "stdout"
-    rank: int | None = None  #: rank of the whole source, if known
-    lost: int = 0  #: number of lines (or parts of lines) before these bytes that were dropped
+    rank: int | None = None  #: rank that printed all bytes of the source, if known
+    lost: int = 0  #: number of dropped lines (or parts of lines) before these bytes
 
 
 class _Part:

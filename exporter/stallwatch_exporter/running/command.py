@@ -27,10 +27,10 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 
 def reporting() -> AbstractContextManager[None]:
-    """Return a context in which SIGTERM and SIGHUP do not end this process before it has reported.
+    """Return a context in which SIGTERM and SIGHUP do not end this process before its report is complete.
 
-    A scheduler that ends a job sends these signals to all its processes. The report and the notifications
-    have their own time limits. Ctrl-C still interrupts them.
+    A scheduler that ends a job sends these signals to all processes of the job. The report and the
+    notifications have their own time limits. Ctrl-C still interrupts them.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,7 +50,7 @@ def run_command(
     """Run `command` and watch it; return its exit code, or 128 + n after signal n.
 
     The codes 127 and 126 mean that the command could not be started. `on_end` receives the diagnosis after
-    the command ended. `engine` opens a transport other than HTTP between the agents of a run over several
+    the command has ended. `engine` opens a transport other than HTTP between the agents of a run on several
     hosts. The command starts before everything else, and continues even if it cannot be watched.
     """
     notice, guard = surviving(notice), at_the_end(notice)

@@ -2,8 +2,8 @@
 
 A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
 ``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
-evidence. The other evidence is the programs' exit codes from the kernel, the last report of each interpreter,
-the last step of the run, and, if no process was observed, the log.
+evidence. The other pieces of evidence are the programs' exit codes from the kernel, the last report of each
+interpreter, the last step of the run, and, if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
-#: Seconds after the end of a process. Later progress comes from other processes.
+#: Progress more than this many seconds after the end of a process comes from other processes.
 _AFTER_SECONDS = 1.0
 #: Exit codes of processes that SIGHUP, SIGINT, or SIGTERM ended, including the codes that a shell returns.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
@@ -25,7 +25,7 @@ Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """Ending of a process of a run, or the fact that the process is still running."""
+    """Record of how a process of a run ended, or that it is still running."""
 
     pid: int
     rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
@@ -145,7 +145,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
 
 
 def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Return whether the run can have ended well although this process ended in this way."""
+    """Return whether the run may have succeeded although this process ended in this way."""
     stopped = process.code in _END_SIGNALS
     if stopped and any(
         other.fate == "well" and other.last_seen <= process.last_seen

@@ -1,4 +1,4 @@
-"""Combine all evidence of how a run ended into one ending."""
+"""Combine all evidence of how a run ended, and derive one ending from it."""
 
 from __future__ import annotations
 
@@ -188,11 +188,11 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Wait a moment for the ranks to end with the command, and return the ends of the processes."""
+        """Wait briefly for the ranks to end after the command; return the endings of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(process.up for process in last_of_ranks(self._ends(probing, exit_code)))
-            read_reports()  # after the check above, so that the last reports of ended ranks are complete
+            read_reports()  # read after the check above, so that the last reports of ended ranks are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)
@@ -215,7 +215,7 @@ def _combined(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return the evidence of a failure that no exit code shows: a loss of NaN, or the log."""
+    """Return the evidence of a failure that no exit code shows: a NaN loss, or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

@@ -187,7 +187,8 @@ def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
         if version == 2:
             files = [cgroups / below / "memory.events", cgroups / "unified" / below / "memory.events"]
         else:
-            # In a container, the group's path is the host's path, but its files are at the top of the mount.
+            # In a container, ``/proc`` shows the group's path on the host, but the group's files are at the
+            # top of the mount.
             files = [
                 cgroups / "memory" / below / "memory.oom_control",
                 cgroups / "memory" / "memory.oom_control",

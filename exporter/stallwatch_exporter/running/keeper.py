@@ -1,4 +1,4 @@
-"""Continue to pass on a command's output if the agent is killed, for example because of its memory use.
+"""Keep passing on a command's output if the agent is killed, for example because of its memory use.
 
 A program ends with a broken pipe if its output has no reader. Therefore, this process holds the same
 descriptors as the agent and sleeps. It wakes up if the agent dies without dismissing it. It runs as a
@@ -13,7 +13,7 @@ import select
 import sys
 
 _PORTION = 65536
-_GOODBYE_SECONDS = 2.0  # enough, because the process only has to wake up and exit
+_GOODBYE_SECONDS = 2.0  # sufficient, because the process only has to wake up and exit
 
 
 class Keeper:
@@ -78,7 +78,7 @@ def _carry_on(pairs: dict[int, int]) -> None:
 
 
 def _write(target: int, data: bytes) -> None:
-    """Write all bytes; if the output has no reader, drop them without an effect on the command."""
+    """Write all bytes. If the output has no reader, drop the bytes, so that the command can continue."""
     left = memoryview(data)
     try:
         while left:

@@ -1,4 +1,4 @@
-"""Track the memory of a command: its use, its limit, and the rank with the highest use.
+"""Track the memory use of a command, its memory limit, and the rank with the highest use.
 
 When a process is killed, a launcher only reports "Signal 9, error_file N/A". Therefore, the probe reports the
 memory of each rank, and the agent measures the command and its processes. In Kubernetes, the pod shows why
@@ -40,7 +40,7 @@ class MemoryHeld:
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:
-        """Record the current memory of the command with all its processes, and its limit, in bytes."""
+        """Record the current memory use of the command with all its processes, and its limit, in bytes."""
         self._all, self._limit = max(self._all, size), limit
 
     def with_memory(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
@@ -85,13 +85,13 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that all processes can use, which is this cgroup's limit or the machine's memory."""
+    """Return the number of bytes that all processes can use: this cgroup's limit or the machine's memory."""
     found = [size for _, group in memory_groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
 
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """Return the limits of a cgroup and its ancestors. In a container, the cgroup's folder is the root."""
+    """Return the limits of a cgroup and its ancestors. In a container, `cgroups` is the cgroup's folder."""
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):
@@ -99,6 +99,6 @@ def _limits(cgroups: Path, group: str) -> list[int]:
         for path in (cgroups / place / "memory.max", cgroups / "memory" / place / "memory.limit_in_bytes"):
             try:
                 found.append(int(path.read_text()))
-            except (OSError, ValueError):  # "max" means no limit
+            except (OSError, ValueError):  # the file does not exist, or contains "max", which means no limit
                 continue
     return [size for size in found if size > 0]

@@ -1,7 +1,7 @@
 """Find the programs of a command: the training processes below shells and launchers.
 
-Shells and launchers start programs, and a program manages the processes that it starts. Therefore, the search
-stops at a Python program that is not a launcher, except for child processes with a rank.
+Shells and launchers start programs, and each program manages the processes that it starts. Therefore, the
+search stops at a Python program that is not a launcher, except for child processes with a rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Program(msgspec.Struct, frozen=True):
     """A Python program that a command started."""
 
     pid: int
-    seen: float  #: steady time at which it was found
+    seen: float  #: steady time at which the program was found
     rank: int | None  #: rank from the program's environment; ``None`` if there is none
     words: tuple[str, ...] = ()  #: command line
 
@@ -53,7 +53,8 @@ class Programs:
                     continue
                 program = self.known[pid] = Program(pid, steady.now(), _rank(pid), tuple(words))
                 self.exits.watch(program, pid, program.seen)
-            # A shell replaces itself with the last program of its script, so other ranks can be its children.
+            # A shell replaces itself with the last program of its script, so other ranks can be children of
+            # this program.
             if self.script and pid == self.command:
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
@@ -74,7 +75,7 @@ def _rank(pid: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that the main thread started, if the kernel lists them."""
+    """Return the IDs of the processes that the main thread of `pid` started, if the kernel lists them."""
     return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
 
 

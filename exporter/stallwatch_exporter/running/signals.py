@@ -33,14 +33,14 @@ def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator
 
 
 class SignalRelay:
-    """Context that passes signals on to the command (`attach`), and a new window size to its terminal.
+    """Context that passes signals to the command (see `attach`), and new window sizes to its terminal.
 
     Enter the context before the command starts, so that no signal is lost.
 
     If the agent is in the terminal's foreground group, Ctrl-C reaches the command directly, and a second
-    signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the whole
-    process group (``kill -- -PGID``) reaches the command twice, because
-    a signal does not show who received it. Send such a signal only to the agent.
+    signal could interrupt the command's cleanup. Otherwise, the agent passes Ctrl-C on. A signal to the
+    whole process group (``kill -- -PGID``) reaches the command twice, because a signal does not show who
+    received it. Send such a signal only to the agent.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class SignalRelay:
 
 
 def in_foreground() -> bool:
-    """Return whether this process is in the foreground group of a terminal, whose keys can send signals."""
+    """Return whether this process is in a terminal's foreground group, which gets keyboard signals."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

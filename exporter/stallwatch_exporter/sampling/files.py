@@ -30,7 +30,7 @@ class MissingLibrary(Exception):
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples as CSV; return their number. If there are only unreadable inputs, write no header."""
+    """Write all samples as CSV; return their number. If all inputs are unreadable, write no header."""
     count = 0
     header = (",".join(COLUMNS) + "\n").encode()
     for rows in sampling.rows(for_spreadsheet):
