@@ -299,7 +299,7 @@ class Outbox:
             return set(connection.scalars(query))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
-        """Return those of the `keys` for which the chat has been notified or a message is stored."""
+        """Return the subset of `keys` for which the chat was notified or a message is stored."""
         with self._engine.connect() as connection:
             return _notified(connection, channel, keys)
 
@@ -325,7 +325,7 @@ class Outbox:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def release(self, incident: str) -> None:
-        """Withdraw this incident's escalations, and delete the record that this agent planned them."""
+        """Withdraw this incident's escalations, and delete this agent's record of having planned them."""
         with writing(self._engine) as connection:
             mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
             waiting = and_(mine, MESSAGES.c.state == "waiting")
@@ -387,13 +387,13 @@ class Outbox:
         refusals: Mapping[int, _Refusal],
         now: float,
     ) -> Sequence[Any]:
-        """Return the messages to send now; `refusals` contains results that are missing in `rows`."""
+        """Return the messages to send now; `refusals` contains results that could not be stored in `rows`."""
         gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
         refused = any(row.attempts >= IN_ORDER for row in rows)
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            # The claim of an earlier attempt may still be stored.
+            # The row may still contain the claim of the earlier attempt, whose result could not be stored.
             if (known := refusals.get(row.id)) is not None:
                 is_due = known.again_at <= now
                 looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)

@@ -17,7 +17,7 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-# Seconds: the network can delay one message but not the next message, so that both arrive together.
+# A margin in seconds: the network can delay one message so that it arrives together with the next message.
 _MARGIN = 0.5
 
 
@@ -78,7 +78,8 @@ def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool
 
 GIVE_UP_AFTER = 86400.0  #: age in seconds at which a message is discarded
 
-# Minimum number of attempts: after a day without a sender, a message is old before its first attempt.
+# Minimum number of attempts before a message is discarded. Without this minimum, a message that waited for
+# a day because no sender was running would be discarded after its first attempt.
 _TRIES_AT_LEAST = 30
 LONGEST_PAUSE = 3600.0  #: maximum pause in seconds, even if the chat requested a longer pause
 _FIRST, _LONGEST = 1.0, 60.0

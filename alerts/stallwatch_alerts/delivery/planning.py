@@ -21,9 +21,9 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import OperatorActions, Silence
 
-#: Takes a chat and keys; returns the keys for which the chat was notified.
+#: A function that takes a chat and notification keys, and returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
-#: takes an incident's ID; returns the chats that received the escalation
+#: A function that takes an incident's ID, and returns the chats that received the escalation.
 Escalated = Callable[[str], set[str]]
 _SILENCES_SECONDS = 10.0
 

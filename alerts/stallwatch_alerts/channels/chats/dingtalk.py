@@ -58,7 +58,7 @@ class DingTalk(CodedChat):
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
         """Return the error code and message.
 
-        For the code 310000, return the security setting that the message names instead of the code.
+        If the code is 310000, the security setting that the message names replaces the code.
         """
         refusal = super().refusal(answer)
         if refusal is not None and refusal[0] == "310000":
@@ -92,5 +92,5 @@ def _quote(lines: Sequence[str]) -> str:
     return "  \n".join(f"> {_escaped(line)}" for line in lines)
 
 
-# Code is sent as quotes, because DingTalk documents no code blocks; two spaces end a line.
+# Code is sent as quotes, because DingTalk's documentation describes no code blocks. Two spaces end a line.
 _MARKDOWN = Markdown(_escaped, _quote, "  \n")

@@ -1,4 +1,4 @@
-r"""Send notices to custom bots of Feishu and of Lark, which is Feishu outside of China.
+r"""Send notices to custom bots of Feishu and of Lark, the edition of Feishu for users outside China.
 
 The documentation at open.feishu.cn says:
 
