@@ -58,7 +58,7 @@ class OperatorActions:
         migrate(engine)
 
     def silence(self, silence: Silence) -> int:
-        """Store the silence; return the number of the new silence."""
+        """Store the silence, and return its number."""
         values = {name: getattr(silence, name) for name in SILENCES.c.keys() if name != "id"}  # noqa: SIM118
         with writing(self._engine) as connection:
             connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < silence.starts_at - _KEPT_SECONDS))

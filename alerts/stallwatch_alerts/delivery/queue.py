@@ -40,10 +40,10 @@ class DeliveryQueue:
     earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in this queue's
     spool.
 
-    `spool` opens the database that keeps messages until they arrive. `people` opens the database of silences
-    and acknowledgements. A background thread calls both. `report` receives texts about unusable URLs and
-    refused messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled` returns
-    whether a relay already sent the chat the message that the spool kept for later.
+    `spool` opens the database that keeps messages until they arrive. `people` opens the database of
+    silences and acknowledgements. A background thread calls both functions. `report` receives texts about
+    unusable URLs and refused messages. `delivered` receives each chat's fingerprint and the delivered keys.
+    `settled` returns whether a relay already sent the chat a message that the spool holds for later.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Return the keys that were notified according to the outboxes on disk and in memory.
+                """Return the keys whose notification is recorded in the outbox on disk or in memory.
 
                 Both outboxes can contain keys of the same incident, because the disk can fill up during the
                 incident.
