@@ -55,7 +55,7 @@ class Route(msgspec.Struct, frozen=True):
     escalate_after: float = 0.0
     escalate_urls: tuple[str, ...] = ()  #: chats for escalations; the URLs are secrets
     go_on: bool = False
-    #: True if a part is unreadable; the other conditions apply, and every chat is notified
+    #: True if a part of the route is unreadable. The readable conditions apply, and every chat is notified.
     broken: bool = False
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ class ChatSink(DeliveryQueue):
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
-        # The parts of open incidents that their last messages show, by incident ID: see `_shape`.
+        # For each open incident, the parts that its last message shows: see `_shape`.
         self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
         # Held warnings with the time at which holding began, by incident ID.
@@ -131,8 +131,8 @@ class ChatSink(DeliveryQueue):
     def _deserves_message(self, incident: Incident) -> bool:
         """Return whether to send a message about the incident's current stage.
 
-        Each stage is sent once. Below `min_severity`, a stage is sent only if the opening of the incident was
-        sent.
+        Each stage is sent once. A stage below `min_severity` is sent only if the opening of the incident
+        was sent.
         """
         key = (incident.id, incident.stage)
         if key in self._sent_stages:

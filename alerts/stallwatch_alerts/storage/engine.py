@@ -35,7 +35,8 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
     if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
         address = address.set(drivername="postgresql+psycopg")
     backend = address.get_backend_name()
-    # A restarted server leaves dead connections, so connections are tested before use and replaced.
+    # After the server restarts, old connections are dead. Therefore, each connection is tested before use,
+    # and replaced if it is dead.
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
         given |= {"poolclass": pool, "connect_args": {"connect_timeout": _PATIENCE_SECONDS, **connect}}

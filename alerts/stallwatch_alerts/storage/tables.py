@@ -113,7 +113,7 @@ CHANNELS = Table(
     Column("expired", Integer, nullable=False, default=0),  # discarded messages not yet reported to the chat
 )
 
-#: Times of requests to each chat, for the chat's rate limits. The rows are kept for some minutes.
+#: Times of requests to each chat, for the chat's rate limits. The rows are kept for a few minutes.
 SENDS = Table(
     "sends",
     METADATA,
@@ -123,7 +123,7 @@ SENDS = Table(
     Index("sends_by_channel", "channel", "at"),
 )
 
-#: The newest report of each agent of a multi-host run: see ``cluster``. Times are those of the server's
+#: The newest report of each agent of a multi-host run: see ``cluster``. All times come from the server's
 #: clock.
 CLUSTER_REPORTS = Table(
     "cluster_reports",
