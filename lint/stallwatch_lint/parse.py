@@ -45,7 +45,7 @@ _TARGETS: Mapping[str, Path] = {
     "offload_param_nvme_path": ("zero_optimization", "offload_param", "nvme_path"),
 }
 _QUOTED = lazy(r'"([^"]*)"')
-_DEFAULT_STAGE = 2  # accelerate's default of ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
+_DEFAULT_STAGE = 2  # accelerate's default for ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
 
 
 class Parsed(NamedTuple):
