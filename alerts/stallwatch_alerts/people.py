@@ -43,8 +43,8 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        A stall also matches by the first rule of its incident, because the user silenced the stall, not the
-        diagnosis, which may have changed since. The end of a run is a separate incident.
+        For a stall, the first rule of the incident also counts, because the user silenced the stall and not
+        its diagnosis, which may have changed since then. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)

@@ -361,7 +361,8 @@ class Outbox:
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
         """Return the messages that can be sent now.
 
-        Quiet hours end at a wall-clock time. The wait of an escalation is a duration on the steady clock.
+        Quiet hours end at a wall-clock time. The wait before an escalation is a duration on the steady
+        clock.
         """
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
@@ -387,7 +388,7 @@ class Outbox:
         refusals: Mapping[int, _Refusal],
         now: float,
     ) -> Sequence[Any]:
-        """Return the messages to send now; `refusals` contains results that could not be stored in `rows`."""
+        """Return the messages to send now; `refusals` contains results that could not be stored."""
         gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
         refused = any(row.attempts >= IN_ORDER for row in rows)
         taken_at = _last_sent(connection, channel) if refused else 0.0

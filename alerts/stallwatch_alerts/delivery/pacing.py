@@ -86,7 +86,7 @@ _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
-    """Return the wait in seconds before the next attempt, which is at least `requested`.
+    """Return the wait in seconds before the next attempt. The wait is at least `requested`.
 
     The wait doubles after each refusal, up to a minute. The number `chance` between 0 and 1 spreads the
     attempts of messages that were refused together. It never makes the wait shorter than the time that the

@@ -131,7 +131,8 @@ class Planner:
         key = notice.key
         if chat.escalation:
             notice = self._escalated(update, chat)
-            # An incident escalates once. Its end has the same key, so it does not cause a second escalation.
+            # An incident escalates once. The message about its end has the same key and causes no second
+            # escalation.
             key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,

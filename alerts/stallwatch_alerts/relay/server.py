@@ -1,7 +1,8 @@
 """Serve the relay's HTTP API for Alertmanager, Prometheus, and load balancers.
 
 * ``POST /alertmanager``: receives a notification of Alertmanager. Status 200: the notification is stored on
-  disk. Status 400: the response states which part was not stored. Status 5xx: the client must retry.
+  disk. Status 400: the response lists the alerts that were not stored, or says why no alert was stored.
+  Status 5xx: the client must retry.
 * ``GET /-/healthy``: returns status 200 if the relay works, or 503 with the reason why it does not.
 * ``GET /metrics``: returns the relay's own metrics.
 * ``GET /api/messages?run=NAME``: returns the delivery state of the run's messages, as JSON.
