@@ -46,8 +46,7 @@ def neutralise(text: str, limit: int = 0) -> str:
 
 
 def with_originals(text: str) -> str:
-    """Return the text with the original characters instead of the look-alikes of `neutralise`, for a
-    terminal."""
+    """Replace the look-alikes of `neutralise` with the original characters, for a terminal."""
     return text.translate(_ORIGINALS)
 
 

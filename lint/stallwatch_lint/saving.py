@@ -71,8 +71,7 @@ _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that bypass DeepSpeed's engine to save a partitioned model. Such calls write empty
-    weights.
+    """Find calls that save a partitioned model without DeepSpeed's engine and write empty weights.
 
     Scripts that gather the weights are skipped. In scripts with PEFT, ``save_pretrained`` is also skipped,
     because it writes adapters, which may be too small to be partitioned.

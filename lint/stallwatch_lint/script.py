@@ -20,8 +20,7 @@ Scope = ast.Module | Function | ast.Lambda
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a script. For example, the name of the call ``trainer.save_model(out)`` is
-    ``trainer.save_model``."""
+    """A call in a script: for example, ``trainer.save_model(out)``, with the name ``trainer.save_model``."""
 
     name: str  #: dotted name; ``?`` for a part that is not a plain name
     node: ast.Call

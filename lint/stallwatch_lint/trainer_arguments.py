@@ -157,7 +157,7 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return the constant or the known default of an argument of a call; ``None`` if it is unknown."""
+    """Return a constant argument of a call, or the argument's known default; ``None`` if both are unknown."""
     if call.argument(name) is not None:
         return call.constant(name)
     of_transformers = call.last in _OWN and not call.open and not call.node.args[1:]

@@ -46,8 +46,7 @@ class Answer:
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
-        """Return `error_number` if it is an integer; otherwise, ``malformed`` or a code for the HTTP
-        status."""
+        """Return `error_number` if it is an integer; otherwise, ``malformed`` or a code like ``http-404``."""
         if isinstance(error_number, int):
             return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"

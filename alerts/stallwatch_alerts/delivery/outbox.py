@@ -96,7 +96,7 @@ class Delivery:
 
 
 CLAIM_SECONDS = 60.0
-#: assumed maximum difference in seconds between the clocks of two hosts; older claims are void
+#: assumed maximum difference in seconds between two hosts' clocks; a claim that expired longer ago is void
 CLOCKS_APART = 300.0
 _TITLES = 300
 _TRIED_LATELY = 10.0

@@ -149,6 +149,6 @@ CLUSTER_RUNS = Table(
     Column("merger", String(200), nullable=False),
     # The server process of the merging agent, which holds the lock.
     Column("session", Integer, nullable=False),
-    Column("merged_at", Float, nullable=False),  # updated about once a second; 0: the merging agent left
+    Column("merged_at", Float, nullable=False),  # updated about twice a second; 0 if the merging agent left
     Column("reply", LargeBinary),
 )
