@@ -49,7 +49,7 @@ class Route(msgspec.Struct, frozen=True):
     severities: tuple[str, ...] = ()
     families: tuple[str, ...] = ()  #: families of rule pages, such as "memory"
     rules: tuple[str, ...] = ()  #: rule IDs; can contain the wildcards * and ?
-    urls: tuple[str, ...] | None = None  #: chats instead of [alerts] urls; the URLs are secrets
+    urls: tuple[str, ...] | None = None  #: chats to notify instead of [alerts] urls; the URLs are secrets
     quiet: QuietHours | None = None
     #: seconds without an acknowledgement until the escalation; 0 disables escalations
     escalate_after: float = 0.0

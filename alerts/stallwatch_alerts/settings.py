@@ -24,7 +24,7 @@ class AlertSettings:
     dashboard_url: str = ""  #: address of the dashboard, for links to the pages of runs and rules
     docs_url: str = ""  #: address of the documentation site, for links to rules if there is no dashboard
     deadman_url: str = ""  #: address of a dead-man's switch, which is pinged while monitoring works; a secret
-    deadman_seconds: float = 60.0  #: interval of the pings
+    deadman_seconds: float = 60.0  #: interval between pings, in seconds
 
     @property
     def all_urls(self) -> tuple[str, ...]:

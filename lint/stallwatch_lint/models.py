@@ -106,7 +106,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 #: Names of mixture-of-experts models and classes. The first pattern matches the models whose blocks
-#: DeepSpeed 0.18.0 and later treats as units (``DEFAULT_LEAF_MODULE_CLASSES`` in
+#: DeepSpeed has treated as units since 0.18.0 (``DEFAULT_LEAF_MODULE_CLASSES`` in
 #: ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, and Qwen3-MoE).
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")

@@ -50,7 +50,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit, and users cannot read more messages
+    "mailto": (Limit(30, 60.0),),  # no documented limit, and users cannot read more messages in a minute
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.

@@ -149,7 +149,7 @@ class DeliveryQueue:
         """
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
-        self._worker.put(None)  # to retry messages that could not even be kept in memory
+        self._worker.put(None)  # triggers a retry of messages that could not be kept even in memory
         self._worker.close(timeout)
         self._lost += len(self._incident_messages)
         self._incident_messages.clear()

@@ -63,7 +63,8 @@ class NotificationIntake:
         self._clock = clock
         self._pause = pause
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        self.watchdog_at: float | None = None  #: steady time; None if the watchdog alert does not fire
+        #: Steady time of the last notification that the watchdog alert fires; None if it does not fire.
+        self.watchdog_at: float | None = None
 
     def receive(self, body: bytes) -> Receipt:
         """Store the messages about a notification, and return its receipt.
