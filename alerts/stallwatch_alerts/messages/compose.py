@@ -103,7 +103,7 @@ def ending_line(ending: Ending, language: str) -> str:
         line = say("alerts.ended-well", language, duration=ending.seconds)
         return _lines(line, in_words(running_sentence(ending.running) or "", language))
     facts = [in_words(ending_name(ending), language)]
-    if ending.exit_code is not None and ending.crash is None:  # otherwise the detail explains the code 0
+    if ending.exit_code is not None and ending.crash is None:  # a crash's detail explains the exit code 0
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
