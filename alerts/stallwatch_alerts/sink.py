@@ -87,7 +87,7 @@ class ChatSink(DeliveryQueue):
         return IncidentMessage(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
-        """Return whether to hold a warning, because only the next steps of the run show its impact.
+        """Return whether to hold a warning until the next steps of the run show its impact.
 
         If the run stalls instead, one message can report both the warning and the stall.
         """

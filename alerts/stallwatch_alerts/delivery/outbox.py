@@ -1,8 +1,9 @@
 """Store the messages to send in a database, and record the notifications that each chat received.
 
 After a message is stored, its delivery does not depend on the process that stored it. Several processes can
-send from the same outbox: a process claims messages for the duration of one attempt. If the process does not
-release a claim, the claim expires. It becomes void immediately if that process is known to have ended.
+send from the same outbox: a process claims messages for the duration of one attempt. If the process does
+not release a claim, the claim expires. The claim becomes void immediately if the process is known to have
+ended.
 
 All time arguments are steady times (``stallwatch_exporter.steady``). The database contains wall-clock times.
 """
@@ -309,7 +310,7 @@ class Outbox:
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether another process already notified the chat for all `keys` of planned messages."""
+        """Return whether all `keys` are planned keys for which another process already notified the chat."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 

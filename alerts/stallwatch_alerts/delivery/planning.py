@@ -79,14 +79,14 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident. Raise errors of the database."""
+        """Return whether a user acknowledged the incident. Database errors are not caught."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
         self, updates: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
-        """Return the messages about these incident updates that must be stored.
+        """Return the messages to store about these incident updates.
 
         The end of an incident is sent to each chat that was notified of the incident's beginning.
         """

@@ -1,4 +1,4 @@
-"""Determine the cause and the fixes of an incident for messages in chats and the dashboard's pages."""
+"""Determine the cause and the fixes of an incident for chat messages and for the dashboard's pages."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Parse the request's head.
+        """Parse the request line and the headers.
 
         Refuse an ambiguous content length, which a proxy could interpret differently.
         """

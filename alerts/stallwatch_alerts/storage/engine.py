@@ -103,8 +103,8 @@ def is_unwritable(error: BaseException) -> bool:
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that takes SQLite's write lock at its start, when SQLite can still wait for it.
 
-    SQLite refuses a transaction that first reads and then writes if another process writes between the two
-    (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
+    SQLite refuses a transaction that first reads and then writes if another process writes between these
+    two operations (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
     """
     with engine.execution_options(stallwatch_writing=True).begin() as connection:
         yield connection

@@ -4,7 +4,7 @@ The documentation at open.dingtalk.com says:
 
 * "Custom robot access" (document/robots/custom-robot-access): A message has at most 20,000 bytes. After 20
   messages in a minute, a robot is blocked for ten minutes. Errors are reported as ``errcode`` in a response
-  with status 200: 310000 (signature, keyword, or address), 130101 (too many messages), 300001 and 400xxx
+  with status 200: 310000 (signature, keyword, or address), 130101 (too many messages), and 300001 or 400xxx
   (token).
 * "Security settings" (customize-robot-security-settings): The URL is signed with the HMAC-SHA256 of
   ``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds, and must differ from the

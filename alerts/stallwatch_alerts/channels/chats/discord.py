@@ -2,8 +2,8 @@
 
 The documentation at discord.com/developers/docs ("Webhook resource" and "Message resource") says:
 
-* "Execute Webhook": With ``wait=true``, Discord returns the message. Without it, Discord reports no error if
-  it does not save the message.
+* "Execute Webhook": With ``wait=true``, Discord returns the message. Without this parameter, Discord
+  reports no error if the message is not saved.
 * "Edit Webhook Message": A PATCH request edits a message.
 * "Embed limits": The title has at most 256 characters, the description 4096, and the entire embed 6000.
 * "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
