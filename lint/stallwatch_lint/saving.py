@@ -1,4 +1,4 @@
-"""Check that a script gathers weights that ZeRO-3 has partitioned before it saves them.
+"""Check that a script gathers the weights that ZeRO-3 partitioned before the script saves the model.
 
 Without the setting that gathers weights, no rank can save the complete model. Code that saves a model without
 DeepSpeed's engine writes empty weights. This applies to a model that ``deepspeed.initialize`` or accelerate's

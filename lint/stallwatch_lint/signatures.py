@@ -1,4 +1,4 @@
-"""Find the keyword arguments that a class of an installed package accepts, without importing it."""
+"""Find the keyword arguments that a class of an installed package accepts, without importing the package."""
 
 from __future__ import annotations
 
