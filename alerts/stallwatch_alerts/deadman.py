@@ -1,7 +1,7 @@
 """Ping a monitoring service while Stallwatch works. If the pings stop, the service raises an alert.
 
 The URL belongs to a check of healthchecks.io or of a compatible service. A request to the URL itself means
-success, ``/start`` means that a run began, and ``/fail`` means that it failed
+success, ``/start`` means that a run began, and ``/fail`` means that the run failed
 (healthchecks.io/docs/http_api).
 """
 

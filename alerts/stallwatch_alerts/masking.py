@@ -35,9 +35,9 @@ def mask_url(url: str) -> str:
 def hide_secrets(text: str, url: str) -> str:
     """Return an error text of a library with the URL and all its secret pieces masked.
 
-    Short pieces can be ordinary words. Therefore, a short piece is masked only in an address, in quotes, or
-    if it cannot be a word. Apprise abbreviates pieces to their first and last characters (``T...x``). The
-    abbreviations are also masked.
+    Short pieces can be ordinary words. Therefore, a short piece is masked only if it is in an address or in
+    quotes, or if it cannot be a word. Apprise abbreviates pieces to their first and last characters
+    (``T...x``). The abbreviations are also masked.
     """
     shown = mask_url(url).lower()
     for piece in sorted(_pieces(url), key=len, reverse=True):

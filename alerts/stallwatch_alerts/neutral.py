@@ -32,7 +32,7 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """Return one line of at most `limit` characters without secrets, mentions, markup, and links.
+    """Return one line of at most `limit` characters without secrets, mentions, markup, or links.
 
     Question marks replace lone surrogates, which cannot be encoded in a request.
     """
@@ -46,7 +46,7 @@ def neutralise(text: str, limit: int = 0) -> str:
 
 
 def with_originals(text: str) -> str:
-    """Return the text with the characters that `neutralise` replaced by look-alikes, for a terminal."""
+    """Replace the look-alikes of `neutralise` with the original characters, for a terminal."""
     return text.translate(_ORIGINALS)
 
 

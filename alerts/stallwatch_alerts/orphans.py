@@ -62,7 +62,7 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each incident in the folder's journal of incidents merged from all hosts."""
+    """Return the last state of each incident in the folder's journal, which merges incidents of all hosts."""
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 

@@ -43,8 +43,8 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        A stall also matches by the first rule of its incident, because the user silenced the stall, not the
-        diagnosis, which may have changed since. The end of a run is a separate incident.
+        For a stall, the first rule of the incident also counts, because the user silenced the stall and not
+        its diagnosis, which may have changed since then. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
@@ -58,7 +58,7 @@ class OperatorActions:
         migrate(engine)
 
     def silence(self, silence: Silence) -> int:
-        """Store the silence; return the number of the new silence."""
+        """Store the silence, and return its number."""
         values = {name: getattr(silence, name) for name in SILENCES.c.keys() if name != "id"}  # noqa: SIM118
         with writing(self._engine) as connection:
             connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < silence.starts_at - _KEPT_SECONDS))

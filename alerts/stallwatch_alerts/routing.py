@@ -49,13 +49,13 @@ class Route(msgspec.Struct, frozen=True):
     severities: tuple[str, ...] = ()
     families: tuple[str, ...] = ()  #: families of rule pages, such as "memory"
     rules: tuple[str, ...] = ()  #: rule IDs; can contain the wildcards * and ?
-    urls: tuple[str, ...] | None = None  #: chats instead of [alerts] urls; the URLs are secrets
+    urls: tuple[str, ...] | None = None  #: chats to notify instead of [alerts] urls; the URLs are secrets
     quiet: QuietHours | None = None
     #: seconds without an acknowledgement until the escalation; 0 disables escalations
     escalate_after: float = 0.0
     escalate_urls: tuple[str, ...] = ()  #: chats for escalations; the URLs are secrets
     go_on: bool = False
-    #: True if a part is unreadable; the other conditions apply, and every chat is notified
+    #: True if a part of the route is unreadable. The readable conditions apply, and every chat is notified.
     broken: bool = False
 
     def __repr__(self) -> str:

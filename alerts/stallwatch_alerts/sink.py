@@ -40,10 +40,10 @@ class ChatSink(DeliveryQueue):
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
-        # The parts of open incidents that their last messages show, by incident ID: see `_shape`.
+        # For each open incident, the parts that its last message shows: see `_shape`.
         self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
-        # Held warnings with the time at which holding began, by incident ID.
+        # Held warnings by incident ID, each with the time at which it was first held.
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
@@ -87,7 +87,7 @@ class ChatSink(DeliveryQueue):
         return IncidentMessage(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
-        """Return whether to hold a warning, because only the next steps of the run show its impact.
+        """Return whether to hold a warning until the next steps of the run show its impact.
 
         If the run stalls instead, one message can report both the warning and the stall.
         """
@@ -131,8 +131,8 @@ class ChatSink(DeliveryQueue):
     def _deserves_message(self, incident: Incident) -> bool:
         """Return whether to send a message about the incident's current stage.
 
-        Each stage is sent once. Below `min_severity`, a stage is sent only if the opening of the incident was
-        sent.
+        Each stage is sent once. A stage below `min_severity` is sent only if the opening of the incident
+        was sent.
         """
         key = (incident.id, incident.stage)
         if key in self._sent_stages:

@@ -17,7 +17,7 @@ class Delivery:
 
     url: str  #: the masked URL
     delivered: bool
-    reason: str = ""  #: reason of the failure, without secrets
+    reason: str = ""  #: reason for the failure, without secrets
     remedy: str = ""  #: how to fix the failure, if known
 
 

@@ -1,4 +1,4 @@
-"""`stallwatch check`: check configuration, script, and versions of a run before the run starts.
+"""`stallwatch check`: check the configuration, script, and versions of a run before the run starts.
 
 The package consists of pure functions.
 

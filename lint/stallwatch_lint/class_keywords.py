@@ -75,7 +75,7 @@ def _not_taken(
 
 
 def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
-    """Check the arguments of classes whose source cannot be read, from a table of changed arguments.
+    """Use a table of changed arguments to check calls of classes whose source cannot be read.
 
     The table lists arguments of transformers' own classes, such as ``evaluation_strategy``, which was
     renamed. A setting that is passed to a ``Trainer`` belongs in its training arguments.

@@ -24,8 +24,8 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-#: Minimum similarity (difflib) of a misspelled key to a known key. ``train_micro_batch_size`` is similar
-#: enough.
+#: Minimum similarity (difflib) of a misspelled key to a known key. For example, ``train_micro_batch_size``
+#: is similar enough to ``train_micro_batch_size_per_gpu``.
 _ALIKE = 0.84
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
@@ -68,11 +68,11 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 
 
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield diagnostics for keys that the installed DeepSpeed does not know.
+    """Yield diagnostics for keys that the installed DeepSpeed does not recognize.
 
-    If the installed version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a key
-    that only some releases accept causes a hint. A release that is newer than the last known release may
-    accept keys that this check does not know.
+    If the installed version is unknown, a key that no release since 0.9 accepts is certainly wrong, and a
+    key that only some releases accept causes a hint. A release that is newer than the last known release
+    may accept keys that this check does not recognize.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -104,9 +104,9 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Yield top-level keys that DeepSpeed ignores: misspelled keys and keys of ``zero_optimization``.
+    """Report top-level keys that DeepSpeed ignores: misspelled keys and keys of ``zero_optimization``.
 
-    DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
+    DeepSpeed 0.19.8 reads the keys that it recognizes and ignores all other keys (``runtime/config.py``,
     ``_initialize_params``). Users keep notes and their own settings at the top level, so a key is reported
     only if it is similar to a key that DeepSpeed reads.
     """
@@ -122,7 +122,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield values that DeepSpeed's models reject, and strings that DeepSpeed uses in calculations.
+    """Report values that DeepSpeed's models reject, and strings that DeepSpeed uses in calculations.
 
     Other checks (``facts/assertions.yaml``) report fractions and nonexistent stages. DeepSpeed up to 0.17.0
     read ``fp16`` and ``bf16`` without validation.

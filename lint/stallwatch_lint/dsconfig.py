@@ -28,7 +28,8 @@ class DsConfig:
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    #: True if built from accelerate's own settings in the same way as accelerate builds it
+    #: True if the configuration was built from accelerate's own settings, in the same way as accelerate
+    #: builds it
     accelerate: bool = False
 
     def get(self, *path: str) -> Any:

@@ -22,12 +22,12 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or in a loop.
 
     Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
-    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: the term
-    is assigned to a variable that is named for a loss, it is assigned to a variable on which ``backward`` is
-    called, or it is multiplied by zero, which has no other purpose. The same sum for a log line is also wrong
-    under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can belong to the running module
-    and are then present, so the severity is only "likely". According to tests, DeepSpeed 0.15.3 and 0.19.8
-    fail in the first backward pass.
+    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: the
+    term is assigned to a variable that is named for a loss, it is assigned to a variable on which
+    ``backward`` is called, or it is multiplied by zero. A product with zero has no purpose except in a
+    loss. The same sum for a log line is also wrong under ZeRO-3, but does not stop the run. In a
+    ``forward``, the parameters can belong to the running module and are then present, so the severity is
+    only "likely". According to tests, DeepSpeed 0.15.3 and 0.19.8 fail in the first backward pass.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -78,7 +78,8 @@ def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield functions that return a sum over ungathered parameters. The name of a method is ``self.name``."""
+    """Yield the names of functions and methods (``self.name``) that return a sum over ungathered
+    parameters."""
     methods = {id(statement) for node in script.classes for statement in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -121,7 +122,7 @@ def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
             target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
             if target not in map(dotted, parts):
-                continue  # the variable has a new value for each parameter, and is not a sum
+                continue  # the variable has a new value for each parameter, so it is not a sum
         else:
             continue
         if any(_reduces(part, loop) for part in parts):
@@ -139,7 +140,8 @@ def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses
         return False
     if _sums_parameters(node.value, makers):
         return True
-    # `loss = loss + 0 * extra` counts, but `loss = model(extra).loss` is not arithmetic.
+    # `loss = loss + 0 * extra` counts. `loss = model(extra).loss` does not count, because it is not
+    # arithmetic.
     return any(isinstance(part, ast.Name) and part.id in terms for part in _arithmetic(node.value))
 
 

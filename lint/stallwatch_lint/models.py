@@ -18,7 +18,7 @@ from stallwatch_rules.text.lazy import lazy
 def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``deepspeed.initialize`` without a model, and ``auto`` values that no library replaces.
 
-    In ``deepspeed/__init__.py`` (0.9.0 to 0.19.8), DeepSpeed asserts that there is a model.
+    In ``deepspeed/__init__.py`` (0.9.0 to 0.19.8), DeepSpeed asserts that the call passes a model.
     """
     for call in script.initializations():
         model = call.argument("model", 1)
@@ -35,9 +35,9 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls of TRL trainers that fail with DeepSpeed in the installed release of TRL.
 
     Up to 0.12.2, ``OnlineDPOTrainer`` prepares ``ref_model`` even if it is ``None``. Up to 0.15,
-    ``save_model`` of the PPO trainers replaces the engine by the bare policy. Sources: trl 0.11.4 to 0.16.1
-    (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and ``rloo_trainer.py``).
-    The failures were reproduced with 0.11.4 and 0.12.2.
+    ``save_model`` of the PPO trainers replaces the engine with the bare policy. Sources: trl 0.11.4 to
+    0.16.1 (``trainer/online_dpo_trainer.py``, ``ppo_trainer.py``, ``ppov2_trainer.py``, and
+    ``rloo_trainer.py``). The failures were reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -105,9 +105,9 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
                 )
 
 
-#: Names of mixture-of-experts models and classes. Since 0.18.0, DeepSpeed treats the blocks of the first
-#: group as units (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral,
-#: Qwen2-MoE, and Qwen3-MoE).
+#: Names of mixture-of-experts models and classes. The first pattern matches the models whose blocks
+#: DeepSpeed has treated as units since 0.18.0 (``DEFAULT_LEAF_MODULE_CLASSES`` in
+#: ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, and Qwen3-MoE).
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}

@@ -32,7 +32,8 @@ class Names:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
-        # by place: the line at which a meaning begins, the meaning, and the node that assigns the meaning
+        # Changes of meaning, by place: the line at which the meaning begins, the meaning, and the assigning
+        # node.
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
         for name, node in stored:
             end = node.lineno if isinstance(node, _BINDING) else node.end_lineno

@@ -28,7 +28,7 @@ _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 14), re.compile(r"""(?<!\w)(?:[tT][rR]?|[rR][tT])["']"""), 't"…"'),
     ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
 )
-#: Beginnings of the error messages of the parsers in 3.10 and 3.11, by form of syntax.
+#: Beginnings of the error messages that the parsers of Python 3.10 and 3.11 print, by form of syntax.
 _REASONS = {
     _F_STRING: ("f-string", "unterminated", "unexpected character after line"),
     _ASYNCHRONOUS: ("asynchronous comprehension outside of an asynchronous function",),

@@ -45,7 +45,7 @@ _TARGETS: Mapping[str, Path] = {
     "offload_param_nvme_path": ("zero_optimization", "offload_param", "nvme_path"),
 }
 _QUOTED = lazy(r'"([^"]*)"')
-_DEFAULT_STAGE = 2  # accelerate's default of ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
+_DEFAULT_STAGE = 2  # accelerate's default for ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
 
 
 class Parsed(NamedTuple):
@@ -96,7 +96,7 @@ def parse_json(text: str, file: str) -> Parsed:
 
 
 def strict(found: Diagnostic) -> Diagnostic:
-    """Raise the severity of a diagnostic about Hjson to an error; return other diagnostics unchanged.
+    """Raise the severity of a diagnostic about Hjson to ``fails``; return other diagnostics unchanged.
 
     This function is for files that transformers or accelerate reads, because these libraries accept only
     JSON.

@@ -57,7 +57,8 @@ class Models:
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
-        if not zero3 or id(node) in self._inside:  # inside such a context, the gathered weights are present
+        # In a context that gathers weights, the weights are already present.
+        if not zero3 or id(node) in self._inside:
             return False
         if call.last == "GatheredParameters":
             return call.argument("enabled", 3) is None

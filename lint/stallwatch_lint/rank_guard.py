@@ -1,9 +1,9 @@
-"""Find calls that all ranks must make but that the script makes on one rank only, which then hangs.
+"""Find calls that all ranks must make, but that the script makes on only one rank, so that this rank hangs.
 
-According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank 0
-calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model`` does
-so at stage 3, where it gathers the weights. The Trainer's ``save_model`` also gathers them, through
-accelerate's ``get_state_dict`` (source of transformers 5.23.0 and accelerate 1.15.0).
+According to tests with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8), a ``barrier`` that only rank
+0 calls ends in a timeout. ``save_checkpoint`` ends in a timeout at every ZeRO stage. ``save_16bit_model``
+ends in a timeout at stage 3, where it gathers the weights. The Trainer's ``save_model`` also gathers the
+weights, through accelerate's ``get_state_dict`` (source of transformers 5.23.0 and accelerate 1.15.0).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """The variables of a script that contain a rank or compare it, as in ``main = get_rank() == 0``."""
+    """The variables of a script that contain a rank or a comparison with it (``main = get_rank() == 0``)."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -89,9 +89,9 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find calls that all ranks must make, but that only run under a condition such as ``if rank == 0:``.
 
-    Skip a call if the code for the other ranks makes the same call, because scripts often let the first rank
-    run before the others. Skip collectives of a process group, because ranks outside of the group do not take
-    part in them.
+    Skip a call if the code for the other ranks makes the same call, because scripts often let the first
+    rank run before the others. Skip collectives of a process group, because ranks outside of the group do
+    not take part in these collectives.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []

@@ -26,9 +26,9 @@ _STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "c
 def to_json(
     diagnostics: Sequence[Diagnostic], looked_at: Sequence[str], problems: Sequence[str], language: str
 ) -> str:
-    """Return a JSON object.
+    """Return the report as a JSON object.
 
-    Its value ``ok`` is true if everything was read and nothing is certain to fail.
+    The value ``ok`` is true if everything was read and nothing is certain to fail.
     """
     content = {
         "schema": SCHEMA,

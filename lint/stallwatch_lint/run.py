@@ -1,4 +1,4 @@
-"""Define the facts about a run before it starts, which all checks use."""
+"""Define the facts about a run that all checks use before the run starts."""
 
 from __future__ import annotations
 

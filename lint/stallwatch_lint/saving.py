@@ -1,13 +1,14 @@
-"""Check that a script gathers weights that ZeRO-3 has partitioned before it saves them.
+"""Check that a script gathers the weights that ZeRO-3 partitioned before the script saves the model.
 
 Without the setting that gathers weights, no rank can save the complete model. Code that saves a model without
 DeepSpeed's engine writes empty weights. This applies to a model that ``deepspeed.initialize`` or accelerate's
 ``prepare`` takes or returns, and to the model of a Trainer after training.
 
-Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and ``state_dict`` do not gather
-weights. ``Trainer.save_model`` gathers weights through the engine. accelerate 1.15.0 (``accelerator.py``,
-``get_state_dict``) calls a method of the model that only DeepSpeed's engine has. The PPO trainers of TRL 0.11
-to 0.16 fail for the same reason, because their ``save_model`` replaces the engine by another model.
+Sources: in transformers 5.23.0, ``save_pretrained`` (``modeling_utils.py``) and ``state_dict`` do not
+gather weights. ``Trainer.save_model`` gathers weights through the engine. accelerate 1.15.0
+(``accelerator.py``, ``get_state_dict``) calls a method of the model that only DeepSpeed's engine has. The
+PPO trainers of TRL 0.11 to 0.16 fail for the same reason, because their ``save_model`` replaces the engine
+with another model.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ def _places(script: Script) -> Iterator[Diagnostic]:
 
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
-_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # names of arguments of prepare() other than the model
+_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # names of arguments of prepare() that are not the model
 _ZERO_CHECK = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that save a partitioned model without DeepSpeed's engine, which write empty weights.
+    """Find calls that save a partitioned model without DeepSpeed's engine and write empty weights.
 
     Scripts that gather the weights are skipped. In scripts with PEFT, ``save_pretrained`` is also skipped,
     because it writes adapters, which may be too small to be partitioned.
@@ -108,7 +109,7 @@ class _BareModels:
         self._by_name.discard("?")
         self._scope_of: dict[int, int] = {}
         self._others: dict[int, set[str]] = {}  # names assigned in each scope that does not start an engine
-        self._trained: dict[int, int] = {}  # the first line that trains, by scope
+        self._trained: dict[int, int] = {}  # the line of the first training call, by scope
         self._tests_for_engine: set[int] = set()  # scopes that test whether DeepSpeed is used
         self._states: dict[int, ast.Call] = {}  # the call that returned a name's state dict, by line
         self._read()
@@ -209,7 +210,7 @@ def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find code that saves a plain module although ZeRO-3 needs DeepSpeed's engine.
 
     Such code calls a method that only the engine has, passes the module to accelerate, or replaces a
-    trainer's engine by a module.
+    trainer's engine with a module.
     """
     if run.stage != 3:
         return

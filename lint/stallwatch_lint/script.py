@@ -20,7 +20,7 @@ Scope = ast.Module | Function | ast.Lambda
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a script, such as ``trainer.save_model(out)``, whose name is ``trainer.save_model``."""
+    """A call in a script: for example, ``trainer.save_model(out)``, with the name ``trainer.save_model``."""
 
     name: str  #: dotted name; ``?`` for a part that is not a plain name
     node: ast.Call
@@ -231,7 +231,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
     """
     text = text.removeprefix("\ufeff")
     try:
-        with warnings.catch_warnings():  # without warnings about invalid escapes in strings
+        with warnings.catch_warnings():  # suppresses warnings about invalid escapes in strings
             warnings.simplefilter("ignore")
             tree = ast.parse(text, filename=file)
             compile(tree, file, "exec", dont_inherit=True)
@@ -271,7 +271,7 @@ def parts(target: ast.expr) -> list[ast.expr]:
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
     """Return the names that a node binds without an assignment, such as those of functions and imports.
 
-    ``*`` stands for any name, as after ``from module import *``.
+    ``*`` represents any name, as after ``from module import *``.
     """
     match node:
         case ast.Global() | ast.Nonlocal():
@@ -300,7 +300,7 @@ def is_constant(node: ast.expr | None, value: object) -> bool:
 
 
 def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
-    """Yield the module and each of its functions, with their nodes but without those of nested functions."""
+    """Yield the module and each of its functions, each with its nodes except those of nested functions."""
     waiting: list[Scope] = [tree]
     while waiting:
         scope = waiting.pop()

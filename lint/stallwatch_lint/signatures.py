@@ -1,4 +1,4 @@
-"""Find the keyword arguments that a class of an installed package accepts, without importing it."""
+"""Find the keyword arguments that a class of an installed package accepts, without importing the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import Call, dotted, is_constant, last_name
 
-MOST_STEPS = 12  #: maximum number of steps from module to module and from class to base
+MOST_STEPS = 12  #: maximum number of steps from module to module and from class to base class
 
 
 class Source(NamedTuple):

@@ -1,10 +1,10 @@
 """Check training arguments that transformers and TRL reject, alone or with the DeepSpeed configuration.
 
-Sources in transformers 5.23.0. ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16.
-``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and
-``trainer_config_finalize`` raises an error when training begins. ``trainer.py``: ``__init__`` raises a
-``ValueError`` if ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``. ``get_eval_dataloader``
-raises a ``ValueError`` if an evaluation has no dataset.
+Sources in transformers 5.23.0: ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16.
+``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments,
+and ``trainer_config_finalize`` raises an error when training begins. In ``trainer.py``, ``__init__`` raises
+a ``ValueError`` if ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``.
+``get_eval_dataloader`` raises a ``ValueError`` if an evaluation has no dataset.
 
 Sources in trl 1.16.0: ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``). The batch size
 is ``generation_batch_size``, or by default ``per_device_train_batch_size * world_size *
@@ -147,8 +147,8 @@ def _strategy(call: Call, name: str) -> str | None:
 def _steps(call: Call, name: str) -> int | None:
     """Return the number of steps in an argument of a call.
 
-    Return ``None`` if the number is unknown or is a fraction of the total number of steps. If ``eval_steps``
-    is not set, its value is that of ``logging_steps``.
+    Return ``None`` if the number is unknown or is a fraction of the total number of steps. If
+    ``eval_steps`` is not set, the value of ``logging_steps`` applies.
     """
     if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
         name = "logging_steps"
@@ -157,7 +157,7 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return the constant or the known default of an argument of a call; ``None`` if it is unknown."""
+    """Return a constant argument of a call, or the argument's known default; ``None`` if both are unknown."""
     if call.argument(name) is not None:
         return call.constant(name)
     of_transformers = call.last in _OWN and not call.open and not call.node.args[1:]

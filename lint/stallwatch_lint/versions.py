@@ -35,7 +35,7 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     severity: Severity
     fails: str
     why: str
-    rule: str  #: page of the rule about the failure that the conflict causes
+    rule: str  #: rule page about the failure that the conflict causes
     source: str  #: package, versions, and files that show the conflict
     wanted: str = ""
     used: frozenset[str] = frozenset()

@@ -40,7 +40,7 @@ def apprise_url(url: str) -> str:
 
 
 def no_channel(url: str, log_lines: Sequence[str]) -> ChannelError:
-    """Return an error with the reason why Apprise cannot send to the URL."""
+    """Return an error that explains why Apprise cannot send to the URL."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
         return ChannelError("not a URL: it has no scheme such as slack://", code="url")
@@ -50,8 +50,8 @@ def no_channel(url: str, log_lines: Sequence[str]) -> ChannelError:
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return ChannelError(f"there is no channel {scheme!r}{hint}", code="url")
-    # Omit the lines in which Apprise reports that it could not load the URL, because they contain parts of
-    # it.
+    # Omit the lines in which Apprise reports that it could not load the URL, because these lines contain
+    # parts of the URL.
     reasons = [line for line in log_lines if not line.startswith(("Could not load", "Unparseable"))]
     reason = "; ".join(dict.fromkeys(reasons)) or "not a URL that Apprise understands"
     return ChannelError(reason, code="url")

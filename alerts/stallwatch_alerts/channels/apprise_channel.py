@@ -88,7 +88,7 @@ class AppriseChannel:
         except ChannelError as error:
             failure = error
         except Exception as error:
-            # The message or the exception chain of a library's error can contain the URL.
+            # A library's error can contain the URL, either in its message or in its exception chain.
             failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)
@@ -133,7 +133,8 @@ class AppriseChannel:
             answer = post(request, self._line)
             failure = chat.failure(answer)
             if failure is not None:
-                # The thread may have been deleted, for example. The next attempt starts a new thread.
+                # A refusal without a wait can mean that the thread was deleted. Therefore, the next attempt
+                # starts a new thread.
                 if failure.retry_after is None:
                     self._places.pop(incident, None)
                 raise failure
@@ -171,8 +172,8 @@ class AppriseChannel:
         if isinstance(self._plugin, NotifyNtfy):
             if not self._own_priority:
                 self._plugin.priority = _PRIORITIES[notice.level]
-            # Apprise sends a longer text as an attachment. It counts the characters of the text in JSON, with
-            # escapes for non-ASCII characters.
+            # Apprise sends a longer text as an attachment. It measures the text as JSON, in which non-ASCII
+            # characters are escaped.
             room = self._plugin.ntfy_json_upstream_size_limit - len(json.dumps(title)) - _NTFY_REST
             return title, _for_ntfy(text, room), apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyEmail):

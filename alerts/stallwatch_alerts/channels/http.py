@@ -46,7 +46,7 @@ class Answer:
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
-        """Return the error code: `error_number` if it is an integer, or the HTTP status, or ``malformed``."""
+        """Return `error_number` if it is an integer; otherwise, ``malformed`` or a code like ``http-404``."""
         if isinstance(error_number, int):
             return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"
@@ -65,7 +65,7 @@ class Line:
     """The connection options that an Apprise URL can contain."""
 
     verify: bool = True  #: ``?verify=no``: accept any certificate
-    timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``), to respond (``?rto=``)
+    timeout: tuple[float, float] = (4.0, 4.0)  #: seconds to connect (``?cto=``) and to respond (``?rto=``)
     redirects: bool = False
 
 

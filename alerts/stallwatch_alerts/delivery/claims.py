@@ -83,8 +83,8 @@ class Row:
 def chosen(rows: Sequence[Row], now: float) -> slice:
     """Return the slice of `rows` to send now; `rows` are the waiting messages of a chat, oldest first.
 
-    The slice is empty if all messages must wait: for the retry of a refused message, or for a process that is
-    sending.
+    The slice is empty if all messages must wait until a refused message is retried, or until the process
+    that is sending a message has finished.
     """
     passed: set[str] = set()
     tried = math.inf  # time of the oldest attempt among the earlier rows

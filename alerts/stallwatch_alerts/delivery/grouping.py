@@ -1,9 +1,9 @@
 """Join several messages into one message, which shows the worst notice in full.
 
-The message lists the titles of the other notices, and shows the number of all notices. A chat that accepts 20
-messages a minute, or was down for an hour, receives a burst as one message instead of many messages over
-hours. Joining also limits the size of the database: if thousands of messages wait for one chat, the oldest
-are joined.
+The message lists the titles of the other notices, and states the total number of notices. If a burst of
+notices occurs, a chat that accepts only 20 messages a minute, or that was down for an hour, receives one
+message instead of many messages over several hours. Joining also limits the size of the database: if
+thousands of messages wait for one chat, the oldest are joined.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Group(msgspec.Struct, frozen=True):
     count: int
     titles: list[str]  #: the first titles of the other notices, worst first
     severities: dict[str, int]  #: number of open notices by severity; "resolved" counts closed incidents
-    ids: list[str]  #: the first few hundred incident IDs, for programs
+    ids: list[str]  #: the first few hundred incident IDs, for programs that receive the message
     statuses: list[str] = []  #: the status for each of `ids`; empty in groups stored by version 0.1
 
 
@@ -129,7 +129,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports the end of a problem. The end of a run by a crash does not count."""
+    """Return whether the notice reports the end of a problem. A run that ends with a crash does not count."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 

@@ -1,8 +1,9 @@
 """Store the messages to send in a database, and record the notifications that each chat received.
 
 After a message is stored, its delivery does not depend on the process that stored it. Several processes can
-send from the same outbox: a process claims messages for the duration of one attempt. If the process does not
-release a claim, the claim expires. It becomes void immediately if that process is known to have ended.
+send from the same outbox: a process claims messages for the duration of one attempt. If the process does
+not release a claim, the claim expires. The claim becomes void immediately if the process is known to have
+ended.
 
 All time arguments are steady times (``stallwatch_exporter.steady``). The database contains wall-clock times.
 """
@@ -96,7 +97,7 @@ class Delivery:
 
 
 CLAIM_SECONDS = 60.0
-#: assumed maximum difference in seconds between the clocks of two hosts; older claims are void
+#: assumed maximum difference in seconds between two hosts' clocks; a claim that expired longer ago is void
 CLOCKS_APART = 300.0
 _TITLES = 300
 _TRIED_LATELY = 10.0
@@ -299,7 +300,7 @@ class Outbox:
             return set(connection.scalars(query))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
-        """Return those of the `keys` for which the chat has been notified or a message is stored."""
+        """Return the subset of `keys` for which the chat was notified or a message is stored."""
         with self._engine.connect() as connection:
             return _notified(connection, channel, keys)
 
@@ -309,7 +310,7 @@ class Outbox:
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether another process already notified the chat for all `keys` of planned messages."""
+        """Return whether all `keys` are planned keys for which another process already notified the chat."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 
@@ -325,7 +326,7 @@ class Outbox:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def release(self, incident: str) -> None:
-        """Withdraw this incident's escalations, and delete the record that this agent planned them."""
+        """Withdraw this incident's escalations, and delete this agent's record of having planned them."""
         with writing(self._engine) as connection:
             mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
             waiting = and_(mine, MESSAGES.c.state == "waiting")
@@ -361,7 +362,8 @@ class Outbox:
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
         """Return the messages that can be sent now.
 
-        Quiet hours end at a wall-clock time. The wait of an escalation is a duration on the steady clock.
+        Quiet hours end at a wall-clock time. The wait before an escalation is a duration on the steady
+        clock.
         """
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
@@ -387,13 +389,13 @@ class Outbox:
         refusals: Mapping[int, _Refusal],
         now: float,
     ) -> Sequence[Any]:
-        """Return the messages to send now; `refusals` contains results that are missing in `rows`."""
+        """Return the messages to send now; `refusals` contains results that could not be stored."""
         gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
         refused = any(row.attempts >= IN_ORDER for row in rows)
         taken_at = _last_sent(connection, channel) if refused else 0.0
         looked = [self._looked(row, gone, taken_at, now) for row in rows]
         for at, row in enumerate(rows):
-            # The claim of an earlier attempt may still be stored.
+            # The row may still contain the claim of the earlier attempt, whose result could not be stored.
             if (known := refusals.get(row.id)) is not None:
                 is_due = known.again_at <= now
                 looked[at] = replace(looked[at], attempts=known.attempts, is_due=is_due, is_claimed=False)

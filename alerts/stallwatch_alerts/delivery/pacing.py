@@ -17,7 +17,7 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-# Seconds: the network can delay one message but not the next message, so that both arrive together.
+# A margin in seconds: the network can delay one message so that it arrives together with the next message.
 _MARGIN = 0.5
 
 
@@ -50,7 +50,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit, and users cannot read more messages
+    "mailto": (Limit(30, 60.0),),  # no documented limit, and users cannot read more messages in a minute
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
@@ -78,14 +78,15 @@ def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool
 
 GIVE_UP_AFTER = 86400.0  #: age in seconds at which a message is discarded
 
-# Minimum number of attempts: after a day without a sender, a message is old before its first attempt.
+# Minimum number of attempts before a message is discarded. Without this minimum, a message that waited for
+# a day because no sender was running would be discarded after its first attempt.
 _TRIES_AT_LEAST = 30
 LONGEST_PAUSE = 3600.0  #: maximum pause in seconds, even if the chat requested a longer pause
 _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
-    """Return the wait in seconds before the next attempt, which is at least `requested`.
+    """Return the wait in seconds before the next attempt. The wait is at least `requested`.
 
     The wait doubles after each refusal, up to a minute. The number `chance` between 0 and 1 spreads the
     attempts of messages that were refused together. It never makes the wait shorter than the time that the

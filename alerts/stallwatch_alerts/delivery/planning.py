@@ -21,9 +21,9 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import OperatorActions, Silence
 
-#: Takes a chat and keys; returns the keys for which the chat was notified.
+#: A function that takes a chat and notification keys, and returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
-#: takes an incident's ID; returns the chats that received the escalation
+#: A function that takes an incident's ID, and returns the chats that received the escalation.
 Escalated = Callable[[str], set[str]]
 _SILENCES_SECONDS = 10.0
 
@@ -79,14 +79,14 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Return whether a user acknowledged the incident. Raise errors of the database."""
+        """Return whether a user acknowledged the incident. Database errors are not caught."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
         self, updates: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
-        """Return the messages about these incident updates that must be stored.
+        """Return the messages to store about these incident updates.
 
         The end of an incident is sent to each chat that was notified of the incident's beginning.
         """
@@ -131,7 +131,8 @@ class Planner:
         key = notice.key
         if chat.escalation:
             notice = self._escalated(update, chat)
-            # An incident escalates once. Its end has the same key, so it does not cause a second escalation.
+            # An incident escalates once. The message about its end has the same key and causes no second
+            # escalation.
             key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,

@@ -40,10 +40,10 @@ class DeliveryQueue:
     earlier agents. The next agent, or ``stallwatch relay``, delivers the messages that remain in this queue's
     spool.
 
-    `spool` opens the database that keeps messages until they arrive. `people` opens the database of silences
-    and acknowledgements. A background thread calls both. `report` receives texts about unusable URLs and
-    refused messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled` returns
-    whether a relay already sent the chat the message that the spool kept for later.
+    `spool` opens the database that keeps messages until they arrive. `people` opens the database of
+    silences and acknowledgements. A background thread calls both functions. `report` receives texts about
+    unusable URLs and refused messages. `delivered` receives each chat's fingerprint and the delivered keys.
+    `settled` returns whether a relay already sent the chat a message that the spool holds for later.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class DeliveryQueue:
         """
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
-        self._worker.put(None)  # to retry messages that could not even be kept in memory
+        self._worker.put(None)  # triggers a retry of messages that could not be kept even in memory
         self._worker.close(timeout)
         self._lost += len(self._incident_messages)
         self._incident_messages.clear()
@@ -254,7 +254,8 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def escalations(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the other agent's escalations for later, in case that agent can no longer send them."""
+            """Plan the other agent's escalations for a later time, because that agent may be unable to send
+            them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([update], notified, escalated, at)
@@ -322,7 +323,7 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Return the keys that were notified according to the outboxes on disk and in memory.
+                """Return the keys whose notification is recorded in the outbox on disk or in memory.
 
                 Both outboxes can contain keys of the same incident, because the disk can fill up during the
                 incident.

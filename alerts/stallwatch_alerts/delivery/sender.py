@@ -27,12 +27,13 @@ def retry_after(error: Exception) -> float | None:
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-# Another process cannot have sent a younger message, and a query to another database takes time.
+# Minimum age in seconds of a message for which other databases are queried. Another process cannot have
+# sent a younger message, and each query takes time.
 _LATE_SECONDS = 60.0
 # Minimum seconds between two edits, because most of the rate limit is reserved for new messages.
 _EDIT_SECONDS = 5.0
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # longer than another process locks the database
+_STUCK_SECONDS = 10.0  # seconds; other processes lock the database for a shorter time
 _LOOK_SECONDS = 1.0  # interval at which the thread looks for messages of other processes and for due retries
 
 
@@ -162,7 +163,8 @@ class Sender:
     def _edit(self) -> None:
         """Send one scheduled edit.
 
-        A refused edit is dropped, because the incident's last message has its content.
+        A refused edit is dropped, because the last message about the incident contains the same
+        information.
         """
         channel = self._channel
         if channel is None or time.monotonic() - self._edited_at < _EDIT_SECONDS:

@@ -1,4 +1,4 @@
-"""Determine the cause and the fixes of an incident for messages in chats and the dashboard's pages."""
+"""Determine the cause and the fixes of an incident for chat messages and for the dashboard's pages."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
 
 
 def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
-    """Return a text about where the blocking ranks are and what to do. Unknown facts are omitted."""
+    """Return a text that says where the blocking ranks are, and what to do. Unknown facts are omitted."""
     advice = remedy(stacks, is_over=incident.run_is_over)
     if place := place_of(stacks):
         return message("alerts.look-at", place=place, advice=advice)
@@ -102,7 +102,7 @@ def _first_advice(incident: Incident, stacks: StallStacks) -> Text:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix. If the fix collects stacks in a multi-host run, add the rank's host."""
+    """Return the fix, with the rank's host added if the fix collects stacks in a multi-host run."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

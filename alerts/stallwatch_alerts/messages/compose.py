@@ -103,7 +103,7 @@ def ending_line(ending: Ending, language: str) -> str:
         line = say("alerts.ended-well", language, duration=ending.seconds)
         return _lines(line, in_words(running_sentence(ending.running) or "", language))
     facts = [in_words(ending_name(ending), language)]
-    if ending.exit_code is not None and ending.crash is None:  # otherwise the detail explains the code 0
+    if ending.exit_code is not None and ending.crash is None:  # a crash's detail explains the exit code 0
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
@@ -219,7 +219,7 @@ def _text(incident: Incident, language: str, cause: _Cause, ending: bool) -> str
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether the cause and its fixes are new, because no earlier message showed them."""
+    """Return whether no earlier message showed the cause and its fixes."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -364,7 +364,7 @@ def _step(incident: Incident, language: str) -> str:
 
 
 def _without_step(incident: Incident) -> float | TextMessage:
-    """Return the duration of an open stall; if it reads like the threshold, with the words "more than"."""
+    """Return the duration of an open stall, with "more than" if the threshold rounds to the same text."""
     stalled, threshold = _stalled_for(incident), incident.threshold_seconds
     reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
     return message("alerts.more-than", duration=stalled) if reads_alike else stalled

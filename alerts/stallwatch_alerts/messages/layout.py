@@ -1,4 +1,4 @@
-"""Split a message's text into blocks for chats with markup: prose with labels, code, links.
+"""Split a message's text into blocks for chats with markup: prose with labels, code, and links.
 
 Messages are composed, grouped, and stored as plain text. Blank lines separate the blocks. Literal lines of a
 log or a stack begin with four spaces. Each link is a line at the end with a label and an address. Only

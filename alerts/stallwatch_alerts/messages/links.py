@@ -29,7 +29,7 @@ class Runbooks:
         if self.dashboard_url:
             return f"{self.dashboard_url.rstrip('/')}/rules?rule={quote(page.id, safe='')}"
         if not self.docs_url or "stallwatch_rules" not in Path(page.path).parts[-5:-3]:
-            return ""  # the site has only the pages of the catalogue and of packs
+            return ""  # the site contains only the pages of the catalogue and of packs
         folder = "zh/catalogue" if language == "zh" else "catalogue"
         return f"{self.docs_url.rstrip('/')}/{folder}/{page.id}/"
 

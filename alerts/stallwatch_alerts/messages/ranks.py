@@ -20,7 +20,7 @@ _MOST_COMMANDS = 2
 _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
 _RESUME = "kill -CONT {}"
-#: Commands that show more about a state of a living process.
+#: Commands that show more details of a living process, by the ID of the advice that mentions the command.
 _LOOKS = {"stall-in-code": _TAKE_STACKS, "stall-locked-out": "py-spy dump --native --pid {}"}
 # Values of ``StallStacks.why`` with specific advice for multi-host runs.
 _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")

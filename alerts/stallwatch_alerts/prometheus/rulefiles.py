@@ -1,7 +1,8 @@
 """Write the rule files for Prometheus: two handwritten files, and one with an alert for each rule page.
 
 An alert fires while the run's agent keeps an incident of the alert's rule open. The alert's texts come from
-the rule page, so that users of Alertmanager read the same title and fix as users of Stallwatch's messages.
+the rule page, so that users of Alertmanager read the same title and fix as readers of Stallwatch's
+messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 _HERE = Path(__file__).resolve().parent
-# The folder of the handwritten files: in an installation, and in a checkout.
+# The folders that can contain the handwritten files: one in an installation, and one in a checkout.
 _PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"

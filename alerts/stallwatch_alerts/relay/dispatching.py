@@ -1,8 +1,9 @@
 """Plan the relay's messages: their chats, times, and texts. One message covers a group of incidents.
 
-If an agent has a separate spool, it may have stored messages for later (after quiet hours, or as escalations)
-that the relay cannot read. The agent takes precedence. The relay's message waits a little longer, and is
-withdrawn if the agent notifies the chat first (see ``notice.planned_key``).
+An agent with a separate spool may have stored messages for later, to send them after quiet hours or as
+escalations. The relay cannot read these messages, and the agent takes precedence. Therefore, the relay's
+message waits a little longer, and is withdrawn if the agent notifies the chat first (see
+``notice.planned_key``).
 """
 
 from __future__ import annotations

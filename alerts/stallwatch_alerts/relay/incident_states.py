@@ -1,8 +1,9 @@
 """Join alerts with their incidents in the database.
 
-An alert identifies its incident by the label ``rule``, or by the label ``incident`` with the incident's kind.
-The alert that a host is gone belongs to the stall during which this host sent no stacks. All alerts of one
-incident form one `IncidentState`. The agent uses the same key for its record that it notified a chat.
+An alert identifies its incident by the label ``rule``, or by the label ``incident`` with the incident's
+kind. The alert that a host is gone belongs to the stall during which this host sent no stacks. All alerts
+of one incident form one `IncidentState`. The agent records its notifications to chats under the same key as
+the relay.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NAME = 200
 # Maximum seconds between an incident and its alert, due to scraping, evaluation, and clock differences.
 _APART = 120.0
 
-#: takes a run's name; returns the incidents of the run, newest first
+#: A function that takes a run's name, and returns the run's incidents, newest first.
 Lookup = Callable[[str], Sequence[Incident]]
 
 
@@ -104,7 +105,7 @@ def _state(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentSta
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """Return an incident made from an alert without an incident, to route and count the alert."""
+    """Return a stand-in for the missing incident of an alert, so that the alert can be routed and counted."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,

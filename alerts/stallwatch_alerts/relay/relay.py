@@ -63,7 +63,8 @@ class NotificationIntake:
         self._clock = clock
         self._pause = pause
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        self.watchdog_at: float | None = None  #: steady time; None if the watchdog alert does not fire
+        #: Steady time of the last notification that the watchdog alert fires; None if it does not fire.
+        self.watchdog_at: float | None = None
 
     def receive(self, body: bytes) -> Receipt:
         """Store the messages about a notification, and return its receipt.
@@ -75,7 +76,8 @@ class NotificationIntake:
         found = self._joined(notification.alerts)
         tally = self._kept(found) if found else OutcomeCounts()
         watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
-        # The watchdog of one Prometheus can resolve while that of another Prometheus still fires.
+        # The watchdog alert of one Prometheus can resolve while the same alert of another Prometheus still
+        # fires.
         if watchdogs:
             self.watchdog_at = self._clock() if any(watchdogs) else None
         doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
@@ -85,8 +87,8 @@ class NotificationIntake:
         """Return the states of the incidents that the alerts are about.
 
         If an incident is not in the database yet, wait briefly, because the agent stores a new alert's
-        incident at about the same time. If agent and relay do not share a database, the incident never
-        arrives. The wait then costs a few seconds once per alert.
+        incident at about the same time. If the agent and the relay do not share a database, the incident
+        never arrives. The wait then costs a few seconds once per alert.
         """
         found = incident_states(alerts, self._incidents)
         if not any(self._is_early(state) for state in found) or not self._waiting.acquire(blocking=False):

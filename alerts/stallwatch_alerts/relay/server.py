@@ -1,13 +1,14 @@
-"""Serve the relay's HTTP API: Alertmanager posts to it, Prometheus and load balancers read from it.
+"""Serve the relay's HTTP API for Alertmanager, Prometheus, and load balancers.
 
-* ``POST /alertmanager``: receives a notification. Status 200: the notification is stored on disk. Status 400:
-  the response names what was not stored. Status 5xx: the client must retry.
+* ``POST /alertmanager``: receives a notification of Alertmanager. Status 200: the notification is stored on
+  disk. Status 400: the response lists the alerts that were not stored, or says why no alert was stored.
+  Status 5xx: the client must retry.
 * ``GET /-/healthy``: returns status 200 if the relay works, or 503 with the reason why it does not.
 * ``GET /metrics``: returns the relay's own metrics.
 * ``GET /api/messages?run=NAME``: returns the delivery state of the run's messages, as JSON.
 
 All paths except ``/-/healthy`` require credentials. If only ``[relay] token`` is set, ``/metrics`` requires
-none either.
+no credentials either.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Parse the request's head.
+        """Parse the request line and the headers.
 
         Refuse an ambiguous content length, which a proxy could interpret differently.
         """

@@ -21,7 +21,7 @@ _FRACTION = lazy(r"\.(\d+)")  # Go prints up to nine digits, but Python before 3
 
 
 class WebhookProblem(ValueError):
-    """Raised if a request's body is not a readable notification, so that a retry would not help."""
+    """Raised if a request's body is not a readable notification. A retry would not help."""
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):

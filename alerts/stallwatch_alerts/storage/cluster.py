@@ -47,15 +47,15 @@ class Timing:
     #: longest wait for the response to a statement; after that, the connection is closed
     statement: float = 2.0
     acknowledgement: float = 1.0  #: longest wait of a post for the merging agent to accept the report
-    reconnect: float = 0.5  #: between two attempts to connect while a post waits
+    reconnect: float = 0.5  #: interval between attempts to connect while a post waits
     gather: float = 0.1  #: reports posted within this time are merged together
-    beat: float = 0.5  #: between two heartbeats of the merging agent
-    step: float = 1.0  #: between two checks for lost agents by the merging agent
-    absent: float = 1.5  #: without a heartbeat for this long, other agents try to take the lock
+    beat: float = 0.5  #: interval between heartbeats of the merging agent
+    step: float = 1.0  #: interval at which the merging agent checks for lost agents
+    absent: float = 1.5  #: time without a heartbeat after which other agents try to take the lock
 
-    #: Without a heartbeat for this long, other agents end the connection that holds the lock.
+    #: Time without a heartbeat after which other agents end the connection that holds the lock.
     frozen: float = 4.0
-    retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
+    retry: float = 5.0  #: interval between attempts to connect, and to merge, if nothing is posted
 
 
 @dataclass

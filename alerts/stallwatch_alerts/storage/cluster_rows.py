@@ -206,7 +206,7 @@ class ClusterRows:
         try:
             return bool(self._execute(_DISCONNECT, key=self._key, lock=self._lock, seconds=seconds).scalar())
         except DBAPIError as error:
-            # No permission to end the session; the server itself will detect a lost host.
+            # This agent is not allowed to end the session, but the server itself detects a lost host.
             if getattr(error.orig, "sqlstate", None) == _MAY_NOT:
                 return False
             raise
@@ -311,7 +311,7 @@ _FINAL_WORDS = (
 def is_final(error: BaseException) -> bool:
     """Return whether the error means that a retry cannot help, because the server refuses this agent.
 
-    libpq reports errors of a login only as text.
+    libpq reports login errors only as text.
     """
     if not isinstance(error, DBAPIError):
         return False

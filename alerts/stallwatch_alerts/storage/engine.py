@@ -35,7 +35,8 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
     if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
         address = address.set(drivername="postgresql+psycopg")
     backend = address.get_backend_name()
-    # A restarted server leaves dead connections, so connections are tested before use and replaced.
+    # After the server restarts, old connections are dead. Therefore, each connection is tested before use,
+    # and replaced if it is dead.
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
         given |= {"poolclass": pool, "connect_args": {"connect_timeout": _PATIENCE_SECONDS, **connect}}
@@ -102,8 +103,8 @@ def is_unwritable(error: BaseException) -> bool:
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that takes SQLite's write lock at its start, when SQLite can still wait for it.
 
-    SQLite refuses a transaction that first reads and then writes if another process writes between the two
-    (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
+    SQLite refuses a transaction that first reads and then writes if another process writes between these
+    two operations (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
     """
     with engine.execution_options(stallwatch_writing=True).begin() as connection:
         yield connection

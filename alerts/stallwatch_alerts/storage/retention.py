@@ -17,9 +17,9 @@ from stallwatch_alerts.storage.tables import (
 )
 
 _DAY = 86400.0
-# A chat that was notified of an incident's beginning must also be notified of its end. A spool cannot look up
-# whether the end will follow, and neither can a relay of alerts without incidents. Therefore, they keep the
-# record this many times longer.
+# A chat that was notified of an incident's beginning must also be notified of its end. Neither a spool nor
+# a relay of alerts without incidents can find out whether the end will follow. Therefore, they keep the
+# record of the beginning this many times as long as other records.
 _OPEN_FOR = 4
 _BEGINNINGS = ("/open", "/open/escalated")  # see ``notice``
 _ENDS = ("/resolved", "/ended")
@@ -53,7 +53,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
 
 
 def _lacks_end() -> ColumnElement[bool]:
-    """Return the SQL condition that a row of NOTIFIED records a beginning without a record of the end."""
+    """Return the SQL condition for rows of NOTIFIED that record a beginning whose end is not recorded."""
     end = NOTIFIED.alias("end")
     found = []
     for beginning in _BEGINNINGS:

@@ -71,7 +71,7 @@ MESSAGES = Table(
     Column("run", String(200), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("notice", JSON, nullable=False),
-    Column("state", String(12), nullable=False, default="waiting"),  # or sent, given-up, withdrawn
+    Column("state", String(12), nullable=False, default="waiting"),  # or sent, given-up, or withdrawn
     Column("attempts", Integer, nullable=False, default=0),
     Column("next_at", Float, nullable=False, default=0.0),
     Column("claimed_until", Float, nullable=False, default=0.0),
@@ -113,7 +113,7 @@ CHANNELS = Table(
     Column("expired", Integer, nullable=False, default=0),  # discarded messages not yet reported to the chat
 )
 
-#: Times of requests to each chat, for the chat's rate limits. The rows are kept for some minutes.
+#: Times of requests to each chat, for the chat's rate limits. The rows are kept for a few minutes.
 SENDS = Table(
     "sends",
     METADATA,
@@ -123,7 +123,7 @@ SENDS = Table(
     Index("sends_by_channel", "channel", "at"),
 )
 
-#: The newest report of each agent of a multi-host run: see ``cluster``. Times are those of the server's
+#: The newest report of each agent of a multi-host run: see ``cluster``. All times come from the server's
 #: clock.
 CLUSTER_REPORTS = Table(
     "cluster_reports",
@@ -149,6 +149,6 @@ CLUSTER_RUNS = Table(
     Column("merger", String(200), nullable=False),
     # The server process of the merging agent, which holds the lock.
     Column("session", Integer, nullable=False),
-    Column("merged_at", Float, nullable=False),  # updated about once a second; 0: the merging agent left
+    Column("merged_at", Float, nullable=False),  # updated about twice a second; 0 if the merging agent left
     Column("reply", LargeBinary),
 )

@@ -3,8 +3,8 @@
 A module writes requests as the chat's documentation describes, and interprets the responses. Apprise always
 parses the URL. Stallwatch writes the request itself if Apprise 2.2.0 does not follow the chat's
 documentation. For example, Apprise treats every HTTP 200 of Feishu, Lark, DingTalk, and WeCom as a success,
-although these chats also report errors with status 200. It cannot sign requests to Feishu and Lark, discards
-``Retry-After`` and the error codes of all chats, and sends plain text to chats that support cards.
+although these chats also report errors with status 200. Apprise cannot sign requests to Feishu and Lark,
+discards ``Retry-After`` and the error codes of all chats, and sends plain text to chats that support cards.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class CodedChat(Chat):
 
 @dataclass(frozen=True)
 class Markdown:
-    """The Markdown dialect of a chat: its escapes, its form of literal lines, and its line break."""
+    """The Markdown dialect of a chat: how it escapes markup, shows literal lines, and breaks lines."""
 
     escape: Callable[[str], str]
     code: Callable[[Sequence[str]], str]

@@ -4,7 +4,7 @@ The documentation at open.dingtalk.com says:
 
 * "Custom robot access" (document/robots/custom-robot-access): A message has at most 20,000 bytes. After 20
   messages in a minute, a robot is blocked for ten minutes. Errors are reported as ``errcode`` in a response
-  with status 200: 310000 (signature, keyword, or address), 130101 (too many messages), 300001 and 400xxx
+  with status 200: 310000 (signature, keyword, or address), 130101 (too many messages), and 300001 or 400xxx
   (token).
 * "Security settings" (customize-robot-security-settings): The URL is signed with the HMAC-SHA256 of
   ``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds, and must differ from the
@@ -58,7 +58,7 @@ class DingTalk(CodedChat):
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
         """Return the error code and message.
 
-        For the code 310000, return the security setting that the message names instead of the code.
+        If the code is 310000, the security setting that the message names replaces the code.
         """
         refusal = super().refusal(answer)
         if refusal is not None and refusal[0] == "310000":
@@ -92,5 +92,5 @@ def _quote(lines: Sequence[str]) -> str:
     return "  \n".join(f"> {_escaped(line)}" for line in lines)
 
 
-# Code is sent as quotes, because DingTalk documents no code blocks; two spaces end a line.
+# Code is sent as quotes, because DingTalk's documentation describes no code blocks. Two spaces end a line.
 _MARKDOWN = Markdown(_escaped, _quote, "  \n")

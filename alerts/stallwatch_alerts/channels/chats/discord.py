@@ -2,8 +2,8 @@
 
 The documentation at discord.com/developers/docs ("Webhook resource" and "Message resource") says:
 
-* "Execute Webhook": With ``wait=true``, Discord returns the message. Without it, Discord reports no error if
-  it does not save the message.
+* "Execute Webhook": With ``wait=true``, Discord returns the message. Without this parameter, Discord
+  reports no error if the message is not saved.
 * "Edit Webhook Message": A PATCH request edits a message.
 * "Embed limits": The title has at most 256 characters, the description 4096, and the entire embed 6000.
 * "Allowed mentions": ``allowed_mentions`` determines which mentions notify users.
@@ -24,8 +24,8 @@ from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
-# The limits are applied to UTF-16 units, because Discord may count these units or characters. A text never
-# has more characters than UTF-16 units.
+# The limits are applied to UTF-16 units. It is unclear whether Discord counts these units or characters,
+# and a text never has fewer UTF-16 units than characters.
 _TITLE, _DESCRIPTION = 256, 4096
 _COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}
 _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")

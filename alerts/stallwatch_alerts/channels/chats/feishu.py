@@ -1,11 +1,11 @@
-r"""Send notices to custom bots of Feishu and of Lark, which is Feishu outside of China.
+r"""Send notices to custom bots of Feishu and of Lark, the edition of Feishu for users outside China.
 
 The documentation at open.feishu.cn says:
 
-* "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): A request has at most 20 KB. Its body contains
-  the signature, which is the HMAC-SHA256 of an empty message, keyed by ``timestamp\nsecret``. Errors are
-  reported as ``code`` in a response with status 200: 9499 (bad request), 11232 (too many messages), 19021
-  (signature), 19022 (address), 19024 (keyword).
+* "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): A request has at most 20 KB. Its body
+  contains the signature, which is the HMAC-SHA256 of an empty message, keyed by ``timestamp\nsecret``.
+  Errors are reported as ``code`` in a response with status 200: 9499 (bad request), 11232 (too many
+  messages), 19021 (signature), 19022 (address), and 19024 (keyword).
 * "Rich text (Markdown) component": HTML entities escape the markup of a card.
 
 Apprise treats every response with status 200 as a success, and sends text without a card. It cannot sign

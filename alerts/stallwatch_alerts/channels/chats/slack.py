@@ -66,7 +66,7 @@ class Slack(Chat):
                 if found is None:
                     return None
                 name = found["channel"]
-                # This follows Apprise: an ID begins with "+", and a name without a prefix is a channel.
+                # As in Apprise, an ID begins with "+", and a name without a prefix is a channel.
                 target["channel"] = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
                 if found["thread_ts"]:
                     target["thread_ts"] = found["thread_ts"]
