@@ -47,7 +47,7 @@ COST_SECONDS = 20.0
 
 @dataclass
 class Trial:
-    """The outcome of one simulated hang. The file of ``--resume`` has one line for each trial."""
+    """The outcome of one simulated hang, which is one line in the file that ``--resume`` names."""
 
     trial: int
     seed: int
@@ -65,11 +65,11 @@ class Trial:
     openings: int = 1
     closings: int = 1
     alone: int = 0  #: number of agents that notified people without a coordinator
-    seconds: float | None = None  #: from the threshold to the message; with --pure: processor seconds
+    seconds: float | None = None  #: from the threshold to the message, or processor time with --pure
     posts: int = 0
     slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used
-    memory: float = 0.0  #: memory of the larger coordinator in MiB
+    memory: float = 0.0  #: memory in MiB of the coordinator that uses more memory
     titles: list[str] = field(default_factory=list)
 
 

@@ -166,7 +166,7 @@ def clock_steps(trial: Trial) -> None:
 
 
 def descriptors(trial: Trial) -> None:
-    """Limit the agent to n open files."""
+    """Limit the number of files that the agent can open. The limit differs between trials."""
     number = 12 + trial.index * 3 % 60
     trial.detail(f"{number} files")
     trial.hook("FAULTS_LIMIT", f"nofile:{number}")
@@ -174,7 +174,7 @@ def descriptors(trial: Trial) -> None:
 
 
 def memory(trial: Trial) -> None:
-    """Limit the agent's address space to n MB."""
+    """Limit the agent's address space. The limit in MB differs between trials."""
     number = 80 + trial.index * 37 % 900
     trial.detail(f"{number} MB")
     trial.hook("FAULTS_LIMIT", f"as:{number * 1024 * 1024}")

@@ -69,7 +69,7 @@ class Result:
 
 
 def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
-    """Return the input of a target that has this `number`.
+    """Return the input with this `number` for a target.
 
     As long as there are unused samples, every tenth input is an unchanged sample.
     """

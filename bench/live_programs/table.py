@@ -72,7 +72,7 @@ def family(
 
 
 def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
-    """Return a program of a family, whose name contains the scenario and, if it differs, the launch form."""
+    """Return a program of a family. Add the scenario, and a different launch form if any, to the name."""
     form = str(changes.get("form", base.form))
     suffix = "" if form == base.form else f"-{form}"
     name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"
