@@ -60,7 +60,7 @@ class Trial:
     host: str = ""  #: the host that the incident names
     why: str = ""
     confidence: float = 0.0
-    verdict: str = ""  #: "right", "wrong", "cannot tell"
+    verdict: str = ""  #: "right", "wrong", or "cannot tell"
     incidents: int = 1
     openings: int = 1
     closings: int = 1

@@ -46,7 +46,7 @@ COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 class Op(NamedTuple):
     """An operation in the step of a rank."""
 
-    kind: str  #: "code", "data", "save", "collective", "send", "recv"
+    kind: str  #: "code", "data", "save", "collective", "send", or "recv"
     name: str  #: name of the operation in a stack
     place: str
     group: str = ""  #: process group of a collective
@@ -313,7 +313,7 @@ class _Deviation:
 
     rank: int
     at: int  #: index of the operation in the first step
-    what: str  #: "stuck", "skip", "swap"
+    what: str  #: "stuck", "skip", or "swap"
     other: int = 0
 
 

@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """Return a random number of seconds after the start. The training can already have ended by then."""
+        """Return a random number of seconds after the start. At that time, the training may have ended."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -344,7 +344,7 @@ class Trial:
                 self.healing.pop()()
 
     def _recover(self) -> None:
-        """Start another run on this host, which sends waiting messages and closes incidents."""
+        """Start another run on this host. This run sends waiting messages and closes incidents."""
         waits = b"kept on disk" in self.stderr.read_bytes()
         if not (self.restart_needed or waits):
             return

@@ -123,7 +123,7 @@ def even(course: Course) -> Steps:
 
 
 def lognormal(course: Course) -> Steps:
-    """Return a function that draws log-normal step times, as with sequences of any length."""
+    """Return a function that draws log-normal step times, as with sequences of different lengths."""
     usual, spread = course.between(3, 40), course.between(0.2, 1.0)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 

@@ -91,7 +91,7 @@ def final(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
-    """Return pairs of kind and verdicts, for each kind of run and then for all runs."""
+    """Return the verdicts on each kind of run, and then on all runs, as pairs of kind and verdicts."""
     found: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         found[verdict.kind].append(verdict)

@@ -59,7 +59,7 @@ class Verdict:
 
 
 class SimulatedLooks:
-    """Replacement for `Evidence` that returns the stacks of a simulated run at once.
+    """Replacement for `Evidence` that returns the stacks of a simulated run immediately.
 
     Rank 0 is in the call, and the other ranks wait for it. Only a save and a load move bytes.
     """

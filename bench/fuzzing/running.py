@@ -56,7 +56,7 @@ class Result:
     target: str
     inputs: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0  #: highest ratio of a time above the floor to the median
+    slowest: float = 0.0  #: highest ratio of an input's time to the median, for times above the floor
     peak: int = 0  #: peak memory of the process in bytes
     failures: list[Failure] = field(default_factory=list)
 
