@@ -207,7 +207,7 @@ def simulated(
 def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
     """Yield the rows of a table that shows the cost of a coordinator.
 
-    There is a row for each run in each of its phases: healthy, hanging (two rows), and recovered.
+    The table has a row for each run and phase. The phases are healthy, hanging (two rows), and recovered.
     """
     yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"

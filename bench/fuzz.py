@@ -115,7 +115,7 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Run `inputs` inputs in total, spread over the targets. Write each failure as soon as it is found."""
+    """Run `inputs` inputs in total, spread over the targets. Write each failure immediately."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []

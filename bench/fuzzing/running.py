@@ -130,7 +130,7 @@ def _limit_memory() -> None:
 
 
 def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, at: Any, out: Any) -> None:
-    """Run inputs `first` to `last` in this process. Send failures at once, and the result at the end."""
+    """Run inputs `first` to `last` in this process. Send failures immediately, and the result at the end."""
     logging.disable(logging.WARNING)  # parsers log warnings about the parts that they leave out
     target = BY_NAME[name]
     mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)

@@ -56,7 +56,7 @@ class Program:
 
     @property
     def frozen(self) -> bool:
-        """Return True if Stallwatch is never tuned to this program. This is true for a third of all programs."""
+        """Return True if the program is in the third of all programs to which Stallwatch is never tuned."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
 
 
