@@ -153,7 +153,7 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Return an adapter that finds the first line near the end of a log whose template is new to Drain3.
+    """Return an adapter that finds the first of a log's last lines with a template that is new to Drain3.
 
     Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
     a template that no healthy run has.

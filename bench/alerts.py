@@ -49,7 +49,7 @@ _TICK = 0.02
 
 
 class Writers:
-    """Writers of eight logs at a steady pace.
+    """Background writer of eight logs, which appends lines at a steady pace.
 
     The logs contain no steps, because a step after a failure would count as a recovery.
     """
@@ -124,7 +124,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
             _until_up(folder / "state" / "runs" / "bench" / "agent.json")
             begun = time.monotonic()
             writers.start()
-            time.sleep(5)  # until then, the agent learns the pace of the logs
+            time.sleep(5)  # during this time, the agent learns the pace of the logs
             printed_at = {
                 page.id: writers.say(at % SOURCES, page.fires[0]) for at, page in _paced(pages[:count])
             }

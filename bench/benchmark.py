@@ -189,7 +189,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """Return the adapter of a tool, after training it on the healthy runs of the open half if necessary."""
+    """Return the adapter of a tool. If necessary, train the tool on the healthy runs of the open half."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":

@@ -25,9 +25,9 @@ from stallwatch_rules.stacks.spans import spans_of
 
 PER_HOST = 8
 STEPS, MICROBATCHES = 3, 2
-#: Sources of knowledge about the collectives. "recorder" is torch's flight recorder, which shows the joined
-#: and the completed collectives of a rank. "joined" is a backend that only counts the joined collectives.
-#: With "stacks", only the stacks are known, and no collectives are counted.
+#: Sources of information about the collectives. "recorder" is torch's flight recorder, which shows the
+#: collectives that a rank has joined and completed. "joined" is a backend that counts only the joined
+#: collectives. With "stacks", only the stacks of the ranks are known, and no collectives are counted.
 KNOWN = ("recorder", "joined", "stacks")
 FAULTS = (
     "sleep",
@@ -43,7 +43,8 @@ FAULTS = (
     "store",
     "frozen",
 )
-#: Sizes of the parallel groups by number of ranks. Data parallelism takes the remaining factor.
+#: Functions that return the sizes of the parallel groups for a number of ranks. Data parallelism takes the
+#: remaining factor.
 LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
     "dp": lambda _: {},
     "tp x pp x dp": lambda ranks: {"tp": 8 if ranks >= 64 else 2, "pp": 8 if ranks >= 256 else 4},

@@ -47,7 +47,7 @@ COST_SECONDS = 20.0
 
 @dataclass
 class Trial:
-    """The outcome of one simulated hang. The file of ``--resume`` has one line for each trial."""
+    """The outcome of one simulated hang, which is one line in the file that ``--resume`` names."""
 
     trial: int
     seed: int
@@ -60,16 +60,16 @@ class Trial:
     host: str = ""  #: the host that the incident names
     why: str = ""
     confidence: float = 0.0
-    verdict: str = ""  #: "right", "wrong", "cannot tell"
+    verdict: str = ""  #: "right", "wrong", or "cannot tell"
     incidents: int = 1
     openings: int = 1
     closings: int = 1
     alone: int = 0  #: number of agents that notified people without a coordinator
-    seconds: float | None = None  #: from the threshold to the message; with --pure: processor seconds
+    seconds: float | None = None  #: from the threshold to the message, or processor time with --pure
     posts: int = 0
     slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used
-    memory: float = 0.0  #: memory of the larger coordinator in MiB
+    memory: float = 0.0  #: memory in MiB of the coordinator that uses more memory
     titles: list[str] = field(default_factory=list)
 
 
@@ -207,7 +207,7 @@ def simulated(
 def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
     """Yield the rows of a table that shows the cost of a coordinator.
 
-    There is a row for each run in each of its phases: healthy, hanging (two rows), and recovered.
+    The table has a row for each run and phase. The phases are healthy, hanging (two rows), and recovered.
     """
     yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"

@@ -311,8 +311,8 @@ class Fleet:
         self.services = services
         self.key = f"{draw.getrandbits(64):016x}"
         self.lost, self.late = lost, late
-        # Stallwatch has a longer threshold for saves. A short threshold keeps trials shorter than a few
-        # minutes.
+        # Stallwatch uses a longer threshold during saves. A lower floor keeps these trials shorter than a
+        # few minutes.
         self.floor = THRESHOLD / CRITICAL if hang.truth.fault == "file-system" else THRESHOLD
         self.began = time.monotonic()
         self.hangs_at = self.began + 6.0 - THRESHOLD / 3
@@ -323,7 +323,7 @@ class Fleet:
 
     @property
     def due_at(self) -> float | None:
-        """Return the first time at which an agent's threshold had passed, or ``None`` if there is none."""
+        """Return the earliest time at which an agent reached its threshold, or ``None`` if none did."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property

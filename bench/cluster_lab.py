@@ -56,7 +56,7 @@ LONGER_SECONDS = 40.0  #: seconds added to the limit for each earlier hang, beca
 
 @dataclass
 class Hang:
-    """The outcome of one hang. The file of ``--resume`` has one line for each hang."""
+    """The outcome of one hang, which is one line in the file that ``--resume`` names."""
 
     hang: int
     seed: int
@@ -96,7 +96,7 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Plan enough starts for `hangs` hangs, with at most `each` hangs per start. `seed` sets the choices."""
+    """Plan starts with `hangs` hangs in total and at most `each` per start. `seed` sets random choices."""
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -109,7 +109,7 @@ def planned(
         kinds = draw.sample(healed, min(each - 1, len(healed))) + draw.sample(last, min(1, len(last)))
         if each == 1:
             kinds = [draw.choice(healed + last)]
-        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself drops a host after 15 s
+        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun drops a host after 15 s, so end with link
             kinds = [kind for kind in kinds if kind in HEALED and kind != "link"] + ["link"]
         kinds = kinds[: hangs - count]
         ranks = tuple(draw.randrange(hosts) for _ in kinds)

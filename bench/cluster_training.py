@@ -39,14 +39,14 @@ FAULTS = (
     "frozen",
 )
 _STEPS = 3  # maximum number of steps after the fault until all ranks are stuck
-#: Counters of collectives: none (the probe does not respond), joined, or done (joined and completed).
+#: Collectives that the probe counts: none (it does not respond), joined, or done (joined and completed).
 COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 
 class Op(NamedTuple):
     """An operation in the step of a rank."""
 
-    kind: str  #: "code", "data", "save", "collective", "send", "recv"
+    kind: str  #: "code", "data", "save", "collective", "send", or "recv"
     name: str  #: name of the operation in a stack
     place: str
     group: str = ""  #: process group of a collective
@@ -313,7 +313,7 @@ class _Deviation:
 
     rank: int
     at: int  #: index of the operation in the first step
-    what: str  #: "stuck", "skip", "swap"
+    what: str  #: "stuck", "skip", or "swap"
     other: int = 0
 
 
@@ -322,7 +322,7 @@ class _Run:
 
     def __init__(self, training: Training, deviations: Mapping[int, _Deviation]) -> None:
         self.training = training
-        #: A process group, and its ranks that never complete one of the group's collectives.
+        #: A process group, and the ranks in this group that never complete a certain collective of the group.
         self.unfinished: tuple[str, frozenset[int]] | None = None
         self._unfinished_number = 0
         self._deviations = deviations
@@ -488,7 +488,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
     run = _Run(training, deviations)
     if fault == "network":
         op = program[draw.choice(collectives)]
-        # True if the other hosts see that the connection ends. Otherwise, only this host loses it.
+        # If True, the ranks on other hosts complete the collective. Otherwise, no rank of the group does.
         ends = draw.random() < 0.5
         bad = frozenset(other for other in training.ranks_of(host) if other in set(training.groups[op.group]))
         if not ends or len(bad) == len(training.groups[op.group]):

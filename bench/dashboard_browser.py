@@ -32,7 +32,7 @@ import psutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _PATIENCE_MS = 120_000
-_AGAIN = 9  #: number of repeated visits, of which the median is printed
+_AGAIN = 9  #: number of repeated visits; the median of their times is printed
 _LEAVE_MS = 500  #: pause after a page is usable, during which Chromium stores its scripts
 
 _TABLE = """() => [...document.querySelectorAll('.stMain tbody :is(td, th)')]

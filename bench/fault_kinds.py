@@ -63,7 +63,7 @@ def agent_killed(trial: Trial) -> None:
 
 
 def agent_terminated(trial: Trial) -> None:
-    """Send SIGTERM to the agent, which passes it to the command."""
+    """Send SIGTERM to the agent, which forwards the signal to the command."""
     trial.at(trial.moment, lambda: trial.kill(signal.SIGTERM))
 
 
@@ -95,7 +95,7 @@ def agent_stopped(trial: Trial) -> None:
 
 
 def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
-    """Mount a tmpfs at the state folder. Return a function that remounts it with other options."""
+    """Mount a tmpfs at the state folder. Return a function that remounts this tmpfs with new options."""
     trial.home.mkdir(exist_ok=True)
     _call("mount", "-t", "tmpfs", "-o", options, "faults", str(trial.home))
     trial.closing.append(lambda: _call("umount", "-l", str(trial.home)))
@@ -103,7 +103,7 @@ def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
 
 
 def disk_full(trial: Trial) -> None:
-    """Limit the file system of the state folder to n pages or n files. n differs between trials."""
+    """Limit the pages or files in the state folder's file system. The limit differs between trials."""
     pages = trial.index * 7 % 150 + 1
     kind = trial.random.choice(("size", "size", "size", "inodes"))
     if kind == "size":
@@ -120,7 +120,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Make the agent's n-th write call fail, alone or with all later calls. n increases with each trial."""
+    """Make one write call of the agent fail, alone or with all later calls. Later trials use later calls."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -166,7 +166,7 @@ def clock_steps(trial: Trial) -> None:
 
 
 def descriptors(trial: Trial) -> None:
-    """Limit the agent to n open files."""
+    """Limit the number of files that the agent can open. The limit differs between trials."""
     number = 12 + trial.index * 3 % 60
     trial.detail(f"{number} files")
     trial.hook("FAULTS_LIMIT", f"nofile:{number}")
@@ -174,7 +174,7 @@ def descriptors(trial: Trial) -> None:
 
 
 def memory(trial: Trial) -> None:
-    """Limit the agent's address space to n MB."""
+    """Limit the agent's address space. The limit in MB differs between trials."""
     number = 80 + trial.index * 37 % 900
     trial.detail(f"{number} MB")
     trial.hook("FAULTS_LIMIT", f"as:{number * 1024 * 1024}")

@@ -1,4 +1,4 @@
-"""One trial of the fault matrix: a small training under the real ``stallwatch``, with one fault."""
+"""One trial of the fault matrix: a small training program under the real ``stallwatch``, with one fault."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Trial:
 
     @property
     def moment(self) -> float:
-        """Return a random time between the start of the command and a time after the end of the training."""
+        """Return a random number of seconds after the start. At that time, the training may have ended."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
@@ -344,7 +344,7 @@ class Trial:
                 self.healing.pop()()
 
     def _recover(self) -> None:
-        """Start another run on this host, which sends waiting messages and closes incidents."""
+        """Start another run on this host. This run sends waiting messages and closes incidents."""
         waits = b"kept on disk" in self.stderr.read_bytes()
         if not (self.restart_needed or waits):
             return
@@ -445,7 +445,7 @@ class Trial:
 
     @property
     def _was_stopped(self) -> bool:
-        """Return True if the signal ended the training, even if the training had already written its note."""
+        """Return True if the signal ended the training. The training may have written its note before."""
         number = self.stopped_by
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 
@@ -493,7 +493,7 @@ class Trial:
                 info for info in list_runs(self.home) if info.ended_at is None and not agent_alive(info)
             ]
             self.result.expected -= 0 if unheard else len(lost)
-            if not unheard:  # the agent saw none of these events, and the run is shown without an agent
+            if not unheard:  # the agent never saw the missing events, and the run is shown without an agent
                 begun = any(self.home.glob("runs/trial*"))
                 if begun and not unended and not known:
                     self._lose(len(lost), "of a run whose agent was killed, which no record says")
@@ -524,7 +524,7 @@ class Trial:
 
 
 def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return the pairs of incident and status in all messages, in order. A message can contain several."""
+    """Return the pairs of incident and status from all messages. One message can contain several pairs."""
     found: list[tuple[str, str]] = []
     for body in bodies:
         names = str(body.get("incidents") or body["id"]).split(",")

@@ -3,10 +3,11 @@
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl
 
-Each trial runs a small training under the real ``stallwatch``, with a chat on this machine, and injects a
-fault. The trial checks that the output and the exit code of the training are the same as without Stallwatch.
-It also checks that each incident arrives once or twice, that the opening message arrives before the closing
-message, and that Stallwatch reports every loss. The exit code 1 means that a promise was broken.
+Each trial runs a small training program under the real ``stallwatch``, with a chat on this machine, and
+injects a fault. The trial checks that the output and the exit code of the training are the same as without
+Stallwatch. It also checks that each incident arrives once or twice, that the opening message arrives before
+the closing message, and that Stallwatch reports every loss. The exit code 1 means that a promise was
+broken.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Scrapes:
 def to_openmetrics(store: Path, text: Path, *, whole: str, ranks_since: float) -> int:
     """Write points as text for ``promtool tsdb create-blocks-from openmetrics``, and return their number.
 
-    The series of single ranks start at `ranks_since`. For the run `whole`, these series are complete.
+    Omit the points of single ranks up to `ranks_since`, except for the run `whole`.
     """
     connection = duckdb.connect(str(store), read_only=True, config={"threads": 1})
     (texts,) = connection.execute("SELECT list(DISTINCT labels) FROM series").fetchone() or ([],)

@@ -2,18 +2,18 @@
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
-Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged (``fuzzing/mutation.py``).
-Fast parsers get more inputs. An input fails if it raises an exception that the parser's documentation does
-not name, if it hangs, or if it needs unlimited memory. An input also fails if it takes more than ten times
-the parser's median time per byte, three times in a row and for more than 10 ms. The file of ``--failures``
-contains a line for each failure, with the numbers that reproduce it:
+Each parser (``fuzzing/targets.py``) gets real samples that are spliced and damaged
+(``fuzzing/mutation.py``). Fast parsers get more inputs. An input fails if it raises an exception that the
+parser's documentation does not name, if it hangs, or if it needs unlimited memory. An input also fails if
+it takes more than ten times the parser's median time per byte, three times in a row and for more than 10
+ms. The file that ``--failures`` names contains a line for each failure, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
-``--state FILE`` stores the progress, and continues from there in a later call. ``--growth`` repeats samples
-and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns`` does the
-same with every regular expression of Stallwatch. With ``--engine atheris``, libFuzzer follows the code
-coverage of one parser (``pip install atheris``).
+``--state FILE`` stores the progress in a file, from which a later call continues. ``--growth`` repeats
+samples and tokens instead, and looks for parsers whose time grows faster than their input. ``--patterns``
+does the same with every regular expression of Stallwatch. With ``--engine atheris``, libFuzzer follows the
+code coverage of one parser (``pip install atheris``).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Run `inputs` inputs in total, spread over the targets. Write each failure as soon as it is found."""
+    """Run `inputs` inputs in total, spread over the targets. Write each failure immediately."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []

@@ -86,7 +86,7 @@ class Bench:
         return {(row["name"], row["seed"]) for row in self.rows}
 
     def run(self, wanted: list[Task]) -> None:
-        """Run all tasks without a result, and then repeat each task with an unexpected result alone."""
+        """Run all tasks that have no result. Then repeat the tasks with unexpected results one at a time."""
         left = [task for task in wanted if task.key not in self.done()]
         self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
         with ThreadPoolExecutor(self._jobs) as pool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from live_programs.table import Expected, Program
 
-#: Patterns of the texts with which a message names each class of cause.
+#: Patterns of the text with which a message names the cause, by class of cause.
 CAUSES = {
     "own-code": r"stall|holds up|no step|no progress|hang",
     "busy": r"busy|loop|without progress",

@@ -3,10 +3,11 @@
     make bench-probe
 
 All rows are measured alternately in one run, so noise on the machine affects all rows. Each row has its own
-process, so the threads of a logger do not affect other rows. Loggers that are not installed are skipped. The
-import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow. The first is
-the cost per step of 50 ms if the training fills the caches between two calls of the probe, compared with
-steps without calls. The second is the cost of a scrape of ten thousand series.
+process, so the threads of a logger do not affect other rows. Loggers that are not installed are skipped.
+The import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow. The first
+shows how much the probe adds to a step of 50 ms if the training fills the caches between two calls of the
+probe. It compares these steps with steps without calls. The second shows the cost of a scrape of ten
+thousand series.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ def serve_turns(row: str, folder: Path, requests: Connection) -> None:
 
 
 def steps(folder: Path) -> dict[str, list[float]]:
-    """Return the microseconds of ten values in each batch, for every row that can be measured.
+    """Return the microseconds that each row needs for ten values, in each batch. Skip unavailable rows.
 
     The rows are measured alternately.
     """

@@ -12,7 +12,7 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
 _CHAT = "deepspeedai+DeepSpeedExamples__applications+DeepSpeed-Chat+training+step2_dpo_finetuning"
-#: Logs that contain several runs, and the words with which each later run begins. The time between two runs
+#: Logs that contain several runs, and the words that begin each later run. The time between two runs
 #: is not a stall. The same applies to a gap in a log: DeepSpeed-Chat's log does not contain steps 460 to
 #: 1730. The 1,290 steps across this gap took 894 seconds, and were as fast as the steps before and after it.
 SEVERAL_RUNS = {

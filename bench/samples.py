@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""Measure how fast Stallwatch reads all samples of a log, compared with ripgrep and many patterns.
+"""Measure how fast Stallwatch reads all samples of a log, compared with a ripgrep search for many patterns.
 
     python bench/samples.py [LOG]
 
@@ -70,7 +70,7 @@ def generate(path: Path) -> None:
 
 
 def samples(log: Path) -> int:
-    """Read all samples of a log as rows, and return their number."""
+    """Read all samples of a log as rows, and return the number of rows."""
     return sum(map(len, Sampling([log]).rows()))
 
 

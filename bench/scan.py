@@ -92,7 +92,7 @@ def main(
 
 
 def _sample(files: Sequence[Path], folder: Path) -> dict[float, Path]:
-    """Write parts from the beginning of the first file, which slow readers get instead of the whole log."""
+    """Write the beginning of the first file into smaller files, which replace the log for slow readers."""
     total = sum(path.stat().st_size for path in files)
     made = {}
     for share in (0.01, 0.02, 0.1):

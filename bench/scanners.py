@@ -35,7 +35,7 @@ class Contender(NamedTuple):
 
 
 def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple[Catalogue, list[str]]:
-    """Return the catalogue's patterns that every tool can search for at full speed, and matching lines.
+    """Return the catalogue's patterns that every tool can search at full speed, and lines that match them.
 
     Patterns with counted repeats are excluded, because they need automata with thousands of states. For such
     patterns, ripgrep uses an automaton that is 500 times slower.

@@ -163,7 +163,7 @@ def calibrated(claimed: list[Claim]) -> list[str]:
 def levels(claimed: list[Claim]) -> list[str]:
     """Return a table that shows how often the causes with each confidence are right.
 
-    The table uses only the development half, with which the confidences are calibrated.
+    The table uses only the development half, on which the confidences are calibrated.
     """
     lines = ["| confidence | right, development half |", "|---|---|"]
     half = [item for item in claimed if not item.frozen]

@@ -167,7 +167,7 @@ class Claim:
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """Return the causes in all diagnoses of a failure, even if the case has no failure."""
+    """Return the cause from each diagnosis that reports a failure, even if the case has no failure."""
     return [
         Claim(outcome.case, outcome.confidence, outcome.right)
         for outcome in outcomes

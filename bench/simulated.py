@@ -123,7 +123,7 @@ def even(course: Course) -> Steps:
 
 
 def lognormal(course: Course) -> Steps:
-    """Return a function that draws log-normal step times, as with sequences of any length."""
+    """Return a function that draws log-normal step times, as with sequences of different lengths."""
     usual, spread = course.between(3, 40), course.between(0.2, 1.0)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
@@ -169,7 +169,7 @@ def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Rep
 
 
 def reinforced(course: Course) -> Iterator[Report]:
-    """Yield rollouts of a minute to more than an hour. A weight sync and a few steps follow each rollout."""
+    """Yield the signals of rollouts of a minute to over an hour, each followed by a weight sync and steps."""
     draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
     updates, step = draw.randint(1, 8), course.between(2, 60)
     yield from course.begin()
@@ -196,7 +196,7 @@ def restarted(course: Course) -> Iterator[Report]:
 
 
 def compiled(course: Course) -> Iterator[Report]:
-    """Yield a run with new input shapes from time to time. Each new shape takes minutes to compile."""
+    """Yield the signals of a run whose input shapes change. Each new shape takes minutes to compile."""
     draw, seconds = course.draw, even(course)
     yield from course.begin()
     while True:
@@ -206,7 +206,7 @@ def compiled(course: Course) -> Iterator[Report]:
 
 
 def logged_every_half_hour(course: Course) -> Iterator[Report]:
-    """Yield a healthy run that logs one line every 33 minutes."""
+    """Yield the signals of a healthy run that logs one line every 33 minutes."""
     course.every = course.draw.randint(20, 200)
     step = 1980.0 / course.every
     yield from course.begin(20, 600)
@@ -214,7 +214,7 @@ def logged_every_half_hour(course: Course) -> Iterator[Report]:
 
 
 def logged_rollouts(course: Course) -> Iterator[Report]:
-    """Yield a run of reinforcement learning whose log contains only the steps."""
+    """Yield the signals of a reinforcement-learning run whose log contains only the steps."""
     usual, spread = course.between(60, 2400), course.draw.uniform(0.05, 0.4)
     yield from course.begin(20, 600)
     while True:
@@ -224,14 +224,14 @@ def logged_rollouts(course: Course) -> Iterator[Report]:
 
 
 def logged(course: Course) -> Iterator[Report]:
-    """Yield signals of a trainer's log, with lines about steps, and with evaluations and checkpoints."""
+    """Yield the signals of a trainer's log, which shows steps, evaluations, and checkpoints."""
     course.every = course.draw.choice((1, 1, 5, 10, 25))
     steps = course.draw.choice((even, lognormal, pareto, weibull))
     return trained(course, steps(course), longest_start=1200.0)
 
 
 def untold(course: Course) -> Iterator[Report]:
-    """Yield a run whose log does not announce evaluations."""
+    """Yield the signals of a run whose log does not announce evaluations."""
     seconds, pause, every = even(course), course.between(60, 1200), course.draw.randint(50, 500)
     yield from course.begin()
     while True:
@@ -253,9 +253,9 @@ KINDS: dict[str, Callable[[Course], Iterator[Report]]] = {
     "log only, each 33 minutes": logged_every_half_hour,
 }
 
-#: Kinds of runs with pauses that are unlike any earlier part of the run, and longer than the threshold for a
-#: first wait. A watch that reports hangs within a minute or two reports these pauses as stalls, and then
-#: reports their end.
+#: Kinds of runs with pauses that differ from every earlier part of the run, and that exceed the threshold
+#: for a wait that occurs for the first time. A watch that reports hangs within a minute or two reports
+#: these pauses as stalls, and then reports their end.
 UNFORESEEN: dict[str, Callable[[Course], Iterator[Report]]] = {
     "stragglers": _trains(stragglers),
     "evaluations that nothing tells of": untold,

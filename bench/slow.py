@@ -122,8 +122,8 @@ class Kept:
 def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
     """Return the number of steps that any test needs for a certainty of `Z + errors` standard errors.
 
-    For the first slow step, the difference from its expectation after the previous step shows the whole
-    slow-down. For each later step, the difference shows only the part that the correlation leaves.
+    At the first slow step, the difference from the duration that the previous step predicts shows the whole
+    slow-down. At each later step, this difference shows only the part that the correlation leaves.
     """
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     wanted = ((Z + errors) * sigma / math.log1p(SLOWER)) ** 2 * (1 - correlation**2)
@@ -144,7 +144,7 @@ def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
 
 
 def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Iterator[Array]:
-    """Yield for each step the factors by which the noise changes the durations of the hosts' own work."""
+    """Yield, for each step, the factors by which the noise changes the durations of the hosts' own work."""
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     state = draw.standard_normal(shape)
     while True:
@@ -277,7 +277,7 @@ class Twin:
 
 
 def others_median(values: Array) -> Array:
-    """Return for each value the median of the other values of the same run."""
+    """For each value, return the median of the other values in the same run."""
     others = values.shape[1] - 1
     half, odd = divmod(others, 2)
     wanted = [half - 1, half, half + 1] if half else [half, half + 1]

@@ -14,7 +14,7 @@ from statistics import median
 from stallwatch_rules.judgements.step_time import slowdown
 
 STEPS = 400
-CHANGED = 100  #: number of steps before all steps take twice as long
+CHANGED = 100  #: number of normal steps; all later steps take twice as long
 SPREADS = (0.1, 0.4, 0.8, 1.0)  #: standard deviations of the logarithms of step times
 
 
@@ -31,12 +31,12 @@ def series(
 
 
 def ramp(draw: random.Random, spread: float) -> list[float]:
-    """Return step times of a curriculum, which gradually become four times as long."""
+    """Return step times that gradually become four times as long, as in a curriculum."""
     return [pace * (1 + 3 * step / STEPS) for step, pace in enumerate(series(draw, spread))]
 
 
 def alarms(paces: list[float]) -> Iterator[int]:
-    """Yield the number of steps whenever the test finds that the run is slow."""
+    """Yield each number of steps after which the test finds that the run is slow."""
     return (seen for seen in range(1, len(paces) + 1) if slowdown(paces[:seen]) is not None)
 
 

@@ -3,9 +3,9 @@
     make bench-stall
 
 The agent's own watch (``HookedProgress``, ``Advance``, ``StallWatch``) observes 10,000 hours of simulated
-runs, with a clock that jumps. Their signals come from a probe, or from the reader of log lines. Then the
-watch reads the healthy recordings of the test corpus line by line, provided that their lines have times.
-``simulated.py`` generates the runs, and the watch does not use any of its parameters.
+runs, with a clock that jumps. The signals of the runs come from a probe, or from the reader of log lines.
+Then the watch reads the healthy recordings of the test corpus line by line, provided that their lines have
+times. ``simulated.py`` generates the runs, and the watch does not use any of its parameters.
 
 A simulated run starts up for up to 40 minutes, and its first step compiles. Its steps are even, log-normal
 (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After 20
@@ -91,7 +91,7 @@ def final(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
-    """Return pairs of kind and verdicts, for each kind of run and then for all runs."""
+    """Return the verdicts on each kind of run, and then on all runs, as pairs of kind and verdicts."""
     found: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         found[verdict.kind].append(verdict)

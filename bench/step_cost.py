@@ -45,7 +45,7 @@ class Costs(NamedTuple):
 
 
 def costs(differences: list[float]) -> Costs:
-    """Return the mean of the middle half of the differences, which ignores outliers."""
+    """Return the mean of the middle half of the differences, without outliers, and the error of this mean."""
     differences.sort()
     middle = differences[len(differences) // 4 : -(len(differences) // 4)]
     # Error of an interquartile mean, if the differences are roughly normal.
@@ -147,7 +147,7 @@ class Library:
 
 
 def collective() -> None:
-    """Do nothing in place of a collective. It has no hook, because torch counts collectives itself."""
+    """Do nothing in place of a collective. Collectives have no hook, because torch counts them itself."""
 
 
 def watched(probe: Probe) -> Library:

@@ -3,10 +3,10 @@
     python bench/verdicts.py write before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
     python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
 
-The cases are the scoreboard's cases, every sample block of every rule page, and each folder with logs below
-the folders of ``--logs``. A row contains the complete JSON report in schema 1 (without times) and the verdict
-in schema 2. ``compare`` prints each difference. Its exit code is 1 if the verdict or the root cause of a case
-differs, or the confidence, the rank, the line, or the fixes of the root cause.
+The cases are the scoreboard's cases, every sample block of every rule page, and each folder with logs in
+the folders that ``--logs`` names. A row contains the complete JSON report in schema 1 (without times) and
+the verdict in schema 2. ``compare`` prints each difference. Its exit code is 1 if the verdict or the root
+cause of a case differs, or if the confidence, the rank, the line, or the fixes of the root cause differ.
 """
 
 from __future__ import annotations

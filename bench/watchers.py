@@ -29,7 +29,8 @@ _FLOWING = 1 << 30  # bytes that a save or a load moves between two samples
 _OWN, _LIBRARY = "/w/train.py", "/usr/lib/python3/dist-packages/"
 _MAIN = Frame(_OWN, 9, "main")
 _WAITS = (_MAIN, Frame(_LIBRARY + "torch/distributed/distributed_c10d.py", 1, "all_reduce"))
-#: For each activity: function of the program, and file and name of the library function that it called.
+#: For each activity, the function of the program, and the file and the name of the library function that it
+#: calls.
 _CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
     "step": ("train_step", "torch/autograd/graph.py", "_engine_run_backward"),
     "load": ("load_model", "transformers/modeling_utils.py", "from_pretrained"),
@@ -58,7 +59,7 @@ class Verdict:
 
 
 class SimulatedLooks:
-    """Replacement for `Evidence` that returns the stacks of a simulated run at once.
+    """Replacement for `Evidence` that returns the stacks of a simulated run immediately.
 
     Rank 0 is in the call, and the other ranks wait for it. Only a save and a load move bytes.
     """
@@ -212,7 +213,7 @@ def found_after(watched: Watched, last: float) -> float:
 
 
 def watch_recording(path: Path) -> Verdict | None:
-    """Watch a log by the times of its lines. Return ``None`` if the log has no times or no steps."""
+    """Watch a log, using the times of its lines. Return ``None`` if the log has no times or no steps."""
     from recorded import timed_runs
 
     verdict = Verdict(path.name, 0.0)

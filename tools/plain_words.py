@@ -236,7 +236,7 @@ def _blank(found: re.Match[str]) -> str:
 
 
 def sample(seed: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the group, the place, and the source of random texts. `DRAWN` is their number in each group.
+    """Yield the group, the place, and the source of random texts. `DRAWN` sets their number for each group.
 
     Lines before and after a text are included, because a docstring is read together with its function. ``>``
     marks the lines of the text itself.

@@ -90,7 +90,7 @@ def _caught(s: Scene) -> Lines:
 
 
 def _teardown(s: Scene) -> Lines:
-    """Return the lines that a process prints while it is torn down."""
+    """Return the lines that a process prints while it shuts down."""
     return list(
         s.chance.choice(
             [
@@ -137,7 +137,7 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """Collector of the lines of a log and their ranks. The method `text` adds the launcher's prefixes."""
+    """Collector of a log's lines, with the rank of each line. The method `text` adds the launcher's prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()

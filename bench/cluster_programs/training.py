@@ -2,10 +2,10 @@
 
     torchrun … training.py CONTROL LAYOUT
 
-All hosts share the folder CONTROL. To inject a fault, write the file ``fault.json`` into this folder, such as
-``{"number": 3, "kind": "sleep", "rank": 1}``. In this example, rank 1 writes the file ``began-3``, performs
-the fault in its next step, and continues when the file ``healed-3`` exists. The file ``step`` contains the
-current step of rank 0, and ``pid-1`` contains the process ID of rank 1.
+All hosts share the folder CONTROL. To inject a fault, write the file ``fault.json`` into this folder, with
+content such as ``{"number": 3, "kind": "sleep", "rank": 1}``. In this example, rank 1 writes the file
+``began-3``, performs the fault in its next step, and continues when the file ``healed-3`` exists. The file
+``step`` contains the current step of rank 0, and ``pid-1`` contains the process ID of rank 1.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Run a minimal training: print steps, then finish, crash, or pause for too long.
+"""Run a minimal training program: print steps, then finish, crash, or pause for too long.
 
     python training.py SCENARIO NOTE [LOG]
 
-The output depends only on the scenario. The training writes its longest pause between two steps and its exit
-code into the file NOTE, from which a benchmark learns the outcome without the watcher. If LOG is given, the
-training prints into this file, and reopens it if another process moved it, as
+The output depends only on the scenario. The program writes its longest pause between two steps and its exit
+code into the file NOTE. From this file, a benchmark learns the outcome without the watcher. If LOG is
+given, the program prints into this file, and reopens it if another process has moved it, as
 ``logging.handlers.WatchedFileHandler`` does.
 """
 
@@ -98,7 +98,7 @@ def train(scenario: str, training: Training, output: Output) -> int:
 
 def main(scenario: str, note: str, log: str | None = None) -> int:
     """Run the training, and write its longest pause and its exit code into the file NOTE."""
-    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # without the watcher's limits
+    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # undo the limits that a fault set on the agent
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (hard, hard))
     output = Output(log)

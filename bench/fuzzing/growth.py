@@ -76,7 +76,7 @@ def slow(
     took = seconds_for(target, large)
     if took < _FLOOR:
         return None
-    for _ in range(3):  # repeat the comparison, because the machine can be busy or a cache cold
+    for _ in range(3):  # repeat the comparison, because the machine can be busy or a cache can be cold
         before, took = max(seconds_for(target, small), 1e-4), min(took, seconds_for(target, large))
         if took < _FLOOR or took / before < _FASTER * (sizes[1] / sizes[0]) / 4:
             return None

@@ -162,7 +162,7 @@ def parse_unescaping(data: bytes) -> None:
 def numbers(data: bytes) -> None:
     text = text_of(data)
     duration(text)
-    number(text)  # `number` requires a text that a pattern matched, so a ValueError is expected here
+    number(text)  # `number` expects text that a pattern has matched, so it can raise ValueError here
 
 
 def samples_in(data: bytes) -> None:

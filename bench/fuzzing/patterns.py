@@ -1,10 +1,10 @@
-"""Attack every regular expression of Stallwatch with texts that make a backtracking engine retry.
+"""Attack every regular expression of Stallwatch with strings that make a backtracking engine retry.
 
-The texts come from the pattern itself. Some texts repeat the body of a repeat many times, after the prefix
-that the pattern requires and before a suffix that does not match. Other texts repeat the beginning of the
-pattern many times, because a search starts at each beginning. The module reports patterns whose time grows
-much faster than the text. ``growth`` passes the same texts to the parsers, some of which truncate a line
-before they search it.
+The strings are derived from the pattern itself. Some strings repeat the body of a repeat many times, after
+the prefix that the pattern requires and before a suffix that does not match. Other strings repeat the
+beginning of the pattern many times, because a search starts at each beginning. The module reports patterns
+whose search time grows much faster than the string. ``growth`` passes the same strings to the parsers, some
+of which truncate a line before they search it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PACKAGES = (
 )
 _NOT_IMPORTED = ("bootstrap", ".pages.", "entry", "__main__", "migrations", ".grafana", "integrations")
 _SIZES = (2_000, 8_000)
-_FASTER = 8.0  #: smallest reported ratio of times for four times the text (linear: 4, quadratic: 16)
+_FASTER = 8.0  #: smallest reported growth of the time for four times the length (linear: 4, quadratic: 16)
 _SURE = 0.004  #: minimum seconds for the longer text; a linear search takes a tenth of this time
 _ENOUGH = 20.0  # elapsed seconds after which a search is aborted
 _ENDS = ("", "\0", "\n")
@@ -231,7 +231,7 @@ def _class_of(items: list[Any]) -> str:
 
 
 def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float:
-    """Return the ratio of the search times for texts of four times the size and of the normal size.
+    """Return the factor by which the search time grows if the text becomes four times as long.
 
     Return 0 if the times are too short for a reliable ratio.
     """
@@ -291,7 +291,7 @@ def _sources() -> str:
 
 
 def is_searched(pattern: Pattern) -> bool:
-    """Return True if the pattern is searched anywhere in a text, and not only matched at the beginning."""
+    """Return True if Stallwatch searches for the pattern anywhere in a string, not only at the beginning."""
     name = pattern.place.rpartition(".")[2]
     uses = set(re.findall(rf"\b{name}\.([a-z]+)\b", _sources()))
     return not uses & {"match", "fullmatch"} or bool(uses - {"match", "fullmatch", "pattern"})

@@ -56,7 +56,7 @@ class Result:
     target: str
     inputs: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0  #: highest ratio of a time above the floor to the median
+    slowest: float = 0.0  #: highest ratio of an input's time to the median, for times above the floor
     peak: int = 0  #: peak memory of the process in bytes
     failures: list[Failure] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class Result:
 
 
 def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
-    """Return the input of a target that has this `number`.
+    """Return the input with this `number` for a target.
 
     As long as there are unused samples, every tenth input is an unchanged sample.
     """
@@ -130,7 +130,7 @@ def _limit_memory() -> None:
 
 
 def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, at: Any, out: Any) -> None:
-    """Run inputs `first` to `last` in this process. Send failures at once, and the result at the end."""
+    """Run inputs `first` to `last` in this process. Send failures immediately, and the result at the end."""
     logging.disable(logging.WARNING)  # parsers log warnings about the parts that they leave out
     target = BY_NAME[name]
     mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)

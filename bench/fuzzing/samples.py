@@ -103,7 +103,7 @@ def pages() -> list[bytes]:
 
 @functools.cache
 def logs() -> list[bytes]:
-    """Return short logs: lines of rule pages, tracebacks, progress bars, launchers, parts of recordings."""
+    """Return short logs: lines of rule pages, tracebacks, progress bars, launcher output, and recordings."""
     catalogue = ROOT / "rules" / "stallwatch_rules" / "catalogue"
     blocks = [found[1] for page in text_of(catalogue, "*/*.md") for found in _BLOCK.finditer(page)]
     recorded = [log[:6000] for log in text_of(ROOT / "tests" / "recordings", "*/ranks/*.log")]

@@ -27,8 +27,8 @@ from stallwatch_rules.pages.page_body import PageError
 class Target:
     """A parser. ``cost`` is its approximate time per input in microseconds. Fast parsers get more inputs.
 
-    ``size`` returns the effective size of an input, with which the time of the input is compared. The default
-    is the number of bytes.
+    ``size`` returns the effective size of an input. The time of the input is compared with this size. By
+    default, it is the number of bytes.
     """
 
     name: str

@@ -49,7 +49,7 @@ def save_on_rank_0() -> None:
 
 
 def uneven_steps() -> None:
-    """Train with steps that vary on each rank. The slowest rank determines the step time."""
+    """Train with steps whose duration varies on each rank. The slowest rank determines the step time."""
     loop = Loop()
     chance = random.Random(10 * SEED + RANK)
     for _ in range(160):

@@ -15,7 +15,7 @@ CYCLES_PER_SECOND = 1_700_000_000  #: approximate clock rate of a GPU
 
 
 class Loop:
-    """Training steps on the device. If there are several ranks, their gradients are summed up."""
+    """Training steps on the device. If there are several ranks, their gradients are summed."""
 
     def __init__(self) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer over a tiny language model."""
+"""Programs that train a tiny language model with Hugging Face's Trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Numbers(Dataset[dict[str, torch.Tensor]]):
 
 
 def trainer(steps: int, evaluated: int = 8, metrics: Any = None, **arguments: Any) -> Trainer:
-    """Return a trainer with two samples per batch that logs every step."""
+    """Return a trainer that uses two samples per batch and logs every step."""
     wanted = {
         "output_dir": "out",
         "max_steps": steps,

@@ -1,4 +1,4 @@
-"""Tokenizer of single bytes and tiny language model with random weights. No download is needed."""
+"""Byte-level tokenizer, and a tiny language model with random weights. No download is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer over a tiny network."""
+"""Programs that train a tiny network with Lightning's Trainer."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def caught_exceptions() -> None:
 
 
 def retry_warnings() -> None:
-    """Retry a storage request, which succeeds on the third attempt, every ten seconds."""
+    """Log two failed attempts of a storage request every ten seconds, as if the third attempt succeeded."""
     logging.basicConfig(level=logging.WARNING)
     loop = Loop()
     for _ in range(7):

@@ -241,7 +241,7 @@ def killed() -> None:
 
 
 def truncated_checkpoint() -> None:
-    """Save a checkpoint that is truncated to half its size, as on a full file system, and train on."""
+    """Save a checkpoint, truncate it to half its size, as a full file system does, and continue to train."""
     loop = healthy_start()
     folder = Path("checkpoint-70")
     folder.mkdir()

@@ -53,7 +53,7 @@ def jax_line(number: int) -> None:
 
 
 def jax() -> None:
-    """Print a run whose first step compiles for half a minute."""
+    """Print the log of a run whose first step compiles for half a minute."""
     say("I1123 20:00:00.000000 140 train.py:60] Compiling train_step ...")
     time.sleep(about(30))
     for number in range(1, 181):
@@ -112,7 +112,7 @@ def validation_lines() -> None:
 
 
 def warm_up() -> None:
-    """Print a warm-up whose loss rises for a while with the learning rate."""
+    """Print the log of a warm-up whose loss rises for a while with the learning rate."""
     for number in range(1, 281):
         rate = 3e-4 * min(number / 200, 1)
         say(

@@ -56,7 +56,7 @@ class Program:
 
     @property
     def frozen(self) -> bool:
-        """Return True if the program is in the third of the programs to which Stallwatch is never tuned."""
+        """Return True if the program is in the third of all programs to which Stallwatch is never tuned."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
 
 
@@ -72,7 +72,7 @@ def family(
 
 
 def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
-    """Return a program of a family, whose name contains the scenario and, if it differs, the launch form."""
+    """Return a program of a family. Add the scenario, and a different launch form if any, to the name."""
     form = str(changes.get("form", base.form))
     suffix = "" if form == base.form else f"-{form}"
     name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"

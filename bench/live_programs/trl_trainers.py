@@ -1,4 +1,4 @@
-"""TRL's trainers over a tiny language model."""
+"""Programs that train a tiny language model with TRL's trainers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SourceFile:
     name: str  #: path inside the package, with slashes
     #: Function that returns an iterator over the content. Each call starts from the beginning.
     chunks: Callable[[], Iterator[bytes]]
-    place: str = ""  #: the complete path; rules can name its end
+    place: str = ""  #: the complete path; a rule can name the end of this path
 
     @property
     def binary(self) -> bool:

@@ -69,7 +69,7 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
 
 def requirement(package: str, version: str = "") -> Requirement:
-    """Return pip's requirement for a name and an optional version. Reject any other syntax of pip."""
+    """Return pip's requirement for a name and an optional version. Reject all other pip syntax."""
     try:
         wanted = Requirement(f"{package}=={Version(version)}" if version else package)
     except InvalidVersion as error:

@@ -20,7 +20,7 @@ _LONG = 6  # minimum number of words for two disjoint phrases of three words
 
 
 def rare_phrases(words: Sequence[str]) -> list[Phrase]:
-    """Return the longest phrase of a text, and the longest phrase that does not overlap with it.
+    """Return the longest phrase of the words, and the longest phrase that does not overlap with it.
 
     If the source inserts a value into the text, this value breaks only one of the two phrases.
     """
@@ -48,7 +48,7 @@ class Phrases:
             self._each, self._any = _sets(self._expressions)
 
     def hits(self, data: bytes) -> list[tuple[Phrase, int]]:
-        """Return each occurrence of a phrase in a text, with the position where it ends."""
+        """Return each occurrence of a phrase in the bytes, with the position where it ends."""
         if self._scanner is not None:
             return [
                 (self._phrases[number], end) for number, end in zip(*self._scanner.hits(data), strict=True)

@@ -102,7 +102,7 @@ class Search:
             emitted = [emitter for emitter in page.emitted_by if same_package(emitter.package, package)]
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
-        self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece
+        self._by_first: dict[int, list[int]] = {}  # alternatives, by the ID of their first specific piece
         for number, alternative in enumerate(self._wanted):
             first = next(id(piece) for piece in alternative.pieces if piece.is_specific)
             self._by_first.setdefault(first, []).append(number)
@@ -227,7 +227,7 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
-        # A text that contains an alternative also contains the alternative's first specific piece.
+        # If a file contains an alternative, it also contains the first specific piece of this alternative.
         candidates = sorted(number for piece in near for number in self._by_first.get(piece, ()))
         return [
             alternative

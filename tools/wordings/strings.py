@@ -21,7 +21,7 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
 def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
-    """Yield all strings of a source file, or only the strings around phrases for a compiled file.
+    """Yield all strings of a source file. For a compiled file, yield only the strings around phrases.
 
     ``worth`` decides from the text of a source file whether the file needs parsing.
     """
@@ -117,7 +117,7 @@ def c_strings(text: str) -> Iterator[Template]:
 
 
 def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
-    """Yield the strings between NUL bytes of a compiled file that contain a phrase, each string once."""
+    """Yield each distinct string that contains a phrase in a compiled file. NUL bytes end the strings."""
     given: set[bytes] = set()
     for data in _blocks(file, 2 * MAX_STRING):
         last_end = 0  # end of the last string

@@ -295,9 +295,9 @@ def strip_markup(text: str) -> None:
 
 
 def regex_backtracks() -> None:
-    """Hang while searching for a regular expression.
+    """Hang while matching a regular expression that backtracks.
 
-    The search runs in compiled code that holds the interpreter's lock.
+    The match runs in compiled code that holds the interpreter's lock.
     """
     Loop().train()
     strip_markup("a" * 60 + "b")
