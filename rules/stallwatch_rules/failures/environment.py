@@ -1,4 +1,4 @@
-"""Find the package versions that a log contains. They determine which fixes apply."""
+"""Find the package versions that a log contains. The versions determine which fixes apply."""
 
 from __future__ import annotations
 

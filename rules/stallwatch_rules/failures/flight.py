@@ -1,8 +1,8 @@
 """Read NCCL watchdog reports about the collectives of each rank, and find the missing rank.
 
 The ranks that print a timeout are the ranks that waited. Their counters identify the missing rank: its last
-enqueued collective is older than that of all other ranks. If the counters do not differ, the missing rank is
-the rank that printed no report.
+enqueued collective is older than those of all other ranks. If the counters do not differ, the missing rank
+is the rank that printed no report.
 """
 
 from __future__ import annotations

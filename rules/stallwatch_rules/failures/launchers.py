@@ -33,7 +33,7 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-#: maximum number of lines from the end of a container to its limits in `kubectl describe pod`
+#: maximum number of lines between a container's "OOMKilled" and its limits in `kubectl describe pod`
 STATE_LINES = 20
 
 
@@ -48,7 +48,7 @@ class Stop(msgspec.Struct):
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reader of launchers' reports about failures: torchrun's, Open MPI's, and DeepSpeed's."""
+    """Reader of the failure reports that torchrun, Open MPI, and DeepSpeed's launcher print."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
     exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
@@ -144,7 +144,7 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, left=again[1]))
 
     def _spawn(self, process: int, rank: int | None) -> None:
-        # the same file contains the output of another launch
+        # The file also contains the output of another launch.
         if self._over or self.spawned.keys() <= self.left.keys():
             self.spawned.clear()
             self.left.clear()
@@ -163,7 +163,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(process), step, line) for process, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Return whether a launcher reports that the rank failed without being ended by the launcher."""
+        """Return whether a launcher reports that the rank failed and that the launcher did not end it."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 
@@ -177,6 +177,6 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def culprits(self) -> list[int]:
-        """The failed ranks that a user needs to inspect, because the launcher did not end them."""
+        """The failed ranks that the launcher did not end. A user needs to inspect these ranks."""
         failed = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(failed) or ([self.first] if self.first is not None else [])

@@ -18,7 +18,7 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-#: words of English and of all kinds of failures; they do not help to distinguish failures
+#: words that are common in English or in failures of all kinds, and therefore do not distinguish failures
 COMMON = _WORDS["common"]
 #: Words of Python's own messages, which occur in the errors of all programs. By themselves, these words do
 #: not suggest a page. They only help to distinguish pages that other words suggest.

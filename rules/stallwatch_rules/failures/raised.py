@@ -98,14 +98,14 @@ class ExceptionChain(msgspec.Struct):
     root: str = ""  #: the first exception of a chain, with its message; empty for a single exception
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched lines of the chain
-    #: rules that matched the text above the traceback's header, which gives the reason
+    #: rules that matched the text above the traceback's header; this text gives the reason
     heading: set[str] = set()
     group: bool = False  #: True for an exception group; its parts follow, and a margin indents them
     setting: Setting = "main"
     warned: bool = False  #: True if a logger printed the exception with the level of a warning
     source: str = ""  #: the line of code of the innermost frame, if the traceback contains it
     native: bool = False  #: True for a crash of compiled code; it may have occurred after the training ended
-    step: int | None = None  #: training step of the run at the exception, if the diagnosis knows it
+    step: int | None = None  #: training step of the run when the exception was raised, if it is known
 
     @property
     def shows_teardown(self) -> bool:
@@ -198,7 +198,7 @@ class SecondaryException(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-# messages to which the code that raised the exception added no text
+# Messages without text from the code that raised the exception.
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"
 RELAYS = tuple(SecondaryException(kind.exceptions, kind.message) for kind in KINDS if kind.relays)
 #: Exceptions that Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and
@@ -243,7 +243,8 @@ def kind_of(raised: ExceptionChain) -> Kind:
     started_python = "python" in raised.message and ".py" in raised.message
     if last == "CalledProcessError" and (launched or started_python):
         return "wrapper"
-    # the traceback is truncated; a launcher's traceback ends with the launcher's own summary
+    # The exception's name is missing because the traceback is truncated. A launcher's traceback ends with the
+    # launcher's own summary.
     if not last and launched:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):

@@ -142,7 +142,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Return, for each source with enough steps, the number of the line with the first step.
+    """Return the number of the line with the first step, for each source with enough steps.
 
     Earlier lines belong to the start of the program. For a rank that prints no steps itself, the order of
     later lines is inconclusive, because the lines with the steps of other ranks can be delayed.

@@ -75,7 +75,7 @@ class LineReader:
         self._record: Record | None = None  # the container record in the current physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        # the last time of any rank, for the parsing of timestamps without a year
+        # The latest time from any rank. It is needed to parse timestamps without a year.
         self._near: float | None = None
         self._zoned = False  # True if the last timestamp in a line had a time zone
         self.contained = False  #: True if at least one line was a container record
@@ -138,7 +138,7 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip bytes of the source with this number of line ends, and return the lines that were incomplete.
+        """Skip bytes that contain ``ends`` line ends, and return the lines that the skipped bytes cut off.
 
         The bytes read before must end with a complete segment, or inside a line longer than ``MAX_LINE``. The
         rest of such a line is skipped. A partial record does not continue after the skipped bytes.
@@ -354,13 +354,14 @@ class LineReader:
             rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
-        # All lines have the prefix's clock. The timestamps after the prefix may be in different time zones.
+        # The timestamps in the prefix are from the same clock in all lines. The timestamps after the prefix
+        # may be in different time zones.
         if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned
         if when is None:
             when = time_of_line(bare, self._near)
-            # the timestamp of a journal is part of the removed prefix
+            # A journal's timestamp is part of the removed prefix.
             if when is None and len(bare) < len(text):
                 when = time_of_line(text, self._near)
             if when is not None:
