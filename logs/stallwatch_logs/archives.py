@@ -146,7 +146,7 @@ class TarFile:
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
         """Yield the files in the archive, each with its index, name, size, and content.
 
-        For the meter `members`, the bytes of the unpacked archive are the input.
+        The meter ``members`` counts the bytes of the unpacked archive as its input.
         """
         import tarfile
 

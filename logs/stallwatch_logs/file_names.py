@@ -75,10 +75,10 @@ def enters_folder(name: str) -> bool:
     return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None
 
 
-HEAD = 64 * 1024  #: number of bytes at the start of each file in which ranks are searched
+HEAD = 64 * 1024  #: number of bytes at the start of each file that are searched for ranks
 MOST_FILES = 4096  #: maximum number of files whose names differ only in their numbers
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
-# Ranks as printed by loggers and Ascend's CANN. The rank in a LoRA configuration has another form.
+# Ranks as printed by loggers and Ascend's CANN. The rank in a LoRA configuration has a different form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
 _ENOUGH = 2  # minimum number of times that a file must contain its rank
 

@@ -33,7 +33,7 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 STDIN = "<stdin>"
 _NAMED = 3  # maximum number of unread archives whose names a message contains
 _HEAD = 512  # number of bytes from which the kind of a file is determined
-# number of bytes at the start of a file from which it is determined whether the file is text
+# number of bytes at the start of a file that show whether the file is text
 _JUDGED = 64 * 1024
 
 
@@ -84,7 +84,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read the whole file through one descriptor, because a rotated log's path leads to another file."""
+        """Read the whole file through one descriptor, because log rotation can replace the file."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -434,7 +434,7 @@ class _Pipe:
     def head(self, size: int) -> bytes:
         """Return the first `size` bytes of the pipe.
 
-        Return fewer if it ends or if the deadline passes earlier.
+        Return fewer bytes if the pipe ends or if the deadline passes first.
         """
         held = b""
         with contextlib.suppress(TimeIsUp):
@@ -538,7 +538,7 @@ def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Call
 
 
 class ProgressReader:
-    """Reader of several files in sequence. It reports the number of bytes read, as on disk, to `progress`."""
+    """Reader of several files in sequence. It passes the number of bytes read, as on disk, to `progress`."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)

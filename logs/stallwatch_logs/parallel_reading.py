@@ -112,7 +112,8 @@ def read_all(
         yield from read(None)
         return
     if (engine := engines.scan()) is not None:
-        # compiled before the other processes start, so that they can load the result
+        # The patterns are compiled before the other processes start, so that these processes can load the
+        # result.
         engine.patterns.compile()
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     # The current process also reads files, because the other processes need time to start. Between two

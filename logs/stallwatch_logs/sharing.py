@@ -67,7 +67,7 @@ class Sharing:
     ) -> None:
         self._files, self._unread = files, unread
         self._engines, self._sizes = engines, sizes
-        self._helpers = helpers  # ``None`` after the executor failed
+        self._helpers = helpers  # ``None`` after the executor has failed
         board = None if helpers is None else helpers.board
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes

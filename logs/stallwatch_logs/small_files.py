@@ -37,7 +37,7 @@ Sizes = tuple[int, int]  #: number of decompressed bytes, number of lines
 class Survey:
     """The result of the search in small files: the files that need not be read line by line."""
 
-    #: size of each file that is not read line by line; ``None`` if it was not searched in time
+    #: size of each file that is not read line by line; ``None`` if the file was not searched in time
     unread: dict[int, Sizes | None]
     alike: dict[str, list[int]]  #: name of a file that is read → ranks whose files have the same text
 

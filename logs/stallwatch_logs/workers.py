@@ -51,8 +51,8 @@ class Pages(NamedTuple):
     def shared(self) -> Pages:
         """Return a copy with the pages in shared memory, for processes that are about to start.
 
-        Otherwise, the data for a new process is sent through a pipe. If the data does not fit into the pipe,
-        the current process waits until the new process has started.
+        Without shared memory, the data for a new process is sent through a pipe. If the data does not fit
+        into the pipe, the current process waits until the new process has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))

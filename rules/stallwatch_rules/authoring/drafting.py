@@ -152,7 +152,7 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """Return the package and the file of the innermost frame in a library, or empty texts if none is."""
+    """Return the package and the file of the innermost library frame, or empty texts if there is none."""
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:

@@ -106,9 +106,9 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
-    requires: list[str] = []  #: patterns of which at least one must match a line of the same source and rank
+    requires: list[str] = []  #: at least one of these patterns must match a line of the same source and rank
     explains: list[str] = []  #: IDs of rules that describe consequences of this rule
-    said_by: list[ExceptionOrigin] = []  #: stack frames to which exceptions with common texts are restricted
+    said_by: list[ExceptionOrigin] = []  #: stack frames that distinguish exceptions with the same text
     probe: str | None = None
     references: list[str] = []
 
@@ -168,8 +168,8 @@ def parse_page(text: str, path: str, *, chinese: bool = True) -> RulePage:
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
     """Read a page or an extension of a page. Errors are the same as in ``parse_page``.
 
-    If ``quick`` is True, patterns are not compiled with hyperscan. Callers use it if they compile the
-    patterns of all pages together.
+    If ``quick`` is True, patterns are not compiled with hyperscan. Callers use this option if they compile
+    the patterns of all pages together.
     """
     # imports YAML, which is not needed if the pages are cached
     from stallwatch_rules.pages import frontmatter

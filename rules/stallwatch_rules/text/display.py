@@ -1,4 +1,4 @@
-"""Convert lines to the places that reports contain, with ISO times and shortened texts."""
+"""Convert log lines to the ``Place`` records of reports, with ISO times and shortened texts."""
 
 from __future__ import annotations
 
