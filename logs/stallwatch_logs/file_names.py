@@ -108,8 +108,8 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
     """Return whether files that seem to be from several jobs are from the ranks or nodes of one run.
 
     ``jobs`` maps each job to the paths of its files. The files are from one run if the lines of each job
-    contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. No further
-    files are read after the first job that contradicts this.
+    contain ranks, no rank occurs in two jobs, and all ranks together count from 0 without a gap. If a job
+    contradicts this, no further files are read.
     """
     seen: set[int] = set()
     for paths in jobs.values():

@@ -56,7 +56,7 @@ def names_a_job(numbers: Collection[str]) -> bool:
 
 
 def counts_other(text: str) -> bool:
-    """Return whether a number after this text counts ranks, nodes, steps, or the like rather than jobs."""
+    """Return whether a number after this text counts ranks, nodes, steps, or similar things, not jobs."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
@@ -343,7 +343,7 @@ class RunFolders(NamedTuple):
     """The jobs that are recorded in the folders of watched runs."""
 
     jobs: dict[str, str]  #: file name → job
-    folders: dict[str, list[str]]  #: job → its run folders
+    folders: dict[str, list[str]]  #: run folders of each job
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # maximum number of unread archives whose names a message contains
-_HEAD = 512  # number of bytes from which the kind of a file is determined
+_HEAD = 512  # number of bytes that show the kind of a file
 # number of bytes at the start of a file that show whether the file is text
 _JUDGED = 64 * 1024
 
@@ -367,7 +367,7 @@ class _Expansion:
     def _once(self, name: str, opened: BinaryIO) -> None:
         """Add a pipe.
 
-        A pipe can be read only once, so the bytes from which its kind is determined become part of the log.
+        A pipe can be read only once, so the bytes that show its kind become part of the log.
         """
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:

@@ -126,7 +126,7 @@ class Board:
 
 
 _lock = threading.Lock()
-_engines: dict[str, Engines] = {}  # digest of a catalogue → its patterns; only the last catalogue is stored
+_engines: dict[str, Engines] = {}  # patterns of only the last catalogue, keyed by its digest
 _board: Board | None = None
 
 

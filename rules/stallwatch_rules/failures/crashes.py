@@ -24,8 +24,8 @@ STRAY_LINES = 3  #: number of consecutive lines outside a stack trace after whic
 #: signals that request a graceful end; Ray's reports contain these names
 GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")
 
-#: Words that begin crashes: the first line of every crash contains at least one of them. Many lines are
-#: searched for all of them at once.
+#: The first line of every crash contains at least one of these words. Many lines are searched for all words
+#: at once.
 WORDS = (
     "terminate called",
     "libc++abi",

@@ -125,7 +125,8 @@ def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
     """Merge the package versions found in several streams into one set of versions for the run.
 
     If streams contain different versions of a package, use the most precise version. Among equally precise
-    versions, use the one that sorts last, so that the result does not depend on the order of the streams.
+    versions, use the version that sorts last, so that the result does not depend on the order of the
+    streams.
     """
     merged: dict[str, str] = {}
     for versions in found:

@@ -50,15 +50,15 @@ class Stop(msgspec.Struct):
 class LauncherSummary(msgspec.Struct):
     """Reader of the failure reports that torchrun, Open MPI, and DeepSpeed's launcher print."""
 
-    codes: dict[int, int | None] = {}  #: failed rank → exit code
-    exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
+    codes: dict[int, int | None] = {}  #: exit code of each failed rank
+    exit_lines: dict[int, Line] = {}  #: line with the exit code of each failed rank
     first: int | None = None  #: rank whose failure torchrun reports as the first failure
     failed_by_itself: bool = False  #: True if a process failed for a reason other than SIGTERM
-    spawned: dict[int, int | None] = {}  #: process ID of a started process → local rank
+    spawned: dict[int, int | None] = {}  #: local rank of each started process, keyed by process ID
     stops: list[Stop] = []  #: failures of workers that torchrun reported
-    #: process ID of a process that ended without an error → line and step
+    #: line and step of each process that ended without an error, keyed by process ID
     left: dict[int, tuple[Line, int | None]] = {}
-    limits: dict[str, Line] = {}  #: memory limit of an OOM-killed container → line with the limit
+    limits: dict[str, Line] = {}  #: lines with memory limits of OOM-killed containers, keyed by limit
     one_node: bool = False  #: True if DeepSpeed's launcher reports a single node
     _killed: int | None = None  # number of the line that reports that the current container was OOM-killed
     _limited: bool = False  # True if the next lines contain the memory limits of an OOM-killed container

@@ -68,7 +68,7 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's innermost frame among printed frames, or an empty string if none is the user's."""
+    """Return the user's innermost frame among printed frames, or an empty string if there is none."""
     frames = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in frames if not _STARTER.search(frame)), "")
 
@@ -86,7 +86,7 @@ class LinePosition(msgspec.Struct, frozen=True):
 class ExceptionChain(msgspec.Struct):
     """A chain of exceptions from a traceback, or a single exception from a line without a traceback.
 
-    The last exception of the chain is the one that finally propagated.
+    The last exception of the chain is the exception that finally propagated.
     """
 
     #: printed name, such as ``torch.OutOfMemoryError``; empty if the text is truncated before the name
@@ -330,7 +330,7 @@ def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[Ru
 
 
 def _fits(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether the name and the message of an exception match those that a page gives for a place.
+    """Return whether an exception has the name and the message that a page specifies for a place.
 
     If the traceback is truncated, the name is unknown, and the frames are sufficient.
     """
@@ -431,7 +431,7 @@ def unknown_in(
 
 
 def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
-    """Merge equal exceptions of several ranks into one record each, and sort the records by time."""
+    """Merge equal exceptions of several ranks into one record, and sort the records by time."""
     groups: dict[Key, list[CountedException]] = {}
     for counted in seen:
         groups.setdefault(_kind_key(counted.raised), []).append(counted)

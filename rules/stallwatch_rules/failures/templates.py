@@ -119,7 +119,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop half of the entries: those whose lines have not occurred for the longest time."""
+        """Drop the half of the entries whose lines have not occurred for the longest time."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -136,7 +136,7 @@ def looks_like_message(text: str) -> bool:
 
 
 def level_of(text: str) -> Level:
-    """Return the level of a line from its logger prefix, or else from the words of the line."""
+    """Return the level of a line from its logger prefix, or from its words if the prefix has no level."""
     if (level := _stated_level(text)) is not None:
         return level
     if mentions_error(text):

@@ -139,7 +139,7 @@ def frame_in(text: str) -> Frame | None:
 
 
 def notebook_frame(text: str) -> Frame | None:
-    """Return the stack frame in a line of a notebook's traceback, or ``None`` if the line has none."""
+    """Return the stack frame in a line of a notebook's traceback, or ``None`` if there is none."""
     found = _NOTEBOOK_FRAME.match(text)
     if found is None or not (found["name"] or found["line"] or found["cell"]):
         return None

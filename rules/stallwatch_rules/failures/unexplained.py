@@ -238,8 +238,8 @@ def with_explanations(
     """Add advice, similar rule pages, and new lines to the diagnosis of a failed or stalled run.
 
     Other runs get new lines and a note only if their log ends with an error, or if a baseline does not
-    contain some of their lines. They get neither if ``ended`` is True. In this case, the caller knows the
-    run's end from other evidence, or the run is still being watched.
+    contain some of their lines. If ``ended`` is True, they get no new lines and no note. In this
+    case, the caller knows the run's end from other evidence, or the run is still being watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

@@ -63,7 +63,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the innermost folder that is named after a host, or an empty string if none is."""
+    """Return the innermost folder that is named after a host, or an empty string if there is none."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]

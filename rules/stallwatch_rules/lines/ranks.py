@@ -171,7 +171,7 @@ class TaskLabels:
         self._lines = 0
         self._numbered = False
         self._of_nodes = False  # True if the labels belong to tasks that are not ranks
-        self._processes: dict[int, str] = {}  # task → process ID in the task's first line from NCCL
+        self._processes: dict[int, str] = {}  # process ID in each task's first line from NCCL
         self._numbers: list[int] = []
         self._message = False  # True if one of the labeled lines in ``_numbers`` does not contain metrics
         self._hosts: set[str] = set()

@@ -56,7 +56,7 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the start of a line or in slurmstepd's message about a canceled job, if any."""
+    """Return the time at the start of a line or in slurmstepd's message about a canceled job, or ``None``."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]

@@ -69,7 +69,7 @@ def _may_be_interleaved(text: str) -> bool:
 
 
 COLON = "："
-#: typographic character on a web page → character that the program printed
+#: characters that programs print, keyed by the typographic characters that replace them on web pages
 TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")

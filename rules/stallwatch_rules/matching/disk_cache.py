@@ -56,7 +56,7 @@ def load_or_make(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load the cached result for these inputs (``parts``), or else create and store the result.
+    """Load the cached result for these inputs (``parts``), or create and store the result.
 
     If ``folder`` is ``None``, nothing is loaded or stored. A digest of the inputs and the code replaces the
     ``*`` in ``name``. Of the files with such a name, only the newest ``most`` files are kept.

@@ -133,7 +133,7 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
     """Return the rarest set of alternative texts in a sequence of operations.
 
-    Every match of the sequence contains at least one text of each set.
+    Every match of the sequence contains at least one text of the returned set.
     """
     found: list[Literals] = []
     run = Literal("")
@@ -221,7 +221,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """Index of the fixed texts of many patterns. It shows to which patterns each text belongs."""
+    """Index of the fixed texts of many patterns. It maps each text to its patterns."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 A fix can start with conditions in braces, separated by semicolons. It is shown only if no condition fails.
 The conditions are:
 * ``deepspeed<0.15.4``: the log shows a package version in this range
-* ``in verl, openrlhf``: one of these frameworks of ``failures/frameworks.json`` printed the log
+* ``in verl, openrlhf``: one of these frameworks, which ``failures/frameworks.json`` lists, printed the log
 * ``tried > total``: the number that ``tried`` captured is larger than the number that ``total`` captured;
   both numbers may have units of memory
 * ``log ~ size mismatch for score``: this pattern matches a stored line of the log
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _LARGER = lazy(r"(\w+) > (\w+)")
-# Fixes whose condition cannot be decided come last, except fixes with one of these conditions.
+# Fixes with a condition that cannot be evaluated come last, except fixes with one of these conditions.
 _ANYWHERE = ("version", "rank unknown")
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 _AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)

@@ -90,7 +90,7 @@ class _Front(msgspec.Struct, frozen=True, kw_only=True):
 
     #: the rule fires if one of these patterns matches; empty if the rule is inferred from facts about the run
     patterns: list[str]
-    fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the patterns of the page
+    fragments: dict[str, str] = {}  #: texts that replace ``${name}`` in the page's patterns, keyed by name
     unless: list[str] = []  #: the rule does not fire on a line that one of these patterns matches
     emitted_by: list[EmittedBy] = []
     raised_in: list[RaisedIn] = []  #: code whose exceptions belong to the page if no pattern matches
@@ -303,7 +303,7 @@ def _expand_patterns(
 
 
 def _usable(pattern: str, fragments: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
-    """Return the expanded patterns, and the reason why one of them cannot be used, if there is one."""
+    """Return the expanded patterns. If one of the patterns cannot be used, also return the reason."""
     try:
         texts = expand(pattern, fragments)
     except FragmentError as error:

@@ -354,7 +354,7 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 def _owner(name: bytes) -> bytes | None:
     """Return the owner of a token or key according to its name, such as ``hf`` for ``hf_token``.
 
-    The result is empty if the name does not contain an owner. It is ``None`` if the name is that of a
+    The result is empty if the name does not contain an owner. It is ``None`` if the name belongs to a
     password or a similar secret.
     """
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
