@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, as a number of bytes that could be searched in the same time
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum number of bytes on disk for which another process saves time
-#: the same minimum for a forked process, which does not need to load anything
+#: the same minimum for a forked process, which saves time earlier because it loads nothing
 WORTH_A_FORK = 32 * 1024 * 1024
 MAX_WORKERS = 8
 #: From this Python version on, a pool forks all its processes for its first job. Earlier versions fork the

@@ -75,7 +75,7 @@ class Sharing:
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
-        self._done: dict[Wanted, FileRead] = {}  # results of files that are needed later
+        self._done: dict[Wanted, FileRead] = {}  # results of files that were read before they were needed
         self._limits = limits
         self._shared = {task for tasks in jobs for task in tasks}
 

@@ -184,7 +184,7 @@ class CrashReader:
             return True
         if self._below and text.strip():
             crash.message = f"{crash.message} {text.strip()}".strip()[:MAX_MESSAGE]
-            # torch 7 prints the name of a network module before the message
+            # Before the message, torch 7 prints the name of a network module.
             self._below = text.startswith("In ")
             return True
         if "Current thread 0x" in text:  # faulthandler lists the threads in the order in which they started
@@ -244,7 +244,7 @@ def _beginning_in(
             if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
-                # the program may handle the exception, or continue without the thread
+                # The program may handle the exception, or continue without the thread.
                 raised.kind = "ignored"
             return raised, beginning
     return None, None

@@ -124,7 +124,7 @@ class ExceptionChain(msgspec.Struct):
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
         name = re.split(r"[/\\]", outermost.path)[-1]
-        # a child process of any script can have the name "<string>"
+        # A child process of any script can have the name "<string>".
         return "" if name.startswith("<") else name
 
     @property
@@ -169,7 +169,7 @@ _STARTS: Mapping[Setting, re.Pattern[str]] = {
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
     """Return an exception's setting from the line above its traceback, or else from its outermost frames."""
-    # the first frame of a spawned process is in "<string>"
+    # The first frame of a spawned process is in "<string>".
     for frame in frames[:2] if introduced == "main" else ():
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS.items():

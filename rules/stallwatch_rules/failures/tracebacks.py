@@ -455,7 +455,7 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
-            # the exception has no message, and another logger printed this line
+            # The exception has no message if another logger printed this line.
             if OTHER_LOGGER.match(text):
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]

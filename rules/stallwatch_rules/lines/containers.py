@@ -69,7 +69,7 @@ _TIME_KEYS = (
     "datetime",
 )  # fmt: skip
 _OTHER_KEYS = ("level", "levelname", "severity", "lvl", "stream", "kubernetes", "container_name", "hostname")
-# every record of a log collector has at least one of these keys
+# Every record of a log collector has at least one of these keys.
 _RECORD_KEYS = frozenset((*_TIME_KEYS, *_OTHER_KEYS))
 _TRACEBACKS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack_info")
 _QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))

@@ -117,7 +117,7 @@ def likely_prefixes(head: bytes) -> list[LinePrefix]:
     return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
 
 
-# the two public functions are often called one after the other with the same text
+# The two public functions are often called one after the other with the same text.
 @functools.lru_cache(maxsize=2)
 def _examined(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
     lines = first_lines(head)

@@ -63,7 +63,7 @@ class LineReader:
         self.rank = rank
         self.cut = 0  #: number of lines longer than MAX_LINE
         self.bytes = 0  #: number of bytes read so far
-        # the first bytes, as long as it is unknown whether they are a byte order mark
+        # the first bytes, until it is known whether they are a byte order mark
         self._head: bytes | None = b""
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, shortened to at most MAX_LINE + 1 bytes
@@ -206,7 +206,7 @@ class LineReader:
     def _feed(self, data: bytes, time: float | None) -> list[Line]:
         if b"\0" in data:  # holes in a truncated file consist of null bytes
             data = data.replace(b"\0", b"")
-        # to erase its progress bar, Keras prints one backspace for each character of the bar
+        # To erase its progress bar, Keras prints one backspace for each character of the bar.
         if b"\b" in data:
             data = data.replace(b"\b", b"\r")
         out: list[Line] = []

@@ -73,7 +73,7 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     def candidates(texts: Sequence[str]) -> set[Candidate]:
         found: set[Candidate] = set()
         for index, text in enumerate(texts):
-            # the result is None if no pattern matches
+            # The result is None if no pattern matches.
             numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()
             found.update((index, number) for number in numbers)
         return found

@@ -123,7 +123,7 @@ class Extension(_ExtensionFront, frozen=True, kw_only=True):
     path: str
     fires: list[str]  #: samples of one or several lines on which the rule must fire
     quiet: list[str]  #: samples on which the rule must not fire
-    fires_at: list[int] = []  #: for each sample, the number of the line with the opening fence
+    fires_at: list[int] = []  #: number of the line with the opening fence of each sample
     quiet_at: list[int] = []
     long_at: list[int] = []  #: numbers of the lines that contain patterns longer than ``LONGEST``
 
@@ -171,7 +171,7 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
     If ``quick`` is True, patterns are not compiled with hyperscan. Callers use this option if they compile
     the patterns of all pages together.
     """
-    # imports YAML, which is not needed if the pages are cached
+    # The module imports YAML, which is not needed if the pages are cached.
     from stallwatch_rules.pages import frontmatter
 
     matter = frontmatter.split(text, path)

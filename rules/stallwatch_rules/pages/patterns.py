@@ -135,7 +135,7 @@ _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])
 COUNTED = 16
 
 
-# each pattern is used several times when a catalogue is compiled or loaded
+# Each pattern is used several times when a catalogue is compiled or loaded.
 @functools.lru_cache(maxsize=8192)
 def widened_pattern(pattern: str) -> str:
     r"""Return a pattern for hyperscan that matches the same lines as `pattern` and possibly other lines.

@@ -31,7 +31,7 @@ def decode_foreign(raw: bytes) -> str:
     if _mostly_sound(marked):
         return marked
     possible = {name: text for name in _ENCODINGS if (text := _decoded(raw, name)) is not None}
-    # random bytes are not valid in either encoding
+    # Random bytes are not valid in either encoding.
     return possible.get(_foreign_encoding(raw), marked) if possible else marked
 
 

@@ -62,7 +62,7 @@ class _Machine:
     def __init__(self, stream: io.BytesIO) -> None:
         self.stream = stream
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # for each open mark, the stack before it
+        self.below: list[list[Any]] = []  # the stack before each open mark
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
